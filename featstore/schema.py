@@ -1,0 +1,204 @@
+"""Slots and their columns: the only mapping between a slot and an Arrow type.
+
+A slot's column is described by its Arrow field: the type says kind and shape, the field's metadata says slot number and
+operator. The same fields are written to data files (`required`, no nulls) and to the table's schema (nullable).
+"""
+
+import enum
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from featstore.errors import SelectionError, nearest
+
+ROLE = b"featstore.role"
+SLOT = b"featstore.slot"
+SHAPE = b"featstore.shape"
+OPERATOR = b"featstore.op"
+FIELD_ID = b"PARQUET:field_id"
+
+
+class SlotKind(enum.StrEnum):
+    """What a slot holds: `id` is int64 (a sign or an index, 0 missing), `float` is float32 (NaN missing)."""
+
+    ID = "id"
+    FLOAT = "float"
+
+
+class Role(enum.StrEnum):
+    """What a column is for. Slots, labels, weight, kept and partition columns share one namespace in a table."""
+
+    SLOT = "slot"
+    LABEL = "label"
+    WEIGHT = "weight"
+    KEPT = "kept"
+    PARTITION = "partition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A named feature column with a permanent number.
+
+    `shape` is that of one row: `()` a scalar, `(w,)` a fixed width, `(None,)` a list. `number` and `op` are None for a
+    column of a file that featstore did not write.
+    """
+
+    name: str
+    kind: SlotKind
+    shape: tuple[int | None, ...] = ()
+    number: int | None = None
+    op: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > 1 or any(width is not None and width < 1 for width in self.shape):
+            raise ValueError(f"slot {self.name!r}: expected shape (), (width,) or (None,), found {self.shape}")
+
+    @property
+    def is_list(self) -> bool:
+        return self.shape == (None,)
+
+    @property
+    def width(self) -> int | None:
+        """Values per row of a fixed-width slot, else None."""
+        return self.shape[0] if self.shape else None
+
+    @property
+    def shape_text(self) -> str:
+        """`scalar`, `list` or the width, as written in metadata and shown to users."""
+        return "scalar" if not self.shape else "list" if self.is_list else str(self.width)
+
+    @property
+    def missing(self) -> int | float:
+        """The mark of a missing value (of the single element of a missing list): 0 for ids, NaN for floats."""
+        return 0 if self.kind is SlotKind.ID else math.nan
+
+    def arrow_type(self, *, nullable: bool = False) -> pa.DataType:
+        """The column's Arrow type; `nullable` says whether list elements may be null."""
+        value = pa.int64() if self.kind is SlotKind.ID else pa.float32()
+        if not self.shape:
+            return value
+        element = pa.field("element", value, nullable=nullable)
+        return pa.list_(element) if self.width is None else pa.list_(element, self.width)
+
+    def to_field(self, *, nullable: bool = False) -> pa.Field:
+        """The Arrow field with slot metadata: `required` as in data files, or nullable as in the table's schema."""
+        metadata = {ROLE: Role.SLOT.encode(), SHAPE: self.shape_text.encode()}
+        if self.number is not None:
+            metadata[SLOT] = metadata[FIELD_ID] = str(self.number).encode()
+        if self.op is not None:
+            metadata[OPERATOR] = self.op.encode()
+        return pa.field(self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata)
+
+    @classmethod
+    def from_field(cls, field: pa.Field) -> "Slot | None":
+        """The slot that a field describes, or None where its type can be no slot's.
+
+        Reads fields that featstore wrote, and fields of foreign files by their type alone: integers are ids, floating
+        point numbers are floats, lists of either are lists.
+        """
+        metadata = field.metadata or {}
+        value, shape = _value_and_shape(field.type)
+        if SHAPE in metadata and (text := metadata[SHAPE].decode()).isdecimal():
+            shape = (int(text),)
+        kind = _kind(value)
+        if kind is None:
+            return None
+        number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
+        op = metadata.get(OPERATOR)
+        return cls(
+            name=field.name,
+            kind=kind,
+            shape=shape,
+            number=None if number is None else int(number),
+            op=None if op is None else op.decode(),
+        )
+
+
+def _value_and_shape(type_: pa.DataType) -> tuple[pa.DataType, tuple[int | None, ...]]:
+    if pa.types.is_fixed_size_list(type_):
+        return type_.value_type, (type_.list_size,)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return type_.value_type, (None,)
+    return type_, ()
+
+
+def _kind(value: pa.DataType) -> SlotKind | None:
+    if pa.types.is_integer(value) or pa.types.is_boolean(value):
+        return SlotKind.ID
+    return SlotKind.FLOAT if pa.types.is_floating(value) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSchema:
+    """The columns of a table by role. Slots keep their declared order, which is also their order in data files."""
+
+    slots: tuple[Slot, ...] = ()
+    labels: tuple[pa.Field, ...] = ()
+    weight: pa.Field | None = None
+    kept: tuple[pa.Field, ...] = ()
+    partition_keys: tuple[pa.Field, ...] = ()
+    _by_name: Mapping[str, Slot] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {slot.name: slot for slot in self.slots})
+
+    def __getitem__(self, name: str) -> Slot:
+        """The slot of that name; SelectionError with the nearest names where there is none."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise SelectionError(f"no slot {name!r} in the table{nearest(name, self._by_name)}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self.slots)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The slots' names, in declared order."""
+        return tuple(self._by_name)
+
+    def to_arrow(self, *, nullable: bool = False, partition_keys: bool = False) -> pa.Schema:
+        """Slots, labels, weight and kept columns, then the partition keys if asked for (the table's schema has them)."""
+        fields = [slot.to_field(nullable=nullable) for slot in self.slots]
+        fields += [_with_role(column, Role.LABEL) for column in self.labels]
+        fields += [_with_role(self.weight, Role.WEIGHT)] if self.weight is not None else []
+        fields += [_with_role(column, Role.KEPT) for column in self.kept]
+        if partition_keys:
+            fields += [_with_role(column, Role.PARTITION) for column in self.partition_keys]
+        return pa.schema(fields)
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema, partition_keys: Iterable[str] = ()) -> "SlotSchema":
+        """Reads roles from field metadata; a field without a role is a slot if its type can be one's, else kept."""
+        keys = set(partition_keys)
+        roles = [(_role(column, keys), column) for column in schema]
+        by_role = {role: tuple(c for r, c in roles if r is role) for role in Role}
+        slots = tuple(slot for column in by_role[Role.SLOT] if (slot := Slot.from_field(column)) is not None)
+        return cls(
+            slots=slots,
+            labels=by_role[Role.LABEL],
+            weight=next(iter(by_role[Role.WEIGHT]), None),
+            kept=by_role[Role.KEPT],
+            partition_keys=by_role[Role.PARTITION],
+        )
+
+    def with_partition_keys(self, keys: Iterable[pa.Field]) -> "SlotSchema":
+        return replace(self, partition_keys=tuple(keys))
+
+
+def _with_role(column: pa.Field, role: Role) -> pa.Field:
+    return column.with_nullable(True).with_metadata({ROLE: role.encode()})
+
+
+def _role(column: pa.Field, partition_keys: set[str]) -> Role:
+    if column.name in partition_keys:
+        return Role.PARTITION
+    declared = (column.metadata or {}).get(ROLE)
+    if declared is not None:
+        return Role(declared.decode())
+    return Role.SLOT if Slot.from_field(column) is not None else Role.KEPT

@@ -1,0 +1,90 @@
+"""The house stands: import floors, one owner for each heavy library, a light `import featstore`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+
+import featstore
+
+ROOT = Path(__file__).parents[1]
+OWNERS = {
+    "deltalake": {"featstore.table.delta"},
+    "duckdb": {"featstore.explore.profile"},
+    "fsspec": {"featstore.files"},
+    "matplotlib": {"featstore.explore.plots"},
+    "obstore": {"featstore.files"},
+    "pyspark": {"featstore.extract.spark"},
+    "sqlglot": {"featstore.selection"},
+    "torch": {"featstore.loader", "featstore.demo", "featstore.dispatch.stores.tcp"},
+    "yaml": {"featstore.spec.parse", "featstore.loader.config"},
+}
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph("featstore", include_external_packages=True, cache_dir=None)
+
+
+def test_imports_go_down_only() -> None:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("library", sorted(OWNERS))
+def test_each_heavy_library_has_one_owner(graph: grimp.ImportGraph, library: str) -> None:
+    importers = graph.find_modules_that_directly_import(library) if library in graph.modules else set()
+    strangers = {name for name in importers if not any(name == o or name.startswith(f"{o}.") for o in OWNERS[library])}
+    assert importers, f"nobody imports {library}: is the owner's name right?"
+    assert not strangers
+
+
+def test_no_function_imports_our_own_modules(graph: grimp.ImportGraph) -> None:
+    inside = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in (ROOT / "featstore").rglob("*.py")
+        if path != ROOT / "featstore" / "__init__.py"
+        for line in path.read_text().splitlines()
+        if line.startswith((" ", "\t")) and line.strip().startswith(("from featstore", "import featstore"))
+    ]
+    allowed = [line for line in inside if "TYPE_CHECKING" in line]
+    assert inside == allowed
+
+
+def _loaded(statement: str) -> dict[str, object]:
+    report = "print(json.dumps([time.perf_counter() - start, sorted(sys.modules)]))"
+    code = f"import sys, time, json; start = time.perf_counter(); {statement}; {report}"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    seconds, modules = json.loads(out)
+    return {"seconds": seconds, "modules": set(modules)}
+
+
+def test_importing_featstore_is_quick_and_loads_no_heavy_library() -> None:
+    runs = [_loaded("import featstore") for _ in range(3)]
+    assert not {"torch", "pyspark", "deltalake", "matplotlib", "pyarrow", "numpy", "fsspec"} & runs[0]["modules"]  # type: ignore[operator]
+    assert min(float(str(run["seconds"])) for run in runs) < 0.15
+
+
+@pytest.mark.parametrize("part", ["featstore.staging", "featstore.dispatch", "featstore.dispatch.stores.sqlite"])
+def test_staging_and_dispatch_load_neither_torch_nor_pyarrow(part: str) -> None:
+    assert not {"torch", "pyarrow"} & _loaded(f"import {part}")["modules"]  # type: ignore[operator]
+
+
+def test_every_public_name_resolves_and_they_are_few() -> None:
+    names = [name for name in featstore.__all__ if name != "__version__"]
+    assert len(names) <= 15
+    assert all(getattr(featstore, name) is not None for name in names)
+
+
+def test_public_names_are_frozen() -> None:
+    golden = json.loads((ROOT / "tests" / "golden" / "public_names.json").read_text())
+    assert sorted(featstore.__all__) == golden
+
+
+def test_an_unknown_public_name_answers_with_the_known_ones() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Loader'; it has .*FeatureLoader"):
+        featstore.Loader  # noqa: B018

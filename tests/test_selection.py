@@ -1,0 +1,138 @@
+"""Selections by name and glob, and the `where` grammar."""
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import SelectionError
+from featstore.selection import Where, parse_where, select
+
+NAMES = ("user", "item", "price", "price_bin", "tags")
+TABLE = pa.table(
+    {
+        "month": ["2013-01", "2013-01", "2013-02", "2013-02"],
+        "user": pa.array([5, None, 7, 12], pa.int64()),
+        "price": pa.array([1.5, None, -2.0, 9.0], pa.float32()),
+        "click": pa.array([1, 0, None, 1], pa.int64()),
+        "request_id": ["a", "b", None, "d"],
+        "ok": [True, False, None, True],
+        "tags": pa.array([[1], None, [], [2]], pa.list_(pa.int64())),
+    }
+)
+COLUMNS = {field.name: field.type for field in TABLE.schema}
+
+
+def kept(text: str) -> list[int]:
+    mask = parse_where(text, COLUMNS).mask(TABLE)
+    assert mask.null_count == 0
+    return [row for row, keep in enumerate(mask.to_pylist()) if keep]
+
+
+def test_a_selection_keeps_the_order_of_its_patterns_and_names_each_slot_once() -> None:
+    assert select(["tags", "price*", "price", "user"], NAMES) == ("tags", "price", "price_bin", "user")
+
+
+def test_an_unknown_slot_answers_with_the_nearest_names() -> None:
+    with pytest.raises(SelectionError, match=r"no slot matches 'prise' among 5 slots; did you mean 'price'"):
+        select(["prise"], NAMES)
+
+
+def test_a_glob_that_matches_nothing_is_an_error() -> None:
+    with pytest.raises(SelectionError, match=r"no slot matches 'x\*'"):
+        select(["x*"], NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("user = 5", [0]),
+        ("user == 5", [0]),
+        ("user != 5", [2, 3]),
+        ("user <> 5", [2, 3]),
+        ("user < 7", [0]),
+        ("user <= 7", [0, 2]),
+        ("user > 7", [3]),
+        ("user >= 7", [2, 3]),
+        ("user in (5, 12)", [0, 3]),
+        ("user not in (5, 12)", [2]),
+        ("price between -2 and 1.5", [0, 2]),
+        ("price = -2.0", [2]),
+        ("user is null", [1]),
+        ("user is not null", [0, 2, 3]),
+        ("tags is null", [1]),
+        ("not (user = 5 or click = 1)", []),
+        ("user = 5 or click = 1", [0, 3]),
+        ("user % 5 = 2", [2, 3]),
+        ("month = '2013-02' and click = 1", [3]),
+        ("ok", [0, 3]),
+        ("not ok", [1]),
+        ("true", [0, 1, 2, 3]),
+        ("sample(request_id, 1, 7)", [0, 1, 3]),
+        ("sample(request_id, 0, 7)", []),
+        ("`month` >= '2013-02'", [2, 3]),
+    ],
+)
+def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int]) -> None:
+    assert kept(text) == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("usr = 1", r"no column 'usr'; did you mean 'user'"),
+        ("user = 'x'", r"expected values of one kind, found user \(number\), 'x' \(text\)"),
+        ("tags = 1", r"found tags \(list\)"),
+        ("user +", r"cannot be parsed: Required keyword"),
+        ("select 1", r"expected = == != .* found 'SELECT 1'"),
+        ("month like 'x'", r"found 'month LIKE 'x''"),
+        ("lower(month) = 'x'", r"found 'LOWER\(month\)'"),
+        ("user", r"found 'user'"),
+        ("user % 0 = 1", r"expected an integer other than 0 after %"),
+        ("sample(request_id, 2, 7)", r"expected a rate from 0 to 1"),
+        ("sample(request_id)", r"expected sample\(column, rate, seed\)"),
+        ("sample(price, 0.5, 7)", r"sample needs a scalar column other than floating point, found float"),
+    ],
+)
+def test_what_the_grammar_does_not_have_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SelectionError, match=message):
+        parse_where(text, COLUMNS)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 100))
+def test_samples_of_one_seed_are_nested_across_rates(one: float, other: float, seed: int) -> None:
+    values = pa.table({"id": [f"r{i}" for i in range(200)]})
+    low, high = (set(_sampled(values, rate, seed)) for rate in sorted((one, other)))
+    assert low <= high
+
+
+def _sampled(values: pa.Table, rate: float, seed: int) -> list[str]:
+    where = parse_where(f"sample(id, {rate:.12f}, {seed})", {"id": pa.string()})
+    return values.filter(where.mask(values))["id"].to_pylist()
+
+
+def test_a_sample_draws_about_its_rate() -> None:
+    values = pa.table({"id": [f"request-{i}" for i in range(20_000)]})
+    assert 0.29 < len(_sampled(values, 0.3, 7)) / 20_000 < 0.31
+
+
+@pytest.mark.parametrize(
+    ("text", "month", "expected"),
+    [
+        ("month >= '2013-02'", "2013-01", False),
+        ("month >= '2013-02'", "2013-02", True),
+        ("month >= '2013-02' and click = 1", "2013-02", None),
+        ("month >= '2013-02' and click = 1", "2013-01", False),
+        ("month >= '2013-02' or click = 1", "2013-01", None),
+    ],
+)
+def test_partitions_are_pruned_by_the_terms_that_read_only_partition_keys(text: str, month: str, expected: bool | None) -> None:
+    assert parse_where(text, COLUMNS).matches_partition({"month": month}) is expected
+
+
+def test_a_where_travels_to_another_process() -> None:
+    where: Where = pickle.loads(pickle.dumps(parse_where("user = 5 or sample(request_id, 0.5, 1)", COLUMNS)))
+    assert where.columns == {"user", "request_id"}
+    assert where.mask(TABLE).to_pylist()[0] is True
