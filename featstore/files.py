@@ -5,32 +5,52 @@ else through fsspec itself. fsspec is transport only: nothing here caches.
 """
 
 import contextlib
+import errno
+import functools
+import io
 import os
 import posixpath
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
 import fsspec
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.fsspec import FsspecStore
+from obstore.store import ObjectStore, from_url
+
+from featstore.errors import ConfigError, StagingError
 
 _OBSTORE = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
 _ALIASES = {"s3a": "s3", "gcs": "gs", "azure": "az"}
+_OPTIONS: dict[str, Any] = {
+    "client_options": {"allow_http": True, "connect_timeout": "10s", "read_timeout": "60s", "timeout": "1day"},
+    "retry_config": {"max_retries": 4},
+}
 _BLOCK_BYTES = 8 << 20
+_BUFFER_BYTES = 1 << 20
+_VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """One file of a listing: `url` opens it, `name` is its path below what was listed."""
+    """One file of a listing: `url` opens it, `name` is its path below what was listed.
+
+    `version` changes when the content is replaced: the time of the last change, or what the store calls its version;
+    empty where the store says neither.
+    """
 
     url: str
     name: str
     size_bytes: int
+    version: str = ""
 
 
 def scheme(url: str) -> str:
@@ -54,16 +74,108 @@ def join(base: str, *parts: str) -> str:
 def redact(url: str) -> str:
     """The URL without user, password, query and fragment: what may stand in names, logs and errors."""
     bare = re.sub(r"[?#].*$", "", url) if scheme(url) != "file" else url
-    return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]+://)[^/@]*@", r"\1", bare)
+    return without_user(bare)
+
+
+def redact_text(text: str) -> str:
+    """The text with each URL in it redacted."""
+    return re.sub(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>)\]]+", lambda found: redact(found.group()), text)
+
+
+def without_user(url: str) -> str:
+    """The URL without user and password: what names the content."""
+    return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]+://)[^/?#@]*@", r"\1", url)
 
 
 def filesystem(url: str) -> fsspec.AbstractFileSystem:
     """The fsspec file system for a URL's scheme; credentials come from the environment, as each store defines them."""
     name = scheme(url)
-    if name in _OBSTORE:
-        options: dict[str, Any] = {"client_options": {"allow_http": True}}
-        return cast(fsspec.AbstractFileSystem, FsspecStore(_ALIASES.get(name, name), **options))
-    return fsspec.filesystem(name)
+    if name not in _OBSTORE:
+        return fsspec.filesystem(name)
+    _require_unforked(url)
+    protocol: Any = _ALIASES.get(name, name)
+    return cast(fsspec.AbstractFileSystem, FsspecStore(protocol, **_OPTIONS))
+
+
+_client_process: list[int] = []
+
+
+def _require_unforked(url: str) -> None:
+    """The remote client's threads do not live on in a forked child, where it would wait for them for ever."""
+    if not _client_process:
+        _client_process.append(os.getpid())
+    if _client_process[0] != os.getpid():
+        raise StagingError(
+            f"{redact(url)} cannot be read in this process: it was forked from one that had already used a remote store, whose "
+            "client does not survive a fork; start worker processes by 'spawn' or 'forkserver' "
+            "(DataLoader: multiprocessing_context='spawn')"
+        )
+
+
+def _connect(url: str) -> tuple[ObjectStore, str]:
+    """The object store and the key in it that a URL names."""
+    _require_unforked(url)
+    parts = urlsplit(_canonical(url))
+    if parts.query and parts.scheme in ("http", "https"):
+        raise ConfigError(f"{redact(url)}: a URL with a query cannot be read; expected one that ends with the file's path")
+    return _store(f"{parts.scheme}://{parts.netloc}/"), parts.path.lstrip("/")
+
+
+@functools.lru_cache(maxsize=16)
+def _store(root: str) -> ObjectStore:
+    return from_url(root, **_OPTIONS)
+
+
+def _canonical(url: str) -> str:
+    """The URL under the scheme that the client knows."""
+    name = scheme(url)
+    return _ALIASES.get(name, name) + url[len(name) :] if name in _ALIASES else url
+
+
+@contextlib.contextmanager
+def _as_os_errors(url: str) -> Iterator[None]:
+    """Errors of the remote client as what the same failure of a local file raises, without credentials."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "No such file", redact(url)) from None
+    except (PermissionDeniedError, UnauthenticatedError):
+        raise PermissionError(errno.EACCES, "The store refuses access", redact(url)) from None
+    except BaseError as error:
+        reason = redact_text(str(error).partition("\n")[0])
+        raise OSError(errno.EIO, f"The store failed: {reason}", redact(url)) from None
+
+
+class _RemoteFile(io.RawIOBase):
+    """Reads an object by ranges, without a buffer."""
+
+    def __init__(self, url: str, size_bytes: int) -> None:
+        self._url, self._size_bytes, self._position = url, size_bytes, 0
+        self._store, self._key = _connect(url)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
+        self._position = max(0, origin + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        length = min(len(buffer), self._size_bytes - self._position)
+        if length <= 0:
+            return 0
+        with _as_os_errors(self._url):
+            found = obstore.get_range(self._store, self._key, start=self._position, length=length)
+        buffer[: len(found)] = memoryview(found)
+        self._position += len(found)
+        return len(found)
 
 
 def open_read(url: str) -> BinaryIO:
@@ -71,6 +183,8 @@ def open_read(url: str) -> BinaryIO:
     path = local_path(url)
     if path is not None:
         return path.open("rb")
+    if scheme(url) in _OBSTORE:
+        return cast(BinaryIO, io.BufferedReader(_RemoteFile(url, size_bytes(url)), _BUFFER_BYTES))
     return cast(BinaryIO, filesystem(url).open(url, "rb"))
 
 
@@ -82,7 +196,7 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
     """
     path = local_path(url)
     if path is None:
-        with _discard_on_error(filesystem(url).open(url, "wb")) as file:
+        with _as_os_errors(url), _discard_on_error(filesystem(url).open(_canonical(url), "wb")) as file:
             yield file
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +227,13 @@ def _discard_on_error(file: Any) -> Iterator[Any]:
 def size_bytes(url: str) -> int:
     """The file's size. FileNotFoundError where there is none."""
     path = local_path(url)
-    return path.stat().st_size if path is not None else int(filesystem(url).info(url)["size"])
+    if path is not None:
+        return path.stat().st_size
+    if scheme(url) not in _OBSTORE:
+        return int(filesystem(url).info(url)["size"])
+    store, key = _connect(url)
+    with _as_os_errors(url):
+        return int(obstore.head(store, key)["size"])
 
 
 def delete(url: str) -> None:
@@ -122,36 +242,83 @@ def delete(url: str) -> None:
     if path is not None:
         path.unlink(missing_ok=True)
         return
-    with contextlib.suppress(FileNotFoundError):
-        filesystem(url).rm_file(url)
+    with contextlib.suppress(FileNotFoundError), _as_os_errors(url):
+        filesystem(url).rm_file(_canonical(url))
 
 
 def list_files(url: str, suffix: str = ".parquet") -> list[FileEntry]:
-    """The files that a path, a directory (recursively) or a glob names, sorted by name.
+    """The files that a path, a directory (recursively) or a glob names, sorted by name; empty where nothing matches.
 
-    Below a directory, names that begin with `_` or `.` are left out, as Spark and Hive do. A glob, or a single file, is
-    taken as given. Empty where nothing matches.
+    Names that begin with `_` or `.` are left out, as Spark and Hive do. In a directory, also in one that a glob names, only
+    names that end with `suffix` count; other files that a glob matches, and a single file, are taken as given.
     """
-    fs = filesystem(url)
-    root = str(local_path(url) or url)
-    if _GLOB.search(root):
-        base = root[: _GLOB.search(root).start()].rpartition("/")[0]  # type: ignore[union-attr]
-        found = fs.glob(root, detail=True)
-    elif fs.isfile(root):
-        base, found = posixpath.dirname(root), {root: fs.info(root)}
+    fs, root = filesystem(url), _listing_root(url)
+    glob = _GLOB.search(root)
+    if glob:
+        base = root[: glob.start()].rpartition("/")[0]
+        found = _matches(url, lambda: _with_directories(fs, fs.glob(root, detail=True), suffix))
+    elif (entry := _single(fs, url, root)) is not None:
+        return [_entry(url, root, entry, posixpath.dirname(root))]
     else:
-        base, found = root, fs.find(root, detail=True) if fs.isdir(root) else {}
-    stem = fs._strip_protocol(base).rstrip("/")
-    entries = (_entry(url, path, entry, stem) for path, entry in found.items() if entry["type"] == "file")
-    whole = not _GLOB.search(root) and root != base
-    kept = [e for e in entries if whole or (e.name.endswith(suffix) and not _is_hidden(e.name))]
-    return sorted(kept, key=lambda entry: entry.name)
+        base, found = root, _matches(url, lambda: _below(fs, root, suffix))
+    entries = (_entry(url, path, entry, base) for path, entry in found.items())
+    return sorted((entry for entry in entries if not _is_hidden(entry.name)), key=lambda entry: entry.name)
 
 
-def _entry(url: str, path: str, entry: dict[str, Any], stem: str) -> FileEntry:
-    name = path.removeprefix(stem).lstrip("/")
+def _listing_root(url: str) -> str:
+    """What to list, as the file system's own listings name it: object stores leave the scheme out."""
+    path = local_path(url)
+    if path is not None:
+        return str(path.absolute())
+    return _SCHEME.sub("", url) if scheme(url) in _OBSTORE else url
+
+
+def _below(fs: fsspec.AbstractFileSystem, directory: str, suffix: str) -> dict[str, dict[str, Any]]:
+    found = fs.find(directory, detail=True).items()
+    return {path: entry for path, entry in found if entry["type"] == "file" and path.endswith(suffix)}
+
+
+def _with_directories(
+    fs: fsspec.AbstractFileSystem, matched: dict[str, dict[str, Any]], suffix: str
+) -> dict[str, dict[str, Any]]:
+    """What a glob matched, each directory replaced by the files below it."""
+    found = {path: entry for path, entry in matched.items() if entry["type"] == "file"}
+    for path in matched.keys() - found.keys():
+        found |= _below(fs, path, suffix)
+    return found
+
+
+def _single(fs: fsspec.AbstractFileSystem, url: str, root: str) -> dict[str, Any] | None:
+    """The listing's entry where the URL is one file."""
+    if scheme(url) not in _OBSTORE:
+        return cast(dict[str, Any], fs.info(root)) if fs.isfile(root) else None
+    store, key = _connect(url)
+    try:
+        with _as_os_errors(url):
+            return dict(obstore.head(store, key)) if key else None
+    except FileNotFoundError:
+        return None
+
+
+def _matches(url: str, listing: Callable[[], dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """A listing; empty for a web server that can only serve files, which cannot be told from one that has none."""
+    try:
+        with _as_os_errors(url):
+            return listing()
+    except FileNotFoundError:
+        return {}
+    except OSError:
+        if scheme(url) in ("http", "https"):
+            return {}
+        raise
+
+
+def _entry(url: str, path: str, entry: dict[str, Any], base: str) -> FileEntry:
     full = path if scheme(url) == "file" else _with_scheme(url, path)
-    return FileEntry(url=full, name=name, size_bytes=int(entry["size"]))
+    stem = base if scheme(url) == "file" else _with_scheme(url, base)
+    version = next((entry[key] for key in _VERSION_KEYS if entry.get(key)), "")
+    name = full.removeprefix(stem.rstrip("/")).lstrip("/")
+    return FileEntry(url=full, name=name, size_bytes=int(entry["size"]), version=str(version))
 
 
 def _with_scheme(url: str, path: str) -> str:
@@ -163,10 +330,13 @@ def _is_hidden(name: str) -> bool:
 
 
 def fetch(url: str, target: IO[bytes]) -> int:
-    """Reads the file front to back in large blocks into `target`; returns the bytes written."""
-    written = 0
+    """Reads the file front to back in large blocks into `target`; returns the bytes written.
+
+    From an object store it is one request, which the client takes up again where a connection breaks.
+    """
+    if scheme(url) in _OBSTORE:
+        store, key = _connect(url)
+        with _as_os_errors(url):
+            return sum(target.write(memoryview(block)) for block in obstore.get(store, key).stream(min_chunk_size=_BLOCK_BYTES))
     with open_read(url) as source:
-        while block := source.read(_BLOCK_BYTES):
-            target.write(block)
-            written += len(block)
-    return written
+        return sum(target.write(block) for block in iter(lambda: source.read(_BLOCK_BYTES), b""))

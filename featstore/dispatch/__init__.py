@@ -1,0 +1,7 @@
+"""Who reads what: the plan of an epoch, leases on its splits, and the stores that keep them."""
+
+from featstore.dispatch.coordinator import Claim, Coordinator
+from featstore.dispatch.options import Dispatch
+from featstore.dispatch.plan import Plan, Split
+
+__all__ = ["Claim", "Coordinator", "Dispatch", "Plan", "Split"]

@@ -1,0 +1,41 @@
+"""The keys of the coordinator's store, composed in this one place."""
+
+import re
+from dataclasses import dataclass
+
+from featstore.errors import ConfigError
+
+_PART = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def run_prefix(run_id: str, *, restart: int = 0, loader: str = "0") -> str:
+    """`featstore/{run_id}/{restart}/{loader}/`: what every key of one loader in one start of a run begins with.
+
+    ConfigError where a part holds anything but letters, digits, `.`, `_` and `-`.
+    """
+    for what, part in (("run_id", run_id), ("loader", loader)):
+        if not _PART.fullmatch(part):
+            raise ConfigError(f"{what} {part!r} may hold only letters, digits, '.', '_' and '-', 128 at the most")
+    return f"featstore/{run_id}/{restart}/{loader}/"
+
+
+@dataclass(frozen=True)
+class EpochKeys:
+    """The keys of one epoch below a run's prefix."""
+
+    prefix: str
+    epoch: int
+
+    @property
+    def plan(self) -> str:
+        """Holds the digest of the plan and of what was delivered before: equal for all workers."""
+        return f"{self.prefix}{self.epoch}/plan"
+
+    @property
+    def cursor(self) -> str:
+        """Counts the positions handed out."""
+        return f"{self.prefix}{self.epoch}/cursor"
+
+    def split(self, index: int) -> str:
+        """Holds the lease of the split at one position of the plan."""
+        return f"{self.prefix}{self.epoch}/split/{index}"

@@ -1,0 +1,104 @@
+"""The plan: which splits an epoch has and in which order, as a pure function of the splits, the seed and the epoch.
+
+The order is a keyed permutation of positions, computed one position at a time, so no list of the whole is ever shuffled
+and every worker streams the same order without talking to another. The permutation is a contract (golden file
+`split_ids.json`): a loader state names splits by their position in it.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+_ROUNDS = 6
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """One data file, or a range of its row groups: the unit of dispatch.
+
+    `path` is the file's path in its table. `last_row_group` is inclusive; None is the end of the file, for a whole data
+    file whose footer was not read yet.
+    """
+
+    path: str
+    num_rows: int
+    first_row_group: int = 0
+    last_row_group: int | None = None
+
+    def __post_init__(self) -> None:
+        last = self.first_row_group if self.last_row_group is None else self.last_row_group
+        if self.num_rows < 0 or not 0 <= self.first_row_group <= last:
+            raise ValueError(f"no such split: {self.id} of {self.num_rows} rows")
+
+    @property
+    def id(self) -> str:
+        """`{path}#{first}-{last}`; `{path}#0-` is a whole file."""
+        last = "" if self.last_row_group is None else self.last_row_group
+        return f"{self.path}#{self.first_row_group}-{last}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The ordered splits of one epoch: `plan[i]` is the i-th to be read, in constant time and memory.
+
+    `splits` are in the snapshot's order; `shuffle=False` keeps it. Any sequence will do, also one that computes its items.
+    """
+
+    splits: Sequence[Split]
+    seed: int = 0
+    epoch: int = 0
+    shuffle: bool = True
+    _keys: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_keys", _round_keys(self.seed, self.epoch))
+
+    def __len__(self) -> int:
+        return len(self.splits)
+
+    def __getitem__(self, index: int) -> Split:
+        """The split at one position of the epoch's order; IndexError outside of `0 <= index < len(plan)`."""
+        if not 0 <= index < len(self.splits):
+            raise IndexError(f"split {index} of a plan of {len(self.splits)}")
+        return self.splits[permute(index, len(self.splits), self._keys) if self.shuffle else index]
+
+    def __iter__(self) -> Iterator[Split]:
+        return (self[index] for index in range(len(self.splits)))
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits of all that determines the epoch: two workers share leases only where these agree."""
+        state = hashlib.sha256(f"featstore-plan-1\n{self.seed}\n{self.epoch}\n{self.shuffle}\n".encode())
+        for split in self.splits:
+            state.update(f"{split.id}\n{split.num_rows}\n".encode())
+        return state.hexdigest()[:32]
+
+
+def permute(index: int, size: int, keys: Sequence[int]) -> int:
+    """A keyed permutation of `range(size)`: a Feistel network over the next even number of bits, walked until inside.
+
+    The domain is less than 4 times `size`, so the walk takes fewer than 4 steps on average.
+    """
+    half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+    mask = (1 << half_bits) - 1
+    while True:
+        left, right = index >> half_bits, index & mask
+        for key in keys:
+            left, right = right, left ^ (_mix(right ^ key) & mask)
+        index = left << half_bits | right
+        if index < size:
+            return index
+
+
+def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
+    digest = hashlib.blake2b(f"featstore-order-1\n{seed}\n{epoch}".encode(), digest_size=8 * _ROUNDS).digest()
+    return tuple(int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(_ROUNDS))
+
+
+def _mix(value: int) -> int:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
+    return value ^ value >> 31

@@ -1,0 +1,147 @@
+"""A store in one SQLite file, for the processes of one host: durable, and readable with any SQLite tool.
+
+Write-ahead logging lets readers go on while one process writes, and `synchronous=NORMAL` means that what was written
+survives any crash of processes; a crash of the machine may lose the last writes, but then no worker is left to miss them.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from featstore.errors import DispatchError
+
+_BUSY_S = 30.0
+_SCHEMA = "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+_GET = "SELECT value FROM entries WHERE key = ?"
+_SET = "INSERT INTO entries VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+_ADD = """INSERT INTO entries VALUES (?1, CAST(?2 AS TEXT))
+    ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + ?2 AS TEXT) RETURNING CAST(value AS INTEGER)"""
+
+
+class SqliteStore:
+    """A handle with one connection, safe for threads and for fork; see `Store`.
+
+    SQLite must not be carried through a fork: the child would share the parent's notion of file locks that only the
+    parent holds. So all connections are closed just before a fork and opened again at the next use, on both sides.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._is_closed = False
+        _handles.add(self)
+        with self._transaction():
+            pass
+
+    def set(self, key: str, value: str) -> None:
+        with self._transaction() as connection:
+            connection.execute(_SET, (key, value))
+
+    def add(self, key: str, amount: int) -> int:
+        with self._transaction() as connection:
+            return int(connection.execute(_ADD, (key, amount)).fetchone()[0])
+
+    def compare_set(self, key: str, expected: str, desired: str) -> str:
+        with self._transaction() as connection:
+            row = connection.execute(_GET, (key,)).fetchone()
+            held = None if row is None else str(row[0])
+            if held == expected or (held is None and not expected):
+                connection.execute(_SET, (key, desired))
+                held = desired
+            return expected if held is None else held
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self.get_or_none(key) is not None for key in keys)
+
+    def get_or_none(self, key: str) -> str | None:
+        with self._connected() as connection:
+            row = connection.execute(_GET, (key,)).fetchone()
+            return None if row is None else str(row[0])
+
+    def close(self) -> None:
+        with self.lock:
+            self._is_closed = True
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Closes the connection, not the handle: the next use opens another. The caller holds `lock`."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with self.lock:
+            if self._is_closed:
+                raise DispatchError(f"this handle of dispatch store {self._path} is closed")
+            try:
+                if self._connection is None:
+                    self._connection = _connect(self._path)
+                yield self._connection
+            except (sqlite3.Error, OSError) as error:
+                raise DispatchError(
+                    f"dispatch store {self._path} cannot be used: {error}; is its directory writable?"
+                ) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Takes the write lock at once: a read that becomes a write could fail without waiting its turn."""
+        with self._connected() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        connection.execute("PRAGMA synchronous = NORMAL")
+        _patiently(lambda: connection.execute(_SCHEMA))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _patiently(act: Callable[[], object]) -> None:
+    """Changing the journal mode does not wait for other processes that do the same, whatever the busy timeout says."""
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            act()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+_handles: "weakref.WeakSet[SqliteStore]" = weakref.WeakSet()
+_forking: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    _forking.extend(_handles)
+    for handle in _forking:
+        handle.lock.acquire()
+        handle.disconnect()
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop().lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

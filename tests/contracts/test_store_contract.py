@@ -1,0 +1,156 @@
+"""The contract of a coordinator's store, run by every implementation, and by torch's TCPStore as the reference."""
+
+import threading
+import uuid
+
+import pytest
+
+from featstore.dispatch.stores.address import bind
+from featstore.errors import DispatchError
+
+
+class _TorchHandle:
+    """torch's own store under our verbs: shows that `compare_set` and `add` mean what they mean there."""
+
+    def __init__(self, server):
+        self._store = server
+
+    def set(self, key, value):
+        self._store.set(key, value)
+
+    def add(self, key, amount):
+        return self._store.add(key, amount)
+
+    def compare_set(self, key, expected, desired):
+        return self._store.compare_set(key, expected, desired).decode()
+
+    def check(self, keys):
+        return self._store.check(keys)
+
+    def get_or_none(self, key):
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def close(self):
+        pass
+
+
+def _memory(tmp_path):
+    address = bind(f"memory://{uuid.uuid4().hex}")
+    return address.open
+
+
+def _sqlite(tmp_path):
+    return bind(f"sqlite://{tmp_path}/dispatch.db").open
+
+
+def _torch(tmp_path):
+    distributed = pytest.importorskip("torch.distributed")
+    server = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return lambda: _TorchHandle(server)
+
+
+@pytest.fixture(params=[_memory, _sqlite, _torch], ids=["memory", "sqlite", "torch"])
+def opener(request, tmp_path):
+    return request.param(tmp_path)
+
+
+@pytest.fixture
+def store(opener):
+    handle = opener()
+    yield handle
+    handle.close()
+
+
+def test_a_missing_key_is_none_and_set_writes_over(store):
+    assert store.get_or_none("k") is None
+    store.set("k", "a")
+    store.set("k", "b")
+    assert store.get_or_none("k") == "b"
+
+
+def test_values_are_any_text(store):
+    for value in ("", " ", "é\n☃", '{"a":1}', "x" * 100_000):
+        store.set("k", value)
+        assert store.get_or_none("k") == value
+
+
+def test_add_begins_at_zero_and_returns_the_sum(store):
+    assert [store.add("n", 1), store.add("n", 5), store.add("n", 0), store.add("n", -2)] == [1, 6, 6, 4]
+    assert store.get_or_none("n") == "4"
+
+
+def test_check_asks_for_all_keys(store):
+    store.set("a", "1")
+    assert store.check(["a"])
+    assert not store.check(["a", "b"])
+
+
+def test_compare_set_writes_where_the_expectation_holds(store):
+    store.set("k", "old")
+    assert store.compare_set("k", "old", "new") == "new"
+    assert store.get_or_none("k") == "new"
+
+
+def test_compare_set_returns_what_is_held_where_it_does_not(store):
+    store.set("k", "held")
+    assert store.compare_set("k", "other", "new") == "held"
+    assert store.compare_set("k", "", "new") == "held"
+    assert store.get_or_none("k") == "held"
+
+
+def test_an_empty_expectation_creates_a_missing_key(store):
+    assert store.compare_set("k", "", "new") == "new"
+    assert store.get_or_none("k") == "new"
+
+
+def test_another_expectation_on_a_missing_key_writes_nothing_and_is_returned(store):
+    assert store.compare_set("k", "expected", "new") == "expected"
+    assert store.get_or_none("k") is None
+
+
+def test_an_empty_value_counts_as_the_empty_expectation(store):
+    store.set("k", "")
+    assert store.compare_set("k", "", "new") == "new"
+
+
+def test_handles_of_one_store_see_each_other(opener):
+    one, other = opener(), opener()
+    one.set("k", "1")
+    assert other.get_or_none("k") == "1"
+    one.close()
+    one.close()
+    assert other.compare_set("k", "1", "2") == "2"
+    other.close()
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one handle", "a handle each"])
+def test_threads_lose_no_addition_and_win_each_key_once(opener, shared):
+    first = opener()
+    wins, totals = [], []
+
+    def work(name):
+        store = first if shared else opener()
+        for step in range(50):
+            totals.append(store.add("n", 1))
+            if store.compare_set(f"k{step}", "", name) == name:
+                wins.append(step)
+        if not shared:
+            store.close()
+
+    threads = [threading.Thread(target=work, args=(f"worker-{i}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first.close()
+    assert sorted(totals) == list(range(1, 201))
+    assert sorted(wins) == list(range(50))
+
+
+@pytest.mark.parametrize("make", [_memory, _sqlite], ids=["memory", "sqlite"])
+def test_a_closed_handle_says_so(make, tmp_path):
+    store = make(tmp_path)()
+    store.close()
+    for use in (lambda: store.get_or_none("k"), lambda: store.add("k", 1), lambda: store.compare_set("k", "", "x")):
+        with pytest.raises(DispatchError, match="closed"):
+            use()

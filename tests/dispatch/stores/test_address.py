@@ -1,0 +1,32 @@
+import pytest
+
+from featstore.dispatch.stores.address import bind, open_store
+from featstore.errors import ConfigError
+
+
+@pytest.mark.parametrize("url", ["tcp://host:1", "redis://x", "nothing", "", "auto"])
+def test_an_unknown_store_answers_with_the_known_ones(url):
+    with pytest.raises(ConfigError, match=r"no dispatch store .*memory:// .*sqlite:///absolute/path"):
+        bind(url)
+
+
+def test_tcp_is_said_to_come_later():
+    with pytest.raises(ConfigError, match="tcp:// is not built yet"):
+        bind("tcp://127.0.0.1:1234")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite://relative/x.db", "sqlite:///", "sqlite:///directory/"])
+def test_a_sqlite_store_needs_the_absolute_path_of_a_file(url):
+    with pytest.raises(ConfigError, match="expected sqlite:///absolute/path/of/a/file"):
+        bind(url)
+
+
+def test_binding_opens_nothing(tmp_path):
+    bind(f"sqlite://{tmp_path}/d/x.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_can_be_opened_by_its_url(tmp_path):
+    store = open_store(f"sqlite://{tmp_path}/d/x.db")
+    assert store.add("n", 2) == 2
+    store.close()

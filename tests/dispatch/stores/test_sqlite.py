@@ -1,0 +1,75 @@
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from featstore.dispatch.stores.sqlite import SqliteStore
+from featstore.errors import DispatchError
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from featstore.dispatch.stores.sqlite import SqliteStore
+store = SqliteStore(Path(sys.argv[1]))
+store.add("n", 1)
+children = []
+for _ in range(3):
+    pid = os.fork()
+    if pid == 0:
+        for _ in range(200):
+            store.add("n", 1)
+        os._exit(0)
+    children.append(pid)
+for _ in range(200):
+    store.add("n", 1)
+store.close()
+print([os.waitpid(pid, 0)[1] for pid in children])
+"""
+OPEN_AT_ONCE = """
+import sys
+from pathlib import Path
+from featstore.dispatch.stores.sqlite import SqliteStore
+sys.stdin.readline()
+store = SqliteStore(Path(sys.argv[1]))
+for _ in range(100):
+    store.add("n", 1)
+"""
+
+
+def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path):
+    path = tmp_path / "x.db"
+    done = subprocess.run([sys.executable, "-c", FORKED, str(path)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[0, 0, 0]", done.stderr
+    assert SqliteStore(path).get_or_none("n") == "801"
+
+
+def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path):
+    command = [sys.executable, "-c", OPEN_AT_ONCE, str(tmp_path / "x.db")]
+    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)]
+    results = [process.communicate(b"\n", timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0] * 6, results
+    assert SqliteStore(tmp_path / "x.db").get_or_none("n") == "600"
+
+
+def test_what_was_written_is_there_after_every_user_is_gone_and_in_any_sqlite_tool(tmp_path):
+    store = SqliteStore(tmp_path / "x.db")
+    store.set("k", "v")
+    store.close()
+    assert SqliteStore(tmp_path / "x.db").get_or_none("k") == "v"
+    connection = sqlite3.connect(tmp_path / "x.db")
+    assert connection.execute("SELECT key, value FROM entries").fetchall() == [("k", "v")]
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path):
+    (tmp_path / "x.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(DispatchError, match=r"x\.db cannot be used: file is not a database"):
+        SqliteStore(tmp_path / "x.db")
+
+
+def test_a_place_that_cannot_hold_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DispatchError, match=r"file/x\.db cannot be used.*writable"):
+        SqliteStore(tmp_path / "file" / "x.db")

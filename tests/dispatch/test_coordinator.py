@@ -1,0 +1,299 @@
+"""One worker or a few in one process, over both stores."""
+
+import subprocess
+import sys
+import threading
+import uuid
+
+import pytest
+
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import EpochKeys, run_prefix
+from featstore.dispatch.lease import Lease, LeaseState
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.stores.address import bind
+from featstore.errors import DispatchError
+
+SHORT_S = 0.15
+PREFIX = run_prefix("run")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def address(request, tmp_path):
+    return bind(f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite://{tmp_path}/x.db")
+
+
+@pytest.fixture
+def make(address):
+    """Makes coordinators over one store and closes them at the end."""
+    made = []
+
+    def coordinator(worker="w", *, num_splits=10, seed=1, lease_s=60.0, done=None):
+        plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=100) for i in range(num_splits)], seed=seed)
+        made.append(Coordinator(address, plan=plan, prefix=PREFIX, worker=worker, lease_s=lease_s, done=done))
+        return made[-1]
+
+    yield coordinator
+    for coordinator_ in made:
+        coordinator_.close()
+
+
+def _threads():
+    return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
+
+
+def _stop_renewing(coordinator):
+    """What a paused worker looks like to the others: its leases are no longer renewed."""
+    coordinator._renewer._closed = threading.Event()
+    coordinator._renewer._closed.set()
+    stopped, coordinator._held = dict(coordinator._held), {}
+    return stopped
+
+
+def test_one_worker_gets_the_plan_in_its_order(make):
+    coordinator = make()
+    claims = []
+    for claim in coordinator.claims():
+        claims.append(claim)
+        assert coordinator.complete(claim)
+    assert [claim.split for claim in claims] == list(coordinator._plan)
+    assert [claim.index for claim in claims] == list(range(10))
+    assert list(coordinator.claims()) == []
+
+
+def test_claims_can_be_taken_far_ahead_and_completed_in_any_order(make):
+    coordinator = make()
+    claims = list(coordinator.claims())
+    assert len(claims) == 10
+    assert all(coordinator.complete(claim) for claim in reversed(claims))
+
+
+def test_two_workers_share_an_epoch_without_a_doubled_split(make):
+    one, other = make("one"), make("other")
+    seen = []
+    iterators = [one.claims(), other.claims()]
+    for step in range(10):
+        claim = next(iterators[step % 2])
+        seen.append(claim.index)
+        assert (one, other)[step % 2].complete(claim)
+    assert sorted(seen) == list(range(10))
+    assert [list(iterator) for iterator in iterators] == [[], []]
+
+
+def test_many_threads_read_each_split_once(make):
+    delivered = []
+
+    def work(name):
+        coordinator = make(name, num_splits=200)
+        for claim in coordinator.claims():
+            if coordinator.complete(claim):
+                delivered.append(claim.index)
+
+    threads = [threading.Thread(target=work, args=(f"w{i}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(delivered) == list(range(200))
+
+
+def test_a_restored_state_is_not_read_again(make):
+    done = {0: "complete", 3: "complete", 5: 40}
+    one, other = make("one", done=done), make("other", done=done)
+    claims = list(one.claims())
+    assert [claim.index for claim in claims] == [1, 2, 4, 5, 6, 7, 8, 9]
+    assert {claim.index: claim.start_row for claim in claims} == {i: 40 if i == 5 else 0 for i in (1, 2, 4, 5, 6, 7, 8, 9)}
+    assert all(one.complete(claim) for claim in claims)
+    assert list(other.claims()) == []
+
+
+def test_a_state_that_delivered_all_leaves_nothing(make):
+    assert list(make(done=dict.fromkeys(range(10), "complete")).claims()) == []
+
+
+def test_workers_with_different_plans_or_states_are_told(make):
+    make("one")
+    for difference in ({"num_splits": 11}, {"seed": 2}, {"done": {1: "complete"}}):
+        with pytest.raises(DispatchError, match="worker other has another plan for epoch 0 than the workers before it"):
+            make("other", **difference)
+
+
+def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make):
+    early, late = make("early"), make("late")
+    claims = early.claims()
+    first, second = next(claims), next(claims)
+    assert early.acknowledge(first, 30)
+    early.close()
+    taken = {claim.index: claim for claim in late.claims()}
+    assert sorted(taken) == list(range(10))
+    assert (taken[first.index].start_row, taken[second.index].start_row) == (30, 0)
+    assert taken[first.index].fence == 2
+    assert late.num_takeovers == 0
+    assert not early.complete(first)
+
+
+def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(make):
+    silent, healthy = make("silent", num_splits=3, lease_s=SHORT_S), make("healthy", num_splits=3, lease_s=SHORT_S)
+    claim = next(silent.claims())
+    assert silent.acknowledge(claim, 70)
+    held = _stop_renewing(silent)
+    taken = []
+    for mine in healthy.claims():
+        taken.append(mine)
+        assert healthy.complete(mine)
+    assert healthy.num_takeovers == 1
+    assert {mine.index: (mine.start_row, mine.fence) for mine in taken}[claim.index] == (70, 2)
+    silent._held = held
+    assert not silent.complete(claim)
+    assert not silent.acknowledge(claim, 100)
+
+
+def test_an_expired_lease_is_taken_over_during_the_epoch(make):
+    silent, healthy = make("silent", num_splits=1000, lease_s=SHORT_S), make("healthy", num_splits=1000, lease_s=SHORT_S)
+    lost = next(silent.claims())
+    _stop_renewing(silent)
+    claims = healthy.claims()
+    seen = []
+    while healthy.num_takeovers == 0:
+        seen.append(next(claims).index)
+        healthy._closed.wait(SHORT_S / 20)
+    assert seen[-1] == lost.index
+    assert len(seen) < 1000
+
+
+def test_a_position_whose_claimer_died_before_claiming_is_found(make, address):
+    address.open().add(EpochKeys(PREFIX, 0).cursor, 1)
+    coordinator = make(num_splits=3, lease_s=SHORT_S)
+    seen = [claim.index for claim in coordinator.claims() if coordinator.complete(claim)]
+    assert sorted(seen) == [0, 1, 2]
+
+
+def test_a_slow_worker_that_lives_keeps_its_lease(make):
+    slow, other = make("slow", num_splits=2, lease_s=0.6), make("other", num_splits=2, lease_s=0.6)
+    claim = next(slow.claims())
+    done = threading.Event()
+
+    def work():
+        for mine in other.claims():
+            assert other.complete(mine)
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert not done.wait(1.5)
+    assert slow.complete(claim)
+    assert done.wait(10)
+    thread.join()
+    assert other.num_takeovers == 0
+
+
+def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make):
+    before = _threads()
+    holder, waiting = make("holder", num_splits=1), make("waiting", num_splits=1)
+    next(holder.claims())
+    ended = threading.Event()
+
+    def wait():
+        assert list(waiting.claims()) == []
+        ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not ended.wait(0.1)
+    waiting.close()
+    assert ended.wait(5)
+    thread.join()
+    holder.close()
+    assert _threads() == before
+
+
+def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make):
+    holder, other = make("holder", num_splits=2), make("other", num_splits=2)
+    held = next(holder.claims())
+    claims = list(other.claims(wait=False))
+    assert [claim.index for claim in claims] == [1 - held.index]
+    assert list(other.claims(wait=False)) == []
+    holder.close()
+    assert [claim.index for claim in other.claims(wait=False)] == [held.index]
+
+
+def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make):
+    coordinator, thief = make("slow", num_splits=1, lease_s=SHORT_S), make("thief", num_splits=1, lease_s=SHORT_S)
+    claim = next(coordinator.claims())
+    held = _stop_renewing(coordinator)
+    stolen = next(thief.claims())
+    thief.acknowledge(stolen, 60)
+    coordinator._held = held
+    assert not coordinator.complete(claim)
+    thief.close()
+    again = next(coordinator.claims())
+    assert (again.index, again.start_row, again.fence) == (claim.index, 60, 3)
+    assert not coordinator.complete(claim)
+    assert coordinator.complete(again)
+    assert list(coordinator.claims()) == []
+
+
+def test_the_store_says_who_delivered_what(make, address):
+    coordinator = make("w7", num_splits=1)
+    claim = next(coordinator.claims())
+    coordinator.acknowledge(claim, 10)
+    record = Lease.decode(address.open().get_or_none(EpochKeys(PREFIX, 0).split(0)))
+    assert (record.state, record.worker, record.rows) == (LeaseState.HELD, "w7", 10)
+    coordinator.complete(claim)
+    record = Lease.decode(address.open().get_or_none(EpochKeys(PREFIX, 0).split(0)))
+    assert (record.state, record.worker, record.rows, record.fence) == (LeaseState.DONE, "w7", 100, 1)
+
+
+def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(tmp_path):
+    plan = Plan(splits=[Split(path="a", num_rows=1)] * 3)
+    coordinator = Coordinator(f"sqlite://{tmp_path}/x.db", plan=plan, prefix=PREFIX, worker="w", lease_s=SHORT_S)
+    claim = next(coordinator.claims())
+    store = coordinator._renewer._store
+    store.close()
+    coordinator._renewer._thread.join(10)
+    for act in (
+        lambda: coordinator.complete(claim),
+        lambda: coordinator.acknowledge(claim, 1),
+        lambda: list(coordinator.claims()),
+    ):
+        with pytest.raises(DispatchError, match=r"leases could not be renewed: this handle of dispatch store .* is closed"):
+            act()
+    coordinator.close()
+
+
+def test_claims_after_close_are_none_and_marks_are_refused(make):
+    coordinator = make()
+    claim = next(coordinator.claims())
+    coordinator.close()
+    coordinator.close()
+    assert list(coordinator.claims()) == []
+    assert not coordinator.complete(claim)
+
+
+FORKED = """
+import os, sys
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.plan import Plan, Split
+coordinator = Coordinator(sys.argv[1], plan=Plan(splits=[Split(path="a", num_rows=1)]), prefix="featstore/r/0/0/", worker="w")
+claim = next(coordinator.claims())
+pid = os.fork()
+if pid == 0:
+    try:
+        coordinator.complete(claim)
+    except RuntimeError as error:
+        print(type(error).__name__, error, flush=True)
+    coordinator.close()
+    os._exit(0)
+os.waitpid(pid, 0)
+print(coordinator.complete(claim), flush=True)
+coordinator.close()
+"""
+
+
+def test_a_forked_copy_of_a_coordinator_refuses_and_gives_nothing_back(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, f"sqlite://{tmp_path}/x.db"], capture_output=True, text=True, timeout=60
+    )
+    refusal, parent = done.stdout.splitlines()
+    assert refusal.startswith("DispatchError a coordinator cannot be used in another process"), done.stderr
+    assert parent == "True"

@@ -1,0 +1,60 @@
+"""What is written into a store, and what names and orders splits, byte for byte: a change here needs a new format version."""
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from featstore.dispatch import lease as leases
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import EpochKeys, run_prefix
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.stores.address import bind
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SPLITS = [
+    Split(path="a.parquet", num_rows=7),
+    Split(path="dt=2026-11-01/b#1.parquet", num_rows=5, first_row_group=0, last_row_group=3),
+    Split(path="dt=2026-11-01/é.parquet", num_rows=0, first_row_group=4, last_row_group=4),
+]
+
+
+def store_keys():
+    prefix = run_prefix("run-1", restart=2, loader="train")
+    keys = EpochKeys(prefix, 3)
+    held = leases.claim(None, worker="host:0", nonce="0123456789ab", start_row=40)
+    records = {"claimed": held, "renewed": leases.renew(held), "acknowledged": leases.advance(held, 50)}
+    records |= {"free": leases.release(held), "done": leases.finish(held, 100)}
+    records |= {"taken over": leases.claim(held, worker="é", nonce="ba9876543210")}
+    written = {"prefix": prefix, "plan": keys.plan, "cursor": keys.cursor, "split": keys.split(12)}
+    return {"format": leases.FORMAT, "keys": written, "leases": {name: record.encode() for name, record in records.items()}}
+
+
+def split_ids():
+    plans = {f"seed {s}, epoch {e}": Plan(splits=SPLITS, seed=s, epoch=e) for s, e in ((0, 0), (0, 1), (-1, 0), (2**64, 5))}
+    plans["unshuffled"] = Plan(splits=SPLITS, shuffle=False)
+    many = [Split(path=str(i), num_rows=1) for i in range(20)]
+    orders = {
+        f"seed {s}, epoch {e}": [int(x.path) for x in Plan(splits=many, seed=s, epoch=e)] for s, e in ((0, 0), (0, 1), (7, 0))
+    }
+    return {
+        "format": 1,
+        "ids": [split.id for split in SPLITS],
+        "digests": {name: plan.digest for name, plan in plans.items()},
+        "orders of 20 splits": orders,
+    }
+
+
+@pytest.mark.parametrize(("name", "make"), [("store_keys", store_keys), ("split_ids", split_ids)])
+def test_what_others_depend_on_has_not_changed(name, make):
+    assert make() == json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+def test_a_coordinator_writes_these_keys_and_no_other():
+    address = bind(f"memory://{uuid.uuid4().hex}")
+    keys = EpochKeys(run_prefix("run-1"), 0)
+    with Coordinator(address, plan=Plan(splits=SPLITS), prefix=keys.prefix, worker="w") as coordinator:
+        assert all(coordinator.complete(claim) for claim in coordinator.claims())
+    assert set(address.room.values) == {keys.plan, keys.cursor, *(keys.split(i) for i in range(3))}
+    assert address.room.values[keys.plan] == f"{Plan(splits=SPLITS).digest}+e3b0c44298fc1c14"

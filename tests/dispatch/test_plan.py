@@ -1,0 +1,84 @@
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.dispatch.plan import Plan, Split
+
+
+def _splits(num_splits):
+    return [Split(path=f"{i}.parquet", num_rows=i) for i in range(num_splits)]
+
+
+@given(num_splits=st.integers(0, 700), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 1000))
+def test_an_epoch_is_a_permutation_of_the_splits(num_splits, seed, epoch):
+    splits = _splits(num_splits)
+    assert sorted(Plan(splits=splits, seed=seed, epoch=epoch), key=lambda split: split.num_rows) == splits
+
+
+@given(num_splits=st.integers(1, 300), seed=st.integers(), epoch=st.integers(0, 9), data=st.data())
+def test_any_position_can_be_had_alone_and_two_plans_agree(num_splits, seed, epoch, data):
+    plan, other = (Plan(splits=_splits(num_splits), seed=seed, epoch=epoch) for _ in range(2))
+    index = data.draw(st.integers(0, num_splits - 1))
+    assert plan[index] == list(other)[index]
+    assert plan.digest == other.digest
+
+
+def test_epochs_and_seeds_have_orders_and_digests_of_their_own():
+    plans = [Plan(splits=_splits(100), seed=seed, epoch=epoch) for seed in range(5) for epoch in range(5)]
+    assert len({tuple(split.id for split in plan) for plan in plans}) == 25
+    assert len({plan.digest for plan in plans}) == 25
+
+
+def test_without_shuffling_the_order_is_the_snapshots():
+    splits = _splits(50)
+    assert list(Plan(splits=splits, seed=1, epoch=3, shuffle=False)) == splits
+
+
+def test_every_split_reaches_every_part_of_the_order_about_equally_often():
+    counts = [[0] * 5 for _ in range(5)]
+    for seed in range(2000):
+        for index, split in enumerate(Plan(splits=_splits(5), seed=seed)):
+            counts[split.num_rows][index] += 1
+    assert all(300 < count < 500 for row in counts for count in row)
+
+
+def test_neighbours_do_not_stay_neighbours():
+    order = [split.num_rows for split in Plan(splits=_splits(1000), seed=1)]
+    assert sum(abs(a - b) == 1 for a, b in itertools.pairwise(order)) < 15
+
+
+class _Counted(Sequence):
+    """A million splits that are made when asked for."""
+
+    num_made = 0
+
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, index):
+        self.num_made += 1
+        return Split(path=f"{index}.parquet", num_rows=1)
+
+
+def test_a_large_plan_makes_only_the_splits_that_are_asked_for():
+    splits = _Counted()
+    plan = Plan(splits=splits, seed=3)
+    assert len({plan[index].path for index in range(0, 1_000_000, 10_000)}) == 100
+    assert splits.num_made == 100
+
+
+def test_positions_outside_of_the_plan_are_refused():
+    plan = Plan(splits=_splits(3))
+    for index in (-1, 3):
+        with pytest.raises(IndexError, match=f"split {index} of a plan of 3"):
+            plan[index]
+    assert list(Plan(splits=[])) == []
+
+
+@pytest.mark.parametrize("fields", [{"num_rows": -1}, {"first_row_group": -1}, {"first_row_group": 2, "last_row_group": 1}])
+def test_impossible_splits_are_refused(fields):
+    with pytest.raises(ValueError, match=r"no such split: a\.parquet#"):
+        Split(**({"path": "a.parquet", "num_rows": 1} | fields))

@@ -1,0 +1,105 @@
+"""Real worker processes over one sqlite store: none doubled, none missing, also when one is killed in the middle."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+WORKER = """
+import json, sys
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.plan import Plan, Split
+
+url, name, num_splits, lease_s, hang_after = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=10) for i in range(num_splits)], seed=7)
+delivered = []
+print("ready", flush=True)
+sys.stdin.readline()
+with Coordinator(url, plan=plan, prefix=run_prefix("run"), worker=name, lease_s=lease_s) as coordinator:
+    for claim in coordinator.claims():
+        assert coordinator.acknowledge(claim, 5)
+        if len(delivered) == hang_after:
+            print(json.dumps({"holding": claim.index, "delivered": delivered}), flush=True)
+            sys.stdin.readline()
+        if coordinator.complete(claim):
+            delivered.append((claim.index, claim.start_row))
+    takeovers = coordinator.num_takeovers
+print(json.dumps({"delivered": delivered, "takeovers": takeovers}), flush=True)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def worker(name, num_splits, lease_s=60.0, hang_after=-1):
+        arguments = [f"sqlite://{tmp_path}/run/dispatch.db", name, str(num_splits), str(lease_s), str(hang_after)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([sys.executable, "-c", WORKER, *arguments], **pipes))
+        assert started[-1].stdout.readline() == "ready\n"
+        return started[-1]
+
+    yield worker
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def _begin(process):
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def _result(process):
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+def test_four_processes_deliver_each_of_500_splits_once(start):
+    workers = [start(f"w{i}", 500, hang_after=1) for i in range(4)]
+    for worker in workers:
+        _begin(worker)
+    for worker in workers:
+        assert "holding" in worker.stdout.readline()
+    for worker in workers:
+        _begin(worker)
+    results = [_result(worker) for worker in workers]
+    counts = Counter(index for result in results for index, _ in result["delivered"])
+    assert counts == Counter(range(500))
+    assert all(len(result["delivered"]) > 0 for result in results)
+
+
+def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledged_row(start):
+    victim = start("victim", 100, lease_s=1.5, hang_after=3)
+    _begin(victim)
+    last_words = json.loads(victim.stdout.readline())
+    others = [start(f"w{i}", 100, lease_s=1.5) for i in range(2)]
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait(30) == -signal.SIGKILL
+    for other in others:
+        _begin(other)
+    results = [_result(other) for other in others]
+    assert sum(result["takeovers"] for result in results) == 1
+    delivered = [tuple(pair) for result in [last_words, *results] for pair in result["delivered"]]
+    assert Counter(index for index, _ in delivered) == Counter(range(100))
+    assert (last_words["holding"], 5) in delivered
+
+
+def test_a_stopped_process_that_wakes_up_too_late_cannot_mark_its_split(start):
+    stopped = start("stopped", 20, lease_s=1.5, hang_after=0)
+    _begin(stopped)
+    holding = json.loads(stopped.stdout.readline())["holding"]
+    stopped.send_signal(signal.SIGSTOP)
+    other = start("other", 20, lease_s=1.5)
+    _begin(other)
+    result = _result(other)
+    assert result["takeovers"] == 1
+    assert [holding, 5] in result["delivered"]
+    stopped.send_signal(signal.SIGCONT)
+    _begin(stopped)
+    assert _result(stopped) == {"delivered": [], "takeovers": 0}

@@ -1,0 +1,73 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import BudgetError, ConfigError
+from featstore.staging.budget import Ahead, CachedFile, choose_evictions, format_bytes, parse_bytes, require_fits
+
+
+@pytest.mark.parametrize(
+    ("value", "num_bytes"),
+    [
+        (7, 7),
+        ("7", 7),
+        ("7B", 7),
+        ("2kB", 2000),
+        ("1.5 MB", 1_500_000),
+        ("200GB", 200 * 10**9),
+        ("4 gib", 4 << 30),
+        (" 1TiB ", 1 << 40),
+    ],
+)
+def test_bytes_are_numbers_or_text_with_a_unit(value, num_bytes):
+    assert parse_bytes(value) == num_bytes
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, None, "", "GB", "1 XB", "-1GB", "1GB2", "0.1B"])
+def test_other_values_are_refused_with_the_options_name(value):
+    with pytest.raises(ConfigError, match=r"staging\.budget_bytes: expected a number of bytes above 0, or text such as 200GB"):
+        parse_bytes(value, "staging.budget_bytes")
+
+
+def test_formatted_bytes_keep_the_exact_count():
+    assert (format_bytes(999), format_bytes(1_500_000_000)) == ("999 bytes", "1.5 GB (1500000000 bytes)")
+
+
+def test_a_budget_smaller_than_the_largest_file_names_file_size_and_budget():
+    with pytest.raises(
+        BudgetError, match=r"budget_bytes is 999 bytes, but file b has 1 kB \(1000 bytes\); raise the budget, or use .*direct"
+    ):
+        require_fits([("a", 10), ("b", 1000), ("c", 30)], 999)
+    require_fits([("a", 10), ("b", 1000)], 1000)
+    require_fits([], 1)
+
+
+def test_a_budget_must_hold_the_files_that_are_open_at_once():
+    with pytest.raises(BudgetError, match="the 2 files that are open at once need 70 bytes"):
+        require_fits([("a", 10), ("b", 40), ("c", 30)], 69, num_open=2)
+    require_fits([("a", 10), ("b", 40), ("c", 30)], 70, num_open=2)
+
+
+FILES = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50), st.booleans()), max_size=12).map(
+    lambda rows: [CachedFile(name=str(i), size_bytes=s, used_at_ns=u, is_pinned=p) for i, (s, u, p) in enumerate(rows)]
+)
+
+
+@given(files=FILES, excess_bytes=st.integers(-10, 600))
+def test_evictions_are_the_least_recently_used_unpinned_files_and_no_more_than_needed(files, excess_bytes):
+    chosen = choose_evictions(files, excess_bytes)
+    free = sorted((f for f in files if not f.is_pinned), key=lambda f: (f.used_at_ns, f.name))
+    if chosen is None:
+        assert sum(f.size_bytes for f in free) < excess_bytes
+        return
+    assert list(chosen) == [f.name for f in free[: len(chosen)]]
+    assert sum(f.size_bytes for f in free[: len(chosen)]) >= excess_bytes
+    assert not chosen or sum(f.size_bytes for f in free[: len(chosen) - 1]) < excess_bytes
+
+
+def test_ahead_is_bounded_by_files_and_bytes_but_lets_one_file_through():
+    ahead = Ahead(max_bytes=100, max_files=2)
+    assert ahead.has_room(0, 0, 1000)
+    assert ahead.has_room(1, 60, 40)
+    assert not ahead.has_room(1, 60, 41)
+    assert not ahead.has_room(2, 2, 1)

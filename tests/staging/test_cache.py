@@ -1,0 +1,178 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import StagingError
+from featstore.staging.cache import Cache, Download, Pin, Refusal, entry_name
+
+
+def _fill(cache, name, size_bytes=10):
+    """Downloads a file into the cache; the pin is the caller's."""
+    download = cache.request(name, size_bytes)
+    assert isinstance(download, Download)
+    download.path.write_bytes(b"x" * size_bytes)
+    return download.publish()
+
+
+def _name(number):
+    return f"{number:040x}"
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(str(tmp_path), 30)
+
+
+@given(url=st.text(), size_bytes=st.integers(0, 2**60), version=st.text())
+def test_names_are_forty_hex_digits_whatever_the_url(url, size_bytes, version):
+    name = entry_name(url, size_bytes, version)
+    assert len(name) == 40
+    assert set(name) <= set("0123456789abcdef")
+
+
+def test_names_tell_urls_sizes_and_versions_apart_but_not_credentials():
+    names = [entry_name("s3://b/a", 1), entry_name("s3://b/b", 1), entry_name("s3://b/a", 2), entry_name("s3://b/a", 1, "v")]
+    assert len(set(names)) == 4
+    assert entry_name("https://u:p@h/a", 1) == entry_name("https://h/a", 1)
+    assert entry_name("https://h/a?x=1", 1) != entry_name("https://h/a?x=2", 1)
+
+
+def test_the_name_of_a_staged_file_is_frozen():
+    assert entry_name("s3://bucket/t/dt=1/a.parquet", 1234, '"etag"') == "36d45bd61dcf8b998b358f214312f921752778b2"
+
+
+def test_the_cache_is_private_to_its_owner(tmp_path, cache):
+    assert cache.root == tmp_path / "featstore-staging-1"
+    assert cache.root.stat().st_mode & 0o777 == 0o700
+    assert _fill(cache, _name(1)).path.stat().st_mode & 0o777 == 0o600
+    cache.root.chmod(0o755)
+    assert Cache(str(tmp_path), 30).root.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_place_that_is_no_directory_of_ours_is_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "featstore-staging-1").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StagingError, match="cannot hold the cache featstore-staging-1: it must be a directory of user"):
+        Cache(str(tmp_path), 30)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StagingError, match=r"staging\.directory .*/file cannot hold the cache"):
+        Cache(str(tmp_path / "file"), 30)
+
+
+def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path, cache):
+    _fill(cache, _name(1)).release()
+    for again in (cache, Cache(str(tmp_path), 30)):
+        pin = again.request(_name(1), 10)
+        assert isinstance(pin, Pin)
+        assert pin.path.read_bytes() == b"x" * 10
+        pin.release()
+        pin.release()
+
+
+def test_a_file_under_way_is_busy_for_others_and_gone_when_abandoned(cache):
+    download = cache.request(_name(1), 10)
+    assert cache.request(_name(1), 10) is Refusal.BUSY
+    download.abandon()
+    assert list(cache.root.iterdir()) == []
+    assert isinstance(cache.request(_name(1), 10), Download)
+
+
+def test_space_is_reserved_before_the_download(cache):
+    downloads = [cache.request(_name(i), 10) for i in range(3)]
+    assert all(isinstance(download, Download) for download in downloads)
+    assert cache.request(_name(9), 1) is Refusal.FULL
+    downloads[0].abandon()
+    assert isinstance(cache.request(_name(9), 10), Download)
+
+
+def test_the_least_recently_used_unpinned_file_goes_first(cache):
+    pins = [_fill(cache, _name(i)) for i in range(3)]
+    for number in (2, 0, 1):
+        pins[number].release()
+    cache.request(_name(2), 10).release()
+    still_read = cache.request(_name(0), 10)
+    assert isinstance(cache.request(_name(7), 10), Download)
+    assert sorted(path.name for path in cache.root.iterdir()) == [
+        f"{_name(0)}.staged",
+        f"{_name(2)}.staged",
+        f"{_name(7)}.part",
+    ]
+    assert cache.num_evicted == 1
+    assert still_read.path.exists()
+
+
+def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache):
+    pins = [_fill(cache, _name(i)) for i in range(3)]
+    pins[0].release()
+    assert cache.request(_name(7), 20) is Refusal.FULL
+    assert len(list(cache.root.iterdir())) == 3
+    pins[1].release()
+    assert isinstance(cache.request(_name(7), 20), Download)
+    assert pins[2].path.exists()
+
+
+def test_files_that_we_did_not_create_are_neither_counted_nor_touched(cache):
+    foreign = [cache.root / "notes.txt", cache.root / f"{_name(1)}.staged.bak", cache.root / f"X{_name(1)}.part"]
+    for path in foreign:
+        path.write_bytes(b"y" * 100)
+    link = cache.root / f"{_name(5)}.staged"
+    link.symlink_to(foreign[0])
+    for number in range(6, 12):
+        _fill(cache, _name(number)).release()
+    assert all(path.read_bytes() == b"y" * 100 for path in foreign)
+    assert link.is_symlink()
+
+
+def test_a_staged_file_that_lost_bytes_is_staged_again(cache):
+    pin = _fill(cache, _name(1))
+    pin.path.write_bytes(b"short")
+    pin.release()
+    assert isinstance(cache.request(_name(1), 10), Download)
+
+
+def test_what_a_dead_process_left_half_downloaded_is_removed_at_the_start(tmp_path, cache):
+    (cache.root / f"{_name(1)}.part").write_bytes(b"half")
+    live = cache.request(_name(2), 10)
+    again = Cache(str(tmp_path), 30)
+    assert [path.name for path in again.root.iterdir()] == [f"{_name(2)}.part"]
+    live.abandon()
+
+
+PRIVATE = """
+import os, sys
+from featstore.staging.cache import Cache
+cache = Cache(None, 100)
+print(cache.root.parent, flush=True)
+if os.fork() == 0:
+    cache.close()
+    sys.exit(0)
+os.wait()
+print(cache.root.exists(), flush=True)
+if sys.argv[1] == "die":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("how", "is_left"), [("exit", False), ("die", True)])
+def test_a_private_directory_goes_with_its_process_or_with_the_next_one(tmp_path, how, is_left):
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", PRIVATE, how], env=environment, capture_output=True, text=True, timeout=60)
+    directory, survived_fork = done.stdout.split()
+    assert survived_fork == "True", done.stderr
+    assert Path(directory).exists() is is_left
+    (tmp_path / "featstore-private-of-a-friend").mkdir()
+    subprocess.run([sys.executable, "-c", PRIVATE, "exit"], env=environment, check=True, timeout=60)
+    assert [path.name for path in tmp_path.iterdir()] == ["featstore-private-of-a-friend"]
+
+
+def test_a_private_directory_is_removed_at_close():
+    cache = Cache(None, 100)
+    assert cache.root.parent.stat().st_mode & 0o777 == 0o700
+    cache.close()
+    cache.close()
+    assert not cache.root.parent.exists()

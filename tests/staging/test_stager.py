@@ -1,0 +1,382 @@
+"""The stager against a real HTTP server that cuts, stalls and refuses; and real processes over one cache."""
+
+import http.client
+import io
+import itertools
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+
+from featstore import files
+from featstore.errors import BudgetError, StagingError
+from featstore.staging import StageItem, Stager, Staging
+from featstore.staging.cache import entry_name
+
+DATA = {f"/t/{i}.bin": bytes([i]) * 100_000 for i in range(8)}
+
+
+@pytest.fixture
+def site(loopback):
+    loopback.files |= DATA
+    return loopback
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def stager(*, fetch=files.fetch, check=lambda path: None, grace_s=30.0, **options):
+        options = {"directory": str(tmp_path / "cache"), "budget_bytes": 1_000_000} | options
+        made.append(Stager(Staging(**options), fetch=fetch, check=check, backoff_s=0.01, grace_s=grace_s))
+        return made[-1]
+
+    yield stager
+    for stager_ in made:
+        stager_.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "featstore-stager"]
+
+
+def _items(site, numbers=range(8)):
+    return [StageItem(key=i, url=f"{site.url}/t/{i}.bin", size_bytes=100_000) for i in numbers]
+
+
+def _entries(stager):
+    return sorted(path.name for path in stager.cache.root.iterdir())
+
+
+def plain_fetch(url, target):
+    """A transport without any recovery of its own, that takes a cut connection for the end of the file."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+    try:
+        connection.request("GET", parts.path)
+        response = connection.getresponse()
+        return sum(target.write(block) for block in iter(lambda: response.read(10_000), b""))
+    finally:
+        connection.close()
+
+
+def strict_fetch(url, target):
+    """A transport that notices the cut."""
+    if (written := plain_fetch(url, target)) < 100_000:
+        raise ConnectionError(f"{url} was cut")
+    return written
+
+
+def test_files_come_in_order_each_whole_and_once(site, make):
+    stager = make()
+    seen = []
+    for staged in stager.stage(_items(site)):
+        with staged:
+            assert staged.path.read_bytes() == DATA[f"/t/{staged.key}.bin"]
+            assert staged.url.endswith(f"/{staged.key}.bin")
+            seen.append(staged.key)
+    assert seen == list(range(8))
+    stats = stager.stats()
+    assert (stats.num_staged, stats.staged_bytes, stats.num_hits, stats.num_evicted) == (8, 800_000, 0, 0)
+    assert all(site.num_gets(path) == 1 for path in DATA)
+
+
+def test_a_second_pass_reads_what_is_there(site, make):
+    stager = make()
+    for _ in range(2):
+        for staged in stager.stage(_items(site)):
+            staged.release()
+    assert (stager.stats().num_staged, stager.stats().num_hits) == (8, 8)
+
+
+def test_another_version_of_a_file_is_staged_again(site, make):
+    stager = make()
+    for version in ("1", "1", "2"):
+        item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=100_000, version=version)
+        next(stager.stage([item])).release()
+    assert (stager.stats().num_staged, stager.stats().num_hits) == (2, 1)
+
+
+def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site, make):
+    stager = make(budget_bytes=350_000, ahead_files=1)
+    staged = {item.key: next(stager.stage([item])) for item in _items(site, range(3))}
+    for key in (1, 0):
+        staged[key].release()
+    next(stager.stage(_items(site, [3]))).release()
+    kept = [entry_name(f"{site.url}/t/{key}.bin", 100_000) + ".staged" for key in (0, 2, 3)]
+    assert _entries(stager) == sorted(kept)
+    assert stager.stats().num_evicted == 1
+    assert staged[2].path.read_bytes() == DATA["/t/2.bin"]
+
+
+def test_local_files_can_be_staged_too(tmp_path, make):
+    (tmp_path / "x.bin").write_bytes(b"12345")
+    staged = next(make(mode="whole").stage([StageItem(key=0, url=str(tmp_path / "x.bin"), size_bytes=5)]))
+    assert staged.path.read_bytes() == b"12345"
+    assert staged.path != tmp_path / "x.bin"
+
+
+def test_no_more_is_fetched_ahead_than_the_options_say(site, make):
+    drawn = []
+
+    def items():
+        for item in _items(site):
+            drawn.append(item.key)
+            yield item
+
+    for options, most in (({"ahead_files": 2}, 2), ({"ahead_bytes": 250_000}, 3), ({"ahead_bytes": 1}, 2)):
+        drawn.clear()
+        stager = make(**options)
+        for number, staged in enumerate(stager.stage(items()), 1):
+            assert len(drawn) - number <= most
+            staged.release()
+        assert drawn == list(range(8))
+
+
+@pytest.mark.parametrize("budget_bytes", [99_999])
+def test_a_budget_smaller_than_a_file_is_an_error_before_any_download(site, make, budget_bytes):
+    stager = make(budget_bytes=budget_bytes)
+    sizes = [(item.url.replace("http://", "http://user:secret@"), item.size_bytes) for item in _items(site)]
+    for act in (lambda: stager.require_fits(sizes), lambda: next(stager.stage(_items(site)))):
+        with pytest.raises(
+            BudgetError, match=r"budget_bytes is 100 kB \(99999 bytes\), but file http.*/t/0\.bin has 100 kB"
+        ) as found:
+            act()
+        assert "secret" not in str(found.value)
+    assert site.log == []
+
+
+def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_ever(site, make):
+    stager = make(budget_bytes=250_000, grace_s=0.0)
+    stream = stager.stage(_items(site))
+    held = [next(stream), next(stream)]
+    with pytest.raises(
+        BudgetError, match=r"2 files that are being read hold 200 kB .*no room for http.*read fewer files at once"
+    ):
+        next(stream)
+    assert all(staged.path.exists() for staged in held)
+
+
+def test_a_released_file_makes_room_for_a_reader_that_waits(site, make):
+    stager = make(budget_bytes=250_000)
+    stream = stager.stage(_items(site))
+    held = [next(stream), next(stream)]
+    releaser = threading.Timer(0.1, held[0].release)
+    releaser.start()
+    assert next(stream).key == 2
+    releaser.join()
+    assert stager.stats().num_waits >= 1
+    assert stager.stats().wait_s >= 0.05
+
+
+def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site, make):
+    site.cuts["/t/0.bin"] = 1
+    staged = next(make().stage(_items(site)))
+    assert staged.path.read_bytes() == DATA["/t/0.bin"]
+    assert site.num_cuts == 1
+    assert site.num_gets("/t/0.bin") == 2
+
+
+@pytest.mark.parametrize("fetch", [plain_fetch, strict_fetch])
+def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(site, make, fetch):
+    site.cuts["/t/0.bin"] = 2
+    stager = make(fetch=fetch)
+    staged = next(stager.stage(_items(site, [0])))
+    assert staged.path.read_bytes() == DATA["/t/0.bin"]
+    assert (site.num_cuts, stager.stats().num_retries) == (2, 2)
+
+
+SHORT = r"download of http.*/t/0\.bin has the wrong size: expected 100000 bytes, found 50000; gave up after 5 attempts"
+CUT = r"download of http.*/t/0\.bin failed: ConnectionError: .* was cut; gave up after 5 attempts"
+
+
+@pytest.mark.parametrize(("fetch", "message"), [(plain_fetch, SHORT), (strict_fetch, CUT)])
+def test_a_download_that_keeps_failing_is_given_up_and_leaves_nothing(site, make, caplog, fetch, message):
+    site.cuts["/t/0.bin"] = 99
+    stager = make(fetch=fetch)
+    with caplog.at_level(logging.WARNING), pytest.raises(StagingError, match=message):
+        next(stager.stage(_items(site, [0])))
+    assert site.num_cuts == 5
+    assert caplog.text.count("trying again") == 4
+    assert _entries(stager) == []
+
+
+def test_a_file_of_the_wrong_size_is_never_published(site, make):
+    stager = make()
+    item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=99_000)
+    with pytest.raises(StagingError, match=r"/t/0\.bin has the wrong size: expected 99000 bytes, found 100000; gave up"):
+        next(stager.stage([item]))
+    assert _entries(stager) == []
+
+
+def test_a_missing_file_is_not_tried_again(site, make):
+    stager = make()
+    with pytest.raises(FileNotFoundError, match=r"none\.bin"):
+        next(stager.stage([StageItem(key=0, url=f"{site.url}/none.bin", size_bytes=5)]))
+    assert stager.stats().num_retries == 0
+    assert _entries(stager) == []
+
+
+def test_a_file_that_fails_its_check_is_never_published(site, make):
+    def refuse(path):
+        assert path.read_bytes() == DATA["/t/0.bin"]
+        raise ValueError("no footer")
+
+    stager = make(check=refuse)
+    with pytest.raises(ValueError, match="no footer"):
+        next(stager.stage(_items(site)))
+    assert _entries(stager) == []
+
+
+def test_a_full_disk_is_named_and_not_tried_again(site, make):
+    def fetch(url, target):
+        raise OSError(28, "No space left on device")
+
+    stager = make(fetch=fetch)
+    with pytest.raises(StagingError, match=r"/t/0\.bin cannot be written to .*: No space left on device"):
+        next(stager.stage(_items(site)))
+    assert stager.stats().num_retries == 0
+
+
+def test_credentials_are_in_no_name_no_error_and_no_log(site, make, caplog):
+    def fetch(url, target):
+        assert "secret" in url
+        raise ConnectionError(f"cannot reach {url}")
+
+    stager = make(fetch=fetch)
+    item = StageItem(key=0, url="https://user:secret@host/x?sig=secret", size_bytes=5)
+    with caplog.at_level(logging.DEBUG), pytest.raises(StagingError, match="cannot reach https://host/x; gave up") as found:
+        next(stager.stage([item]))
+    chain = [found.value, found.value.__cause__, None if found.value.__suppress_context__ else found.value.__context__]
+    assert not any("secret" in str(error) for error in chain)
+    assert "secret" not in caplog.text
+
+
+def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(site, make):
+    def items():
+        yield from _items(site, range(2))
+        raise RuntimeError("the store is lost")
+
+    stream = make().stage(items())
+    assert [next(stream).key, next(stream).key] == [0, 1]
+    with pytest.raises(RuntimeError, match="the store is lost"):
+        next(stream)
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(site, make):
+    def endless(url, target):
+        return sum(target.write(b"x" * 10) for _ in itertools.count())
+
+    stager = make(fetch=endless)
+    stream = stager.stage(_items(site))
+    ended = threading.Event()
+
+    def read():
+        assert list(stream) == []
+        ended.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    stager.close()
+    assert ended.wait(10)
+    thread.join()
+    assert _entries(stager) == []
+    stager.close()
+
+
+def test_close_unpins_what_nobody_took(site, make):
+    stager = make()
+    stream = stager.stage(_items(site, range(3)))
+    taken = next(stream)
+    stager.close()
+    taken.release()
+    again = make(budget_bytes=100_000)
+    assert next(again.stage(_items(site, [7]))).key == 7
+
+
+def test_a_private_cache_ends_with_its_stager(site, make):
+    stager = make(directory=None)
+    staged = next(stager.stage(_items(site)))
+    assert staged.path.exists()
+    staged.release()
+    stager.close()
+    assert not staged.path.exists()
+
+
+READER = """
+import hashlib, json, sys
+from featstore.staging import StageItem, Stager, Staging
+directory, url, num_files = sys.argv[1], sys.argv[2], int(sys.argv[3])
+items = [StageItem(key=i, url=f"{url}/t/{i}.bin", size_bytes=100_000) for i in range(num_files)]
+print("ready", flush=True)
+sys.stdin.readline()
+digests = []
+with Stager(Staging(directory=directory, budget_bytes=1_000_000)) as stager:
+    for staged in stager.stage(items):
+        with staged:
+            digests.append(hashlib.sha256(staged.path.read_bytes()).hexdigest())
+    print(json.dumps([digests, stager.stats().num_staged]), flush=True)
+"""
+
+
+def _start_reader(directory, site, num_files=8):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", READER, str(directory), site.url, str(num_files)], **pipes)
+    assert process.stdout.readline() == "ready\n"
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process
+
+
+def test_two_processes_over_one_cold_cache_download_each_file_once(site, tmp_path):
+    gate = site.gates["/t/0.bin"] = threading.Event()
+    readers = [_start_reader(tmp_path, site) for _ in range(2)]
+    assert site.half_sent.wait(30)
+    gate.set()
+    results = [json.loads(reader.communicate(timeout=60)[0]) for reader in readers]
+    assert results[0][0] == results[1][0]
+    assert results[0][1] + results[1][1] == 8
+    assert all(site.num_gets(path) == 1 for path in DATA)
+
+
+def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(site, tmp_path, make):
+    site.gates["/t/0.bin"] = threading.Event()
+    reader = _start_reader(tmp_path / "cache", site, 1)
+    assert site.half_sent.wait(30)
+    root = tmp_path / "cache" / "featstore-staging-1"
+    assert [path.suffix for path in root.iterdir()] == [".part"]
+    reader.send_signal(signal.SIGKILL)
+    reader.communicate(timeout=30)
+    assert reader.returncode == -signal.SIGKILL
+    assert [path.suffix for path in root.iterdir()] == [".part"]
+    site.gates.pop("/t/0.bin").set()
+    stager = make()
+    assert _entries(stager) == []
+    assert next(stager.stage(_items(site, [0]))).path.read_bytes() == DATA["/t/0.bin"]
+
+
+def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(site, tmp_path, make):
+    gate = site.gates["/t/0.bin"] = threading.Event()
+    reader = _start_reader(tmp_path / "cache", site, 1)
+    assert site.half_sent.wait(30)
+    stream = make().stage(_items(site, [0]))
+    reader.send_signal(signal.SIGKILL)
+    reader.communicate(timeout=30)
+    gate.set()
+    assert next(stream).path.read_bytes() == DATA["/t/0.bin"]
+    assert site.num_gets("/t/0.bin") == 2
+
+
+@pytest.mark.parametrize("part", ["featstore.staging", "featstore.dispatch"])
+def test_importing_it_loads_neither_torch_nor_pyarrow(part):
+    code = f"import {part}, sys; assert not {{'torch', 'pyarrow', 'numpy'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_default_transport_fetches_into_anything_that_can_be_written(site):
+    sink = io.BytesIO()
+    assert files.fetch(f"{site.url}/t/1.bin", sink) == 100_000

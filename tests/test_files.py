@@ -1,0 +1,242 @@
+"""Files by URL, against real files and a real HTTP server (which also speaks enough S3)."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore import files
+from featstore.errors import ConfigError
+
+DATA = bytes(range(256)) * 40_000
+
+
+@pytest.fixture
+def s3(loopback, monkeypatch):
+    """The loopback server as an S3 endpoint."""
+    files._store.cache_clear()
+    files.FsspecStore.clear_instance_cache()
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", loopback.url)
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    yield loopback
+    files._store.cache_clear()
+    files.FsspecStore.clear_instance_cache()
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [("/a/b", "file"), ("a/b", "file"), ("file:///a", "file"), ("S3://b/k", "s3"), ("c:/x", "file"), ("hdfs://n/x", "hdfs")],
+)
+def test_the_scheme_of_a_plain_path_is_file(url, name):
+    assert files.scheme(url) == name
+
+
+@pytest.mark.parametrize(("url", "path"), [("/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("rel/x", "rel/x")])
+def test_local_urls_have_a_path(url, path):
+    assert files.local_path(url) == Path(path)
+    assert files.local_path("s3://bucket/key") is None
+
+
+def test_join_keeps_single_slashes():
+    assert files.join("s3://b/t/", "/p=1/", "", "x.parquet") == "s3://b/t/p=1/x.parquet"
+    assert files.join("/t", "x") == "/t/x"
+
+
+SECRETS = ["https://u:secret@h/p?sig=secret#secret", "s3://secret@b/k", "https://h/p?token=secret", "https://u:secret@h?secret"]
+
+
+@pytest.mark.parametrize("url", SECRETS)
+def test_redacted_urls_and_texts_hold_no_credentials(url):
+    assert "secret" not in files.redact(url)
+    text = files.redact_text(f"GET {url} failed ('{url}')")
+    assert "secret" not in text
+    assert text.startswith("GET ")
+    assert text.endswith("')")
+
+
+def test_redacting_keeps_local_paths_as_they_are():
+    assert files.redact("/data/a#b?c@d") == "/data/a#b?c@d"
+
+
+def test_the_user_is_no_part_of_what_a_url_names_but_the_query_is():
+    assert files.without_user("https://u:p@h/a?x=1@2") == "https://h/a?x=1@2"
+    assert files.without_user("https://h/a@b") == "https://h/a@b"
+
+
+def test_a_local_file_is_written_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "deep" / "x.bin"
+    with pytest.raises(TypeError, match="bytes-like"), files.open_write(str(target)) as file:
+        file.writelines([b"half", None])
+    assert list(target.parent.iterdir()) == []
+    with files.open_write(str(target)) as file:
+        file.write(DATA)
+        assert not target.exists()
+    assert target.read_bytes() == DATA
+
+
+def test_local_files_are_read_sized_fetched_and_deleted(tmp_path):
+    url = f"file://{tmp_path}/x.bin"
+    (tmp_path / "x.bin").write_bytes(DATA)
+    sink = io.BytesIO()
+    assert (files.size_bytes(url), files.fetch(url, sink), sink.getvalue()) == (len(DATA), len(DATA), DATA)
+    with files.open_read(url) as file:
+        assert file.read(3) == DATA[:3]
+    files.delete(url)
+    files.delete(url)
+    with pytest.raises(FileNotFoundError):
+        files.size_bytes(url)
+    with pytest.raises(FileNotFoundError):
+        files.open_read(url)
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    for name in ("m=1/a.parquet", "m=2/a.parquet", "b.parquet", "_log/c.parquet", ".d.parquet", "note.txt", "m=2/_SUCCESS"):
+        (tmp_path / "t" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "t" / name).write_bytes(b"12345")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+LISTINGS = {
+    "t": ["b.parquet", "m=1/a.parquet", "m=2/a.parquet"],
+    "t/": ["b.parquet", "m=1/a.parquet", "m=2/a.parquet"],
+    "t/m=*": ["m=1/a.parquet", "m=2/a.parquet"],
+    "t/*/a.parquet": ["m=1/a.parquet", "m=2/a.parquet"],
+    "t/note.t?t": ["note.txt"],
+    "t/note.txt": ["note.txt"],
+    "t/none": [],
+    "t/none*": [],
+}
+
+
+@pytest.mark.parametrize("path", LISTINGS)
+@pytest.mark.parametrize("form", ["{}", "{tmp}/{}", "file://{tmp}/{}"])
+def test_listings_of_directories_globs_and_files(tree, path, form):
+    found = files.list_files(form.format(path, tmp=tree))
+    assert [entry.name for entry in found] == LISTINGS[path]
+    assert all(Path(entry.url).read_bytes() == b"12345" and entry.size_bytes == 5 and entry.version for entry in found)
+
+
+@pytest.mark.parametrize("path", LISTINGS)
+def test_listings_in_s3_are_those_of_the_same_local_tree(s3, tree, path):
+    s3.files |= {f"/bucket/{p.relative_to(tree)}": p.read_bytes() for p in (tree / "t").rglob("*") if p.is_file()}
+    found = files.list_files(f"s3://bucket/{path}")
+    assert [entry.name for entry in found] == LISTINGS[path]
+    assert all(files.size_bytes(entry.url) == 5 and entry.url.startswith("s3://bucket/t/") for entry in found)
+
+
+@pytest.mark.parametrize("alias", ["s3", "s3a"])
+def test_s3_urls_name_bucket_and_key(s3, alias):
+    s3.files["/bucket/p=1/x y.bin"] = DATA
+    url, sink = f"{alias}://bucket/p=1/x y.bin", io.BytesIO()
+    assert (files.size_bytes(url), files.fetch(url, sink), sink.getvalue()) == (len(DATA), len(DATA), DATA)
+    assert {path for _, path, _ in s3.log} == {"/bucket/p=1/x y.bin"}
+
+
+def test_http_files_are_sized_and_fetched_in_one_request(loopback):
+    loopback.files["/a/x.bin"] = DATA
+    sink = io.BytesIO()
+    assert files.size_bytes(f"{loopback.url}/a/x.bin") == len(DATA)
+    assert files.fetch(f"{loopback.url}/a/x.bin", sink) == len(DATA)
+    assert sink.getvalue() == DATA
+    assert loopback.num_gets("/a/x.bin") == 1
+
+
+def test_http_files_are_read_at_any_position_by_ranges(loopback):
+    loopback.files["/x.bin"] = DATA
+    with files.open_read(f"{loopback.url}/x.bin") as file:
+        assert file.seek(-8, os.SEEK_END) == len(DATA) - 8
+        assert file.read() == DATA[-8:]
+        assert file.read(1) == b""
+        file.seek(5_000_001)
+        assert file.read(3_000_000) == DATA[5_000_001:8_000_001]
+        assert file.tell() == 8_000_001
+    assert all(range_ is not None for method, _, range_ in loopback.log if method == "GET")
+
+
+@given(reads=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=20))
+def test_a_remote_reader_agrees_with_bytes_in_memory(reads):
+    with pytest.MonkeyPatch.context() as patch:
+        data = bytes(range(256))
+        patch.setattr(files.obstore, "get_range", lambda store, key, start, length: data[start : start + length])
+        mine, oracle = io.BufferedReader(files._RemoteFile("http://127.0.0.1/x", len(data)), 16), io.BytesIO(data)
+        for position, length in reads:
+            assert mine.seek(position) == oracle.seek(position)
+            assert mine.read(length) == oracle.read(length)
+
+
+def test_a_cut_connection_is_taken_up_where_it_broke(loopback):
+    loopback.files["/x.bin"] = DATA
+    loopback.cuts["/x.bin"] = 2
+    sink = io.BytesIO()
+    assert files.fetch(f"{loopback.url}/x.bin", sink) == len(DATA)
+    assert sink.getvalue() == DATA
+    assert loopback.num_cuts == 2
+
+
+def test_a_missing_remote_file_is_file_not_found(loopback):
+    url = f"{loopback.url}/none.bin"
+    for act in (files.size_bytes, files.open_read, lambda url: files.fetch(url, io.BytesIO())):
+        with pytest.raises(FileNotFoundError, match=r"none\.bin"):
+            act(url)
+    assert files.list_files(url) == []
+
+
+def test_a_refused_remote_file_is_a_permission_error(loopback):
+    loopback.status["/x.bin"] = 403
+    for act in (files.size_bytes, files.open_read, lambda url: files.fetch(url, io.BytesIO())):
+        with pytest.raises(PermissionError, match=r"refuses access.*x\.bin"):
+            act(f"{loopback.url}/x.bin")
+
+
+def test_a_failing_server_is_an_os_error_without_credentials(loopback):
+    loopback.status["/x.bin"] = 400
+    url = loopback.url.replace("http://", "http://user:secret@") + "/x.bin"
+    with pytest.raises(OSError, match="The store failed") as found:
+        files.size_bytes(url)
+    assert "secret" not in str(found.value)
+    assert found.value.__suppress_context__
+
+
+def test_a_url_with_a_query_is_refused_rather_than_read_without_it(loopback):
+    with pytest.raises(ConfigError, match="a URL with a query cannot be read") as found:
+        files.size_bytes(f"{loopback.url}/x.bin?sig=secret")
+    assert "secret" not in str(found.value)
+
+
+FORKED = """
+import os, sys
+from featstore import files
+files.size_bytes(sys.argv[1])
+pid = os.fork()
+if pid == 0:
+    try:
+        files.size_bytes(sys.argv[1])
+    except OSError as error:
+        print(type(error).__name__, error, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+def test_a_forked_process_is_told_that_the_remote_client_does_not_survive_a_fork(loopback):
+    loopback.files["/x.bin"] = DATA
+    done = subprocess.run([sys.executable, "-c", FORKED, f"{loopback.url}/x.bin"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("StagingError"), done.stderr
+    assert "multiprocessing_context='spawn'" in done.stdout
+
+
+def test_a_listing_that_the_store_refuses_is_an_error_and_not_an_empty_table(s3):
+    s3.status["/bucket"] = 403
+    s3.status["/bucket/t"] = 404
+    with pytest.raises(OSError, match="s3://bucket/t"):
+        files.list_files("s3://bucket/t")
