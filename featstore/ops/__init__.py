@@ -1,0 +1,1 @@
+"""How a feature is computed: pure functions on Arrow arrays, one family a file."""

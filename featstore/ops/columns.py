@@ -1,0 +1,154 @@
+"""Raw columns as operators get them: of the declared type, and without values that have two meanings.
+
+Declared types are canonical: bool, int64, float64, string, timestamp[us, UTC], and lists of them. A raw column may be
+narrower (int32 for int64), encoded otherwise (dictionary, large strings, binary), or hold timestamps of another unit; naive
+timestamps are read as UTC.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.ops.arrays import array_of, bytes_of, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.lists import count_nulls, flat, is_list
+
+_MAX_INT64 = 2**63 - 1
+_is = pa.types
+
+
+def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether a raw column of one type can be read as the declared, canonical one."""
+    if _is.is_dictionary(raw):
+        return readable(raw.value_type, declared)
+    if _is.is_null(raw):
+        return True
+    if is_list(declared):
+        return _is_any_list(raw) and readable(raw.value_type, declared.value_type)
+    if _is.is_string(declared):
+        return bool(_is.is_string(raw) or _is.is_large_string(raw) or _is.is_string_view(raw)) or _is_any_binary(raw)
+    if _is.is_timestamp(declared):
+        return bool(_is.is_timestamp(raw) or _is.is_date(raw))
+    if _is.is_floating(declared):
+        return bool(_is.is_floating(raw) or _is.is_integer(raw) or _is.is_decimal(raw))
+    return bool(_is.is_integer(raw)) if _is.is_integer(declared) else bool(raw == declared)
+
+
+def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str]) -> pa.Array:
+    """A raw column in its declared type, otherwise unchanged. Integers and timestamps out of range become null, and invalid
+    UTF-8 is replaced by U+FFFD; both are counted."""
+    if _is.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if is_list(declared) and not _is.is_null(array.type):
+        return _read_lists(array, declared, counts)
+    if _is.is_string(declared):
+        return _read_strings(array, counts)
+    array = _drop_out_of_range(array, declared, counts)
+    if _is.is_timestamp(declared):
+        return array.cast(pa.timestamp("us", tz=array.type.tz if _is.is_timestamp(array.type) else None), safe=False).cast(
+            declared
+        )
+    return array if array.type == declared else array.cast(declared, safe=False)
+
+
+def clean(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
+    """A column of declared type for operators: NaN becomes null and -0.0 becomes 0.0, null elements of lists are dropped.
+
+    What was changed, save the sign of zero, is counted as `nan` and `null elements`. Lists are in flat form.
+    """
+    if is_list(array.type):
+        count_nulls(array, counts, "null elements")
+        lists = flat(array)
+        if not _is.is_floating(lists.type.value_type):
+            return lists
+        values = _clean_floats(lists.values, counts)
+        return flat(list_of(offsets_of(lists), values, nulls_of(lists)))
+    return _clean_floats(array, counts) if _is.is_floating(array.type) else array
+
+
+def empty_as_null(array: pa.Array) -> pa.Array:
+    """Strings with "" as null; in lists, "" elements dropped."""
+    if is_list(array.type):
+        return flat(list_of(offsets_of(array), empty_as_null(array.values), nulls_of(array)))
+    return pc.if_else(pc.equal(pc.binary_length(array), 0), pa.scalar(None, array.type), array)
+
+
+def _clean_floats(array: pa.Array, counts: Counter[str]) -> pa.Array:
+    values, nulls = values_of(array), nulls_of(array)
+    not_numbers = np.isnan(values)
+    if nulls is not None:
+        not_numbers &= ~nulls
+    if num_found := int(not_numbers.sum()):
+        counts["nan"] += num_found
+        nulls = not_numbers if nulls is None else nulls | not_numbers
+    return array_of(values + 0.0, nulls)
+
+
+def _read_lists(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.ListArray:
+    lists = array if is_list(array.type) else array.cast(pa.list_(array.type.value_type))
+    offsets = offsets_of(lists)
+    within = lists.values.slice(offsets[0], offsets[-1] - offsets[0])  # a batch cut from a larger one has the values of all
+    return list_of(offsets - offsets[0], read_column(within, declared=declared.value_type, counts=counts), nulls_of(lists))
+
+
+def _read_strings(array: pa.Array, counts: Counter[str]) -> pa.Array:
+    if _is.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
+    strings = array if _is.is_string(array.type) else array.cast(pa.string(), safe=False)
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        return _repair(strings, counts)
+    return strings
+
+
+def _repair(strings: pa.StringArray, counts: Counter[str]) -> pa.Array:
+    """Decodes and replaces, one by one, the values that are not ASCII: only for batches in which one is invalid."""
+    offsets, data = offsets_of(strings), bytes_of(strings)
+    beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
+    rows = np.flatnonzero(np.diff(beyond_ascii))
+    repaired = {int(row): _decode(bytes(data[offsets[row] : offsets[row + 1]])) for row in rows}
+    changed = {row: text for row, (text, valid) in repaired.items() if not valid}
+    nulls = nulls_of(strings)
+    num_invalid = sum(1 for row in changed if nulls is None or not nulls[row])
+    counts["invalid utf-8"] += num_invalid
+    mask = np.zeros(len(strings), np.bool_)
+    mask[list(changed)] = True
+    return pc.replace_with_mask(strings, mask, pa.array([changed[row] for row in sorted(changed)], pa.string()))
+
+
+def _decode(data: bytes) -> tuple[str, bool]:
+    try:
+        return data.decode(), True
+    except UnicodeDecodeError:
+        return data.decode(errors="replace"), False
+
+
+def _drop_out_of_range(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.Array:
+    """Null where the declared type cannot hold the value."""
+    if _is.is_uint64(array.type) and _is.is_integer(declared):
+        fits = pc.less_equal(array, pa.scalar(_MAX_INT64, pa.uint64()))
+    elif _is.is_timestamp(array.type) and array.type.unit in ("s", "ms"):
+        limit = _MAX_INT64 // (1_000_000 if array.type.unit == "s" else 1_000)
+        numbers = array.view(pa.int64())
+        fits = pc.and_(pc.greater_equal(numbers, -limit), pc.less_equal(numbers, limit))
+    else:
+        return array
+    if num_found := pc.sum(pc.invert(fits)).as_py():
+        counts["out of range"] += num_found
+        return pc.if_else(fits, array, pa.scalar(None, array.type))
+    return array
+
+
+def _is_any_list(arrow_type: pa.DataType) -> bool:
+    return bool(_is.is_list(arrow_type) or _is.is_large_list(arrow_type) or _is.is_fixed_size_list(arrow_type))
+
+
+def _is_any_binary(arrow_type: pa.DataType) -> bool:
+    return bool(
+        _is.is_binary(arrow_type)
+        or _is.is_large_binary(arrow_type)
+        or _is.is_fixed_size_binary(arrow_type)
+        or _is.is_binary_view(arrow_type)
+    )

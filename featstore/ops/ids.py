@@ -1,0 +1,125 @@
+"""Operators on discrete values: hash and cross.
+
+Their results are *value hashes*: a struct of the members' h(value) in declared order, one field a member, or a flat list of
+such structs. A row is null where a member is missing. Only a slot makes a sign of them (see `slots`), so that a field is
+hashed once however many slots and crosses use it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from featstore.ops.arrays import Integers, Mask, array_of, either, list_of, nulls_of, offsets_of, struct_of
+from featstore.ops.hashing import value_hash
+from featstore.ops.lists import cut, is_list, offsets_from
+
+_MAX_COMBINATIONS = 2**31 - 1
+
+
+def is_hashed(arrow_type: pa.DataType) -> bool:
+    """Whether a type is that of value hashes."""
+    return bool(pa.types.is_struct(_value_type(arrow_type)))
+
+
+def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type of the value hashes of an input; TypeError where it may not be hashed."""
+    value = _value_type(arrow_type)
+    if pa.types.is_struct(value):
+        return arrow_type
+    if pa.types.is_floating(value):
+        raise TypeError("string, long, boolean, timestamp, or a list of these (floats are never hashed: bucketize them first)")
+    return _members_type(1, is_list(arrow_type))
+
+
+def hash_values(array: pa.Array) -> pa.Array:
+    """h(value) of each value or list element, as value hashes of one member; value hashes are returned as they are."""
+    if is_hashed(array.type):
+        return array
+    if is_list(array.type):
+        return list_of(offsets_of(array), hash_values(array.values), nulls_of(array))
+    hashes = value_hash(array)
+    return struct_of([hashes], nulls_of(hashes))
+
+
+def hash_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    if params["max_len"] is not None and not is_list(types[0]):
+        raise ValueError("`max_len` is for lists")
+    return types[0]
+
+
+def hash_operator(hashes: pa.Array, *, max_len: int | None, truncate: str, counts: Counter[str]) -> pa.Array:
+    """h(value); of a list the first or last `max_len` elements, order and duplicates kept."""
+    return cut(hashes, max_len=max_len, truncate=truncate) if is_list(hashes.type) else hashes
+
+
+def cross_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    has_list = any(is_list(arrow_type) for arrow_type in types)
+    if params["max_cross"] is not None and not has_list:
+        raise ValueError("`max_cross` is for crosses with a list")
+    return _members_type(sum(_value_type(arrow_type).num_fields for arrow_type in types), has_list)
+
+
+def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.Array:
+    """The members' hashes side by side; with lists, one entry per combination, the first member outermost.
+
+    Missing where a member is missing; else `[]` where a list member is empty; the first `max_cross` combinations of a row.
+    """
+    nulls: Mask | None = None
+    for member in hashes:
+        nulls = either(nulls, nulls_of(member))
+    if not any(is_list(member.type) for member in hashes):
+        return struct_of([field for member in hashes for field in fields_of(member)], nulls)
+    lengths = [_lengths(member) for member in hashes]
+    num_combined = _count_combinations(lengths, nulls, max_cross)
+    taken = _combinations(hashes, lengths, num_combined)
+    return list_of(offsets_from(num_combined), struct_of(taken), nulls)
+
+
+def fields_of(hashes: pa.StructArray) -> list[pa.Array]:
+    """The hashes of each member, int64 (num_values,); anything where the struct is null."""
+    return [hashes.field(i) for i in range(hashes.type.num_fields)]
+
+
+def _combinations(hashes: Sequence[pa.Array], lengths: list[Integers], num_combined: Integers) -> list[pa.Array]:
+    """Each member's fields at every combination of every row, `(sum(num_combined),)`."""
+    rows = np.repeat(np.arange(len(num_combined)), num_combined)
+    rank = np.arange(len(rows)) - offsets_from(num_combined)[rows]
+    taken: list[pa.Array] = []
+    for member, length in zip(reversed(hashes), reversed(lengths), strict=True):
+        at = rows
+        values = member
+        if is_list(member.type):
+            rank, inner = np.divmod(rank, length[rows])
+            at, values = offsets_of(member)[rows] + inner, member.values
+        taken = [field.take(array_of(at)) for field in fields_of(values)] + taken
+    return taken
+
+
+def _count_combinations(lengths: list[Integers], nulls: Mask | None, max_cross: int | None) -> Integers:
+    """Combinations of each row; ValueError where a batch has more than a list array can hold."""
+    counts: NDArray[np.float64] = np.prod(lengths, axis=0, dtype=np.float64)  # may be beyond int64 before it is capped
+    if max_cross is not None:
+        counts = np.minimum(counts, max_cross)
+    if nulls is not None:
+        counts[nulls] = 0
+    if counts.sum() > _MAX_COMBINATIONS:
+        raise ValueError(
+            f"expected at most {_MAX_COMBINATIONS} combinations in a batch, found {counts.sum():.3g}: set max_cross"
+        )
+    return counts.astype(np.int64)
+
+
+def _lengths(member: pa.Array) -> Integers:
+    return np.diff(offsets_of(member)) if is_list(member.type) else np.ones(len(member), np.int64)
+
+
+def _value_type(arrow_type: pa.DataType) -> pa.DataType:
+    return arrow_type.value_type if is_list(arrow_type) else arrow_type
+
+
+def _members_type(num_members: int, as_list: bool) -> pa.DataType:
+    members = pa.struct([pa.field(str(i), pa.int64()) for i in range(num_members)])
+    return pa.list_(members) if as_list else members

@@ -1,0 +1,105 @@
+"""Lists: rows of different lengths over one array of values.
+
+Between operators every list array is in *flat form*: offsets begin at 0 and cover all values, no element is null, and a null
+row has no elements. `flat` makes that form, and everything else here keeps it.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from featstore.ops.arrays import Integers, Mask, array_of, list_of, nulls_of, offsets_of
+
+
+def is_list(arrow_type: pa.DataType) -> bool:
+    """Whether rows of this type hold a variable number of values."""
+    return bool(pa.types.is_list(arrow_type))
+
+
+def flat(array: pa.ListArray) -> pa.ListArray:
+    """Any list array in flat form, its null elements dropped."""
+    offsets, nulls = offsets_of(array), nulls_of(array)
+    values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+    offsets = offsets - offsets[0]
+    if nulls is not None and np.diff(offsets)[nulls].any():
+        lengths = np.where(nulls, 0, np.diff(offsets))
+        values = values.take(array_of(positions_of(offsets[:-1], lengths)))
+        offsets = offsets_from(lengths)
+    missing = nulls_of(values)
+    if missing is not None:
+        offsets = offsets_from(~missing)[offsets]
+        values = values.drop_null()
+    return list_of(offsets, values, nulls)
+
+
+def cut(array: pa.ListArray, *, max_len: int | None, truncate: str) -> pa.ListArray:
+    """The first (`head`) or last (`tail`) `max_len` elements of each row of a flat list."""
+    offsets = offsets_of(array)
+    lengths = np.diff(offsets)
+    if max_len is None or not (lengths > max_len).any():
+        return array
+    kept = np.minimum(lengths, max_len)
+    starts = offsets[:-1] if truncate == "head" else offsets[1:] - kept
+    values = array.values.take(array_of(positions_of(starts, kept)))
+    return list_of(offsets_from(kept), values, nulls_of(array))
+
+
+def drop_elements(array: pa.ListArray, dropped: Mask) -> pa.ListArray:
+    """A flat list without the elements where `dropped`, `(num_values,)`, is True."""
+    values = array.values.filter(array_of_bits(~dropped))
+    return list_of(offsets_from(~dropped)[offsets_of(array)], values, nulls_of(array))
+
+
+def fill_null(array: pa.Array, value: pa.Scalar) -> pa.Array:
+    """`array` with its null rows replaced; flat lists stay flat."""
+    nulls = nulls_of(array)
+    if nulls is None:
+        return array
+    if not is_list(array.type):
+        return pc.fill_null(array, value)
+    values = pa.concat_arrays([array.values, value.values.cast(array.type.value_type)])
+    starts = np.where(nulls, len(array.values), offsets_of(array)[:-1])
+    lengths = np.where(nulls, len(value.values), np.diff(offsets_of(array)))
+    return list_of(offsets_from(lengths), values.take(array_of(positions_of(starts, lengths))))
+
+
+def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> pa.ListArray:
+    """A flat list of numbers as a required column of `arrow_type`: a null row becomes the one element `mark`."""
+    filled = fill_null(array, pa.scalar([mark], array.type))
+    return list_of(offsets_of(filled), filled.values, arrow_type=arrow_type)
+
+
+def positions_of(starts: Integers, lengths: Integers) -> Integers:
+    """The positions `starts[i] ... starts[i] + lengths[i] - 1` of all rows, one after the other."""
+    offsets = offsets_from(lengths)
+    positions: Integers = np.arange(offsets[-1])
+    positions += np.repeat(starts - offsets[:-1], lengths)
+    return positions
+
+
+def offsets_from(lengths: NDArray[Any]) -> Integers:
+    """Offsets `(len(lengths) + 1,)` of rows with these lengths (booleans count as 1 and 0)."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def array_of_bits(mask: Mask) -> pa.BooleanArray:
+    """A mask as an Arrow array of booleans."""
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))])
+
+
+def count_nulls(array: pa.ListArray, counts: Counter[str], what: str) -> None:
+    """Adds the number of null elements in rows that are not null themselves."""
+    offsets = offsets_of(array)
+    missing = nulls_of(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
+    if missing is None:
+        return
+    outside = nulls_of(array)
+    inside = np.ones(len(missing), np.bool_) if outside is None else ~np.repeat(outside, np.diff(offsets))
+    if num_dropped := int((missing & inside).sum()):
+        counts[what] += num_dropped

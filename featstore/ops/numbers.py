@@ -1,0 +1,119 @@
+"""Operators on numbers: identity, log1p, clip and bucketize. Float64 inside; a result that is no finite number is null."""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from featstore.ops.arrays import Mask, array_of, nulls_of, values_of
+from featstore.ops.lists import cut, drop_elements, is_list
+
+NOT_FINITE = "not finite"
+_NUMBERS = "double, long or boolean"
+
+
+def is_number(arrow_type: pa.DataType) -> bool:
+    """Whether a canonical type can be read as float64."""
+    return bool(pa.types.is_floating(arrow_type) or pa.types.is_integer(arrow_type) or pa.types.is_boolean(arrow_type))
+
+
+def identity_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    if is_list(types[0]):
+        if not is_number(types[0].value_type):
+            raise TypeError(f"{_NUMBERS}, or a list of these")
+        return pa.list_(pa.float64())
+    if params["max_len"] is not None:
+        raise ValueError("`max_len` is for lists")
+    if not is_number(types[0]):
+        raise TypeError(f"{_NUMBERS}, or a list of these")
+    return pa.float64()
+
+
+def identity(array: pa.Array, *, max_len: int | None, truncate: str, counts: Counter[str]) -> pa.Array:
+    """x as float64; of a list the first or last `max_len` elements. Infinities are null, in a list dropped; counted."""
+    if not is_list(array.type):
+        values, nulls = floats_of(array)
+        return finite(values, nulls, counts)
+    lists = cut(array, max_len=max_len, truncate=truncate)
+    values, _ = floats_of(lists.values)
+    dropped = ~np.isfinite(values)
+    if num_found := int(dropped.sum()):
+        counts[NOT_FINITE] += num_found
+        lists = drop_elements(lists, dropped)
+    return lists if pa.types.is_floating(lists.values.type) else lists.cast(pa.list_(pa.float64()))
+
+
+def float_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    if not is_number(types[0]):
+        raise TypeError(_NUMBERS)
+    return pa.float64()
+
+
+def log1p(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
+    """ln(1 + x). Null, and counted, for x <= -1 and for infinities."""
+    values, nulls = floats_of(array)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return finite(np.log1p(values), nulls, counts)
+
+
+def clip_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    low, high = params["min"], params["max"]
+    if low is None and high is None:
+        raise ValueError("needs `min`, `max` or both")
+    if isinstance(low, float) and isinstance(high, float) and low > high:
+        raise ValueError(f"`min` {low} is above `max` {high}")
+    return float_type(types, params)
+
+
+def clip(array: pa.Array, *, min: float | None, max: float | None, counts: Counter[str]) -> pa.Array:  # noqa: A002
+    """min where x < min, max where x > max, else x. An infinity becomes the bound on its side; without one it is null."""
+    values, nulls = floats_of(array)
+    return finite(np.clip(values, min, max), nulls, counts)
+
+
+def boundaries(value: object) -> tuple[float, ...]:
+    """Strictly increasing finite numbers, at least one."""
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(value)
+    if any(isinstance(item, bool) or not isinstance(item, int | float) for item in value):
+        raise ValueError(value)
+    bounds = tuple(float(item) for item in value)
+    if not np.isfinite(bounds).all() or any(b <= a for a, b in itertools.pairwise(bounds)):
+        raise ValueError(value)
+    return bounds
+
+
+def bucketize_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    float_type(types, params)
+    return pa.int64()
+
+
+def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter[str]) -> pa.Array:
+    """The number of boundaries <= x, compared in float64: 0 below the first, i + 1 for `b[i] <= x < b[i + 1]`."""
+    values, nulls = floats_of(array)
+    return array_of(np.searchsorted(np.asarray(boundaries), values, side="right").astype(np.int64), nulls)
+
+
+def num_buckets(params: Mapping[str, Any]) -> int:
+    """How many different values bucketize has."""
+    return len(params["boundaries"]) + 1
+
+
+def floats_of(array: pa.Array) -> tuple[NDArray[np.float64], Mask | None]:
+    """Values as float64 and the mask of nulls; 0 where null, so that nulls neither warn nor count."""
+    values: NDArray[Any] = values_of(array).astype(np.float64, copy=False)
+    nulls = nulls_of(array)
+    return (values, nulls) if nulls is None else (np.where(nulls, 0.0, values), nulls)
+
+
+def finite(values: NDArray[np.float64], nulls: Mask | None, counts: Counter[str], what: str = NOT_FINITE) -> pa.Array:
+    """The values with all that is no finite number as null, which is counted."""
+    bad = ~np.isfinite(values)
+    if num_found := int(bad.sum()):
+        counts[what] += num_found
+        nulls = bad if nulls is None else nulls | bad
+    return array_of(values, nulls)

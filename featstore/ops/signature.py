@@ -1,0 +1,64 @@
+"""What an operator takes and gives, as frozen data."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class Param:
+    """One parameter of an operator.
+
+    `read` returns the value in its canonical form, or raises ValueError or TypeError; `expected` says in words what it takes.
+    """
+
+    expected: str
+    read: Callable[[object], object]
+    required: bool = False
+    default: object = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """One operator: `function(*arrays, counts=Counter, **params) -> array`, pure but for what it adds to `counts`.
+
+    All arrays have as many elements as the batch has rows. `result` gives the result's type from the inputs' types and the
+    params; it raises TypeError with the types it expects, and ValueError with what is wrong among the params. An operator
+    with `hashes` gets value hashes (see `ids`) in place of its inputs. `num_values` says how many values, from 0 on, an
+    operator can give, where that is known: only then can a slot store indices.
+    """
+
+    name: str
+    function: Callable[..., pa.Array]
+    result: Callable[[Sequence[pa.DataType], Mapping[str, object]], pa.DataType]
+    params: Mapping[str, Param] = field(default_factory=dict)
+    min_inputs: int = 1
+    max_inputs: int | None = 1
+    hashes: bool = False
+    num_values: Callable[[Mapping[str, object]], int] | None = None
+
+
+def positive_int(value: object) -> int:
+    """An integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(value)
+    return value
+
+
+def number(value: object) -> float:
+    """A finite number, as float."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+        raise ValueError(value)
+    return float(value)
+
+
+def one_of(*names: str) -> Callable[[object], str]:
+    """A reader that takes one of these names."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise ValueError(value)
+        return value
+
+    return read

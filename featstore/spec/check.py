@@ -1,0 +1,165 @@
+"""What a spec's nodes must agree on: names, numbers, references, order, params and constants.
+
+Every function raises SpecError with the path in the document.
+"""
+
+import datetime
+import graphlib
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from featstore.errors import SpecError, nearest
+from featstore.ops.lists import is_list
+from featstore.ops.registry import OPERATORS
+from featstore.ops.signature import Operator, number
+from featstore.spec.model import TIMESTAMP, Node, Spec, type_name
+from featstore.spec.parse import wrong
+
+
+def check_names(spec: Spec) -> None:
+    """Nodes have names of their own, and stored columns of all roles are told apart without regard to case, as SQL does."""
+    nodes: dict[str, str] = {}
+    for node in spec.nodes:
+        if node.name in nodes:
+            raise wrong(f"{node.where}.name", f"a name of its own, not that of {nodes[node.name]}", node.name)
+        nodes[node.name] = node.where
+    columns: dict[str, str] = {}
+    for where, name in _stored_names(spec):
+        if name.casefold() in columns:
+            raise wrong(where, f"a column name of its own, not that of {columns[name.casefold()]}", name)
+        columns[name.casefold()] = where
+
+
+def _stored_names(spec: Spec) -> Iterator[tuple[str, str]]:
+    yield from ((f"{node.where}.name", node.name) for node in spec.nodes if node.store)
+    yield from ((f"labels.{name}", name) for name in spec.labels)
+    yield from (("weight", name) for name in (spec.weight,) if name is not None)
+    yield from ((f"keep[{i}]", name) for i, name in enumerate(spec.keep))
+
+
+def check_numbers(spec: Spec) -> None:
+    """Slot numbers are used once and never again."""
+    owners: dict[int, Node] = {}
+    for node in spec.nodes:
+        if node.slot is None:
+            continue
+        if node.slot in spec.retired:
+            raise wrong(f"{node.where}.slot", "a number that was never used before", node.slot, note="which is in `retired`")
+        if node.slot in owners:
+            owner = owners[node.slot]
+            note = f"which is that of {owner.where} ({owner.name!r})"
+            raise wrong(f"{node.where}.slot", "a number of its own", node.slot, note=note)
+        owners[node.slot] = node
+    if not owners:
+        raise SpecError("slots: expected at least one slot with a number, found none")
+
+
+def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
+    """Whether a name means a node (True) or an input column (False), read by the node `reader`.
+
+    A node that has the name of its own input reads the input. Where another node does, it would be unclear which is meant.
+    """
+    is_node = name in spec.by_name and name != reader
+    if is_node and name in spec.inputs:
+        expected = f"one meaning of {name!r} (an input and the node of {spec.by_name[name].where}: rename that node)"
+        raise wrong(where, expected, name)
+    if not is_node and name not in spec.inputs:
+        raise wrong(where, "an input column or a node", name, {*spec.inputs, *spec.by_name} - {name})
+    return is_node
+
+
+def ordered(spec: Spec) -> list[Node]:
+    """The nodes, each after those that it reads, else as declared."""
+    sorter = graphlib.TopologicalSorter({node.name: _nodes_read(spec, node) for node in spec.nodes})
+    try:
+        return [spec.by_name[name] for name in sorter.static_order()]
+    except graphlib.CycleError as error:
+        cycle: list[str] = list(reversed(error.args[1]))
+        raise SpecError(
+            f"{spec.by_name[cycle[0]].where}.of: expected no cycle, found {' reads '.join(map(repr, cycle))}"
+        ) from error
+
+
+def _nodes_read(spec: Spec, node: Node) -> list[str]:
+    return [name for i, name in enumerate(node.of) if resolve(spec, name, node.name, of_path(node, i))]
+
+
+def inputs_read(spec: Spec) -> list[str]:
+    """The input columns that anything needs, in declared order. The references must have been resolved before."""
+    read = {name for node in spec.nodes for name in node.of} | {*spec.labels.values(), spec.weight, *spec.keep}
+    return [name for name in spec.inputs if name in read]
+
+
+def of_path(node: Node, i: int) -> str:
+    """The path in the document of the i-th member of `of`."""
+    return f"{node.where}.of" if len(node.of) == 1 else f"{node.where}.of[{i}]"
+
+
+def operator_of(node: Node) -> Operator:
+    """The node's operator, which takes as many inputs as the node has."""
+    operator = OPERATORS.get(node.op)
+    if operator is None:
+        raise wrong(f"{node.where}.op", f"one of {', '.join(OPERATORS)}", node.op, OPERATORS)
+    low, high, num_inputs = operator.min_inputs, operator.max_inputs, len(node.of)
+    if num_inputs < low or (high is not None and num_inputs > high):
+        expected = f"{low} name" if low == high else f"{low} or more names"
+        raise wrong(f"{node.where}.of", f"{expected} for {node.op}", list(node.of))
+    return operator
+
+
+def read_params(node: Node, operator: Operator) -> dict[str, object]:
+    """All params of the operator: those of the node in canonical form, and defaults."""
+    for name, value in node.params.items():
+        if name not in operator.params:
+            known = (*operator.params, "slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode")
+            expected = f"a param of {operator.name} ({', '.join(operator.params) or 'it has none'}) or an option of all nodes"
+            raise SpecError(f"{node.where}.{name}: expected {expected}, found {name!r} ({value!r}){nearest(name, known)}")
+    return {name: _read_param(node, operator, name) for name in operator.params}
+
+
+def _read_param(node: Node, operator: Operator, name: str) -> object:
+    param, value = operator.params[name], node.params.get(name)
+    if value is None and not param.required:
+        return param.default
+    if value is None:
+        raise SpecError(f"{node.where}: expected `{name}` for {operator.name} ({param.expected}), found none")
+    try:
+        return param.read(value)
+    except (TypeError, ValueError) as error:
+        raise wrong(f"{node.where}.{name}", param.expected, value) from error
+
+
+def default_of(node: Node, i: int) -> object:
+    """The default of the i-th input: of an operator with several, `default` maps names to values."""
+    if node.default is None or len(node.of) == 1:
+        return node.default
+    if not isinstance(node.default, Mapping):
+        raise wrong(f"{node.where}.default", "a mapping of names in `of` to values", node.default)
+    for name in node.default:
+        if name not in node.of:
+            raise wrong(f"{node.where}.default.{name}", f"a name in `of` ({', '.join(node.of)})", name, node.of)
+    return node.default.get(node.of[i])
+
+
+def constant(value: object, arrow_type: pa.DataType, where: str) -> pa.Scalar:
+    """A `default` or `fill` in the type of what it stands in for."""
+    try:
+        return pa.scalar(_plain(value, arrow_type), arrow_type)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise wrong(where, f"a {type_name(arrow_type)}", value) from error
+
+
+def _plain(value: object, arrow_type: pa.DataType) -> object:
+    if is_list(arrow_type):
+        if not isinstance(value, list | tuple):
+            raise TypeError(value)
+        return [_plain(item, arrow_type.value_type) for item in value]
+    if arrow_type == pa.float64():
+        return number(value) + 0.0
+    if arrow_type == TIMESTAMP and isinstance(value, datetime.datetime):
+        return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+    expected = {pa.string(): str, pa.int64(): int, pa.bool_(): bool}.get(arrow_type)
+    if expected is None or not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        raise TypeError(value)
+    return value

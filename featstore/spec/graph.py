@@ -1,0 +1,265 @@
+"""A spec, checked and made into ordered steps.
+
+A step is one operator function bound to its params. Equal steps are one step: a column is read once and hashed once, however
+many slots and crosses use it. All that can be wrong in a spec beyond its structure is found here, before any data is read.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from featstore.errors import SpecError
+from featstore.ops import columns, ids, lists, numbers, slots
+from featstore.ops.signature import Operator
+from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.spec import check
+from featstore.spec.model import Node, Spec, type_name
+from featstore.spec.parse import wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """`function(*inputs, **params)`, where inputs are positions of raw columns or of earlier steps.
+
+    `owner` is what its errors and counts name: a slot, an inner node or a column. A step with `counted` takes `counts`.
+    """
+
+    function: Callable[..., pa.Array]
+    inputs: tuple[int, ...]
+    params: Mapping[str, object]
+    type: pa.DataType
+    owner: str
+    op: str
+    counted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """Raw columns take the positions `0 ... len(columns) - 1`, steps the positions after them.
+
+    `outputs` are the positions of the columns of `schema`, in its order; `required` the raw columns that slots are made of,
+    the others being read for labels, weight and kept columns only.
+    """
+
+    columns: Mapping[str, pa.DataType]
+    steps: tuple[Step, ...]
+    schema: SlotSchema
+    outputs: tuple[int, ...]
+    required: frozenset[str]
+
+
+def build_graph(spec: Spec) -> Graph:
+    """The graph of a spec; SpecError, beginning with the path in the document, for the first thing that is wrong."""
+    check.check_names(spec)
+    check.check_numbers(spec)
+    nodes = check.ordered(spec)
+    builder = _Builder(spec)
+    for node in nodes:
+        builder.add_node(node)
+    stored = [builder.add_slot(node) for node in spec.nodes if node.store]
+    labels = [builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()]
+    weight = [builder.add_label(name, name, "weight") for name in (spec.weight,) if name is not None]
+    kept = [builder.add_kept(name, f"keep[{i}]") for i, name in enumerate(spec.keep)]
+    schema = SlotSchema(
+        slots=tuple(slot for slot, _ in stored),
+        labels=tuple(column for column, _ in labels),
+        weight=weight[0][0] if weight else None,
+        kept=tuple(column for column, _ in kept),
+    )
+    return Graph(
+        columns=builder.columns,
+        steps=tuple(builder.steps),
+        schema=schema,
+        outputs=tuple(position for _, position in (*stored, *labels, *weight, *kept)),
+        required=builder.columns_of(position for _, position in stored),
+    )
+
+
+class _Builder:
+    """Appends steps, each once, and remembers where the nodes' results are."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self.columns = {name: spec.inputs[name] for name in check.inputs_read(spec)}
+        self.steps: list[Step] = []
+        self._raw = {name: position for position, name in enumerate(self.columns)}
+        self._results: dict[str, int] = {}
+        self._known: dict[Any, int] = {}
+
+    def add_node(self, node: Node) -> None:
+        """The steps of one node, whose inputs are there already: defaults, value hashes, the operator, fill."""
+        operator = check.operator_of(node)
+        params = check.read_params(node, operator)
+        inputs = [self._operand(node, operator, i) for i in range(len(node.of))]
+        arrow_type = self._result_type(node, operator, [self._type(position) for position in inputs], params)
+        result = self._add(operator.function, inputs, params, arrow_type, (node.name, node.op), counted=True)
+        self._results[node.name] = result if node.fill is None else self._filled(node, result)
+        if node.encode == "index":
+            _check_index(node, operator)
+
+    def add_slot(self, node: Node) -> tuple[Slot, int]:
+        """The stored column of a node: signs or indices of what is discrete, else float32."""
+        position, name = self._results[node.name], (node.name, node.op)
+        arrow_type = self._type(position)
+        slot = _slot(node, arrow_type)
+        stored = slot.arrow_type()
+        if slot.kind is SlotKind.FLOAT:
+            return slot, self._add(slots.float_column, [position], {"arrow_type": stored}, stored, name, counted=True)
+        if slot.num_indices is not None:
+            return slot, self._add(slots.index_column, [position], {}, stored, name)
+        params = {"slot": node.slot, "arrow_type": stored}
+        return slot, self._add(slots.sign_column, [self._hashed(position, name)], params, stored, name)
+
+    def add_label(self, name: str, source: str, where: str) -> tuple[pa.Field, int]:
+        """A label or the weight: a copy of a node's result or of an input, which holds numbers."""
+        position = self._source(source, None, where)
+        arrow_type = self._type(position)
+        if lists.is_list(arrow_type) or not numbers.is_number(arrow_type):
+            raise wrong(where, "a double, long or boolean", source, note=f"a {_named(arrow_type)}")
+        return pa.field(name, arrow_type), position
+
+    def add_kept(self, name: str, where: str) -> tuple[pa.Field, int]:
+        """An input carried through, save that it has the declared type."""
+        if name not in self.columns:
+            raise wrong(where, "an input column", name, self._spec.inputs)
+        return pa.field(name, self.columns[name]), self._read(name)
+
+    def columns_of(self, positions: Iterable[int]) -> frozenset[str]:
+        """The raw columns that the values at these positions are made of."""
+        names, found, waiting = list(self.columns), set[int](), list(positions)
+        while waiting:
+            position = waiting.pop()
+            if position not in found:
+                found.add(position)
+                waiting += self.steps[position - len(names)].inputs if position >= len(names) else ()
+        return frozenset(names[position] for position in found if position < len(names))
+
+    def _operand(self, node: Node, operator: Operator, i: int) -> int:
+        """The i-th input of a node as its operator takes it."""
+        where, name = check.of_path(node, i), (node.name, node.op)
+        position = self._source(node.of[i], node.name, where)
+        if node.empty_as_null:
+            position = self._without_empty(node, position)
+        default = check.default_of(node, i)
+        if default is not None:
+            position = self._replaced(position, default, name, f"{node.where}.default")
+        if not operator.hashes:
+            return position
+        try:
+            return self._hashed(position, name)
+        except TypeError as error:
+            raise wrong(where, str(error), node.of[i], note=f"a {_named(self._type(position))}") from error
+
+    def _without_empty(self, node: Node, position: int) -> int:
+        arrow_type = self._type(position)
+        if (arrow_type.value_type if lists.is_list(arrow_type) else arrow_type) != pa.string():
+            if len(node.of) > 1:
+                return position
+            raise SpecError(f"{node.where}.empty_as_null: expected a string input, found a {_named(arrow_type)}")
+        return self._add(columns.empty_as_null, [position], {}, arrow_type, (node.name, node.op))
+
+    def _filled(self, node: Node, position: int) -> int:
+        if ids.is_hashed(self._type(position)):
+            raise SpecError(
+                f"{node.where}.fill: expected `default` with {node.op}, which has no value of its own, found `fill`"
+            )
+        return self._replaced(position, node.fill, (node.name, node.op), f"{node.where}.fill")
+
+    def _replaced(self, position: int, value: object, name: tuple[str, str], where: str) -> int:
+        arrow_type = self._type(position)
+        if ids.is_hashed(arrow_type):
+            raise SpecError(f"{where}: expected a default at the node that is read, found one for its value hash")
+        return self._add(lists.fill_null, [position], {"value": check.constant(value, arrow_type, where)}, arrow_type, name)
+
+    def _result_type(
+        self, node: Node, operator: Operator, types: Sequence[pa.DataType], params: Mapping[str, object]
+    ) -> pa.DataType:
+        try:
+            return operator.result(types, params)
+        except TypeError as error:
+            note = "a " + " and a ".join(map(_named, types))
+            raise wrong(f"{node.where}.of", f"{error} for {node.op}", ", ".join(node.of), note=note) from error
+        except ValueError as error:
+            raise SpecError(f"{node.where}: {node.op} {error}") from error
+
+    def _source(self, name: str, reader: str | None, where: str) -> int:
+        """Where the value is that a name means: a node's result, or a cleaned column."""
+        if check.resolve(self._spec, name, reader, where):
+            return self._results[name]
+        return self._add(columns.clean, [self._read(name)], {}, self.columns[name], (name, "input"), counted=True)
+
+    def _read(self, name: str) -> int:
+        declared = self.columns[name]
+        return self._add(
+            columns.read_column, [self._raw[name]], {"declared": declared}, declared, (name, "input"), counted=True
+        )
+
+    def _hashed(self, position: int, name: tuple[str, str]) -> int:
+        arrow_type = self._type(position)
+        if ids.is_hashed(arrow_type):
+            return position
+        return self._add(ids.hash_values, [position], {}, ids.hashed_type(arrow_type), name)
+
+    def _type(self, position: int) -> pa.DataType:
+        return self.steps[position - len(self.columns)].type
+
+    def _add(
+        self,
+        function: Callable[..., pa.Array],
+        inputs: Sequence[int],
+        params: Mapping[str, object],
+        arrow_type: pa.DataType,
+        name: tuple[str, str],
+        *,
+        counted: bool = False,
+    ) -> int:
+        """The position of the step, which is new only if there is no equal one."""
+        key = (function, tuple(inputs), tuple((param, _key(value)) for param, value in params.items()))
+        if key not in self._known:
+            owner, op = name
+            self._known[key] = len(self.columns) + len(self.steps)
+            self.steps.append(
+                Step(
+                    function=function, inputs=tuple(inputs), params=params, type=arrow_type, owner=owner, op=op, counted=counted
+                )
+            )
+        return self._known[key]
+
+
+def _key(value: object) -> object:
+    return (value.type, repr(value.as_py())) if isinstance(value, pa.Scalar) else value
+
+
+def _check_index(node: Node, operator: Operator) -> None:
+    if operator.num_values is None:
+        raise wrong(f"{node.where}.encode", f"sign: {node.op} has no fixed number of values", node.encode)
+    if not node.store or node.fill is not None:
+        raise SpecError(f"{node.where}.encode: expected a stored slot without `fill` for index, found otherwise")
+
+
+def _slot(node: Node, arrow_type: pa.DataType) -> Slot:
+    operator = check.operator_of(node)
+    value = arrow_type.value_type if lists.is_list(arrow_type) else arrow_type
+    num_indices = None
+    if node.encode == "index" and operator.num_values is not None:
+        num_indices = operator.num_values(check.read_params(node, operator)) + 1
+    return Slot(
+        name=node.name,
+        kind=SlotKind.FLOAT if pa.types.is_floating(value) else SlotKind.ID,
+        shape=(None,) if lists.is_list(arrow_type) else (),
+        number=node.slot,
+        op=_op_text(node),
+        num_indices=num_indices,
+    )
+
+
+def _op_text(node: Node) -> str:
+    """The operator as a slot's metadata shows it: `hash(tags, max_len=20)`. Long params are left to the spec."""
+    params = [f"{name}={value}" for name, value in sorted(node.params.items()) if not isinstance(value, list | tuple | dict)]
+    return f"{node.op}({', '.join([*node.of, *params])})"
+
+
+def _named(arrow_type: pa.DataType) -> str:
+    return "value hash" if ids.is_hashed(arrow_type) else type_name(arrow_type)

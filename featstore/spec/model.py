@@ -1,0 +1,138 @@
+"""A spec as frozen data: what the document says, before operators and types are looked up."""
+
+import datetime
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+VERSION = 1
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+_NAMES = {
+    pa.string(): "string",
+    pa.int64(): "long",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    TIMESTAMP: "timestamp",
+}
+_TYPES = {name: arrow_type for arrow_type, name in _NAMES.items()} | {
+    **dict.fromkeys(("str", "utf8", "varchar"), pa.string()),
+    **dict.fromkeys(("tinyint", "short", "smallint", "int", "integer", "bigint"), pa.int64()),
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"), pa.int64()),
+    **dict.fromkeys(("float", "float32", "float64"), pa.float64()),
+    **dict.fromkeys(("bool",), pa.bool_()),
+}
+TYPE_NAMES = (*_NAMES.values(), "list<...>")
+
+
+def read_type(text: str) -> pa.DataType | None:
+    """The canonical Arrow type of a declared input type, such as `list<string>`; None where there is none."""
+    name = text.strip().lower()
+    if name.startswith(("list<", "array<")) and name.endswith(">"):
+        value = _TYPES.get(name[name.index("<") + 1 : -1].strip())
+        return None if value is None else pa.list_(value)
+    return _TYPES.get(name)
+
+
+def type_name(arrow_type: pa.DataType) -> str:
+    """The name of a canonical type as a spec writes it."""
+    return f"list<{_NAMES[arrow_type.value_type]}>" if pa.types.is_list(arrow_type) else _NAMES[arrow_type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One entry of `slots`: an operator over inputs or other nodes, stored in a slot or only read by other nodes.
+
+    `where` is its path in the document, such as `slots[3]`. `params` are the operator's own, as written.
+    """
+
+    name: str
+    op: str
+    of: tuple[str, ...]
+    slot: int | None = None
+    store: bool = True
+    params: Mapping[str, object] = field(default_factory=dict)
+    default: object = None
+    fill: object = None
+    empty_as_null: bool = False
+    encode: str = "sign"
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How data files are cut."""
+
+    rows_per_row_group: int = 65_536
+    rows_per_file: int = 1_048_576
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One spec document. `inputs` are canonical types by raw column, `labels` sources by label."""
+
+    nodes: tuple[Node, ...]
+    inputs: Mapping[str, pa.DataType]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    weight: str | None = None
+    keep: tuple[str, ...] = ()
+    retired: frozenset[int] = frozenset()
+    output: Output = Output()
+    version: int = VERSION
+
+    @functools.cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 (hex) of the canonical JSON of all that determines the extracted content, column order included.
+
+        Not part of it: retired numbers, how files are cut, inputs that nothing reads, and options that are at their default.
+        """
+        text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _content(self) -> dict[str, Any]:
+        read = {name for node in self.nodes for name in node.of} | set(self.labels.values()) | {self.weight, *self.keep}
+        return {
+            "spec": self.version,
+            "inputs": {name: type_name(arrow_type) for name, arrow_type in self.inputs.items() if name in read},
+            "labels": [[name, source] for name, source in self.labels.items()],
+            "weight": self.weight,
+            "keep": list(self.keep),
+            "nodes": [_node_content(node) for node in self.nodes],
+        }
+
+
+def _node_content(node: Node) -> dict[str, Any]:
+    content = {
+        "name": node.name,
+        "op": node.op,
+        "of": list(node.of),
+        "slot": node.slot,
+        "params": {name: _plain(value) for name, value in node.params.items() if value is not None},
+        "default": _plain(node.default),
+        "fill": _plain(node.fill),
+        "empty_as_null": node.empty_as_null or None,
+        "encode": None if node.encode == "sign" else node.encode,
+    }
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: whole floats as integers, so that 10 and 10.0 are one; timestamps as text."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    return value

@@ -1,0 +1,189 @@
+"""A spec document to its model.
+
+Checks the document's structure: known keys, the types of their values, names. What operators, params and types mean together
+is checked by `spec.graph`. Every error begins with the path in the document.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from featstore import files
+from featstore.errors import SpecError, nearest
+from featstore.spec.model import TYPE_NAMES, VERSION, Node, Output, Spec, read_type
+
+_TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "slots", "output")
+_OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode")
+_MAX_SLOT = 2**31 - 1
+
+
+def load_spec(source: str | Path | Mapping[str, Any]) -> Spec:
+    """The spec at a path or URL, or of a document already parsed. SpecError where there is none, or it is wrong.
+
+    This checks the document; operators and types are looked up when an `Extractor` is made of it.
+    """
+    if isinstance(source, Mapping):
+        return _spec(source)
+    url = files.redact(str(source))
+    try:
+        with files.open_read(str(source)) as file:
+            text = file.read().decode()
+    except FileNotFoundError as error:
+        raise SpecError(f"{url}: expected a spec, found no such file") from error
+    except (IsADirectoryError, UnicodeDecodeError) as error:
+        raise SpecError(f"{url}: expected a spec in YAML, found {error}") from error
+    return parse_spec(text, str(source))
+
+
+def parse_spec(text: str, source: str = "spec") -> Spec:
+    """The spec of a YAML text; `source` names it in the error where it is no YAML."""
+    try:
+        document = yaml.load(text, _StrictLoader)
+    except yaml.YAMLError as error:
+        found = " ".join(str(error).split())
+        raise SpecError(f"{files.redact(source)}: expected YAML, found: {found}") from error
+    return _spec(document)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice: YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for position, key in enumerate(keys):
+            if key in keys[:position]:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} appears twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def wrong(where: str, expected: str, found: object, known: Iterable[str] = (), *, note: str = "") -> SpecError:
+    """The error of every check: path, expected, found (with a note), and what the found name resembles."""
+    hint = nearest(found, known) if isinstance(found, str) else ""
+    return SpecError(f"{where}: expected {expected}, found {found!r}{note and ', ' + note}{hint}")
+
+
+def _spec(document: object) -> Spec:
+    top = _mapping(document, "document")
+    _known_keys(top, _TOP, "")
+    if top.get("spec") != VERSION or isinstance(top.get("spec"), bool):
+        raise wrong("spec", f"the semantics version {VERSION}", top.get("spec"))
+    inputs = {name: _type(value, f"inputs.{name}") for name, value in _mapping(top.get("inputs"), "inputs").items()}
+    labels = _mapping(top.get("labels") or {}, "labels")
+    weight = top.get("weight")
+    return Spec(
+        version=VERSION,
+        inputs=inputs,
+        labels={_column_name(name, "labels"): _text(of, f"labels.{name}") for name, of in labels.items()},
+        weight=None if weight is None else _text(weight, "weight"),
+        keep=tuple(_text(name, f"keep[{i}]") for i, name in enumerate(_list(top.get("keep") or [], "keep"))),
+        retired=frozenset(_number(n, f"retired[{i}]") for i, n in enumerate(_list(top.get("retired") or [], "retired"))),
+        nodes=tuple(_node(value, f"slots[{i}]") for i, value in enumerate(_list(top.get("slots"), "slots"))),
+        output=_output(_mapping(top.get("output") or {}, "output")),
+    )
+
+
+def _node(value: object, where: str) -> Node:
+    entry = _mapping(value, where)
+    for key in ("name", "op", "of"):
+        if key not in entry:
+            raise SpecError(f"{where}: expected the keys name, op and of, found no {key!r}{nearest(key, entry)}")
+    store = _boolean(entry.get("store", True), f"{where}.store")
+    number = entry.get("slot")
+    if store and number is None:
+        raise SpecError(f"{where}: expected a slot number (`slot: ...`), or `store: false` for an inner node, found neither")
+    if not store and number is not None:
+        raise SpecError(f"{where}: expected either a slot number or `store: false`, found both")
+    return Node(
+        name=_column_name(entry["name"], f"{where}.name"),
+        op=_text(entry["op"], f"{where}.op"),
+        of=_names(entry["of"], f"{where}.of"),
+        slot=None if number is None else _number(number, f"{where}.slot"),
+        store=store,
+        params={key: value for key, value in entry.items() if key not in _OPTIONS},
+        default=entry.get("default"),
+        fill=entry.get("fill"),
+        empty_as_null=_boolean(entry.get("empty_as_null", False), f"{where}.empty_as_null"),
+        encode=_encoding(entry.get("encode", "sign"), f"{where}.encode"),
+        where=where,
+    )
+
+
+def _output(entry: Mapping[str, Any]) -> Output:
+    _known_keys(entry, ("rows_per_row_group", "rows_per_file"), "output.")
+    for key, value in entry.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise wrong(f"output.{key}", "an integer of at least 1", value)
+    output = Output(**entry)
+    if output.rows_per_row_group > output.rows_per_file:
+        expected = f"at least rows_per_row_group ({output.rows_per_row_group})"
+        raise wrong("output.rows_per_file", expected, output.rows_per_file)
+    return output
+
+
+def _known_keys(entry: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> None:
+    for key in entry:
+        if key not in known:
+            raise wrong(f"{prefix}{key}", f"one of {', '.join(known)}", key, known)
+
+
+def _type(value: object, where: str) -> pa.DataType:
+    arrow_type = read_type(value) if isinstance(value, str) else None
+    if arrow_type is None:
+        raise wrong(where, f"a type ({', '.join(TYPE_NAMES)})", value, TYPE_NAMES)
+    return arrow_type
+
+
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise wrong(where, "a mapping", value)
+    for key in value:
+        if not isinstance(key, str):
+            raise wrong(where, "text as key (quote it)", key)
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise wrong(where, "a list", value)
+    return list(value)
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise wrong(where, "text", value)
+    return value
+
+
+def _names(value: object, where: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (_text(value, where),)
+    if not isinstance(value, list | tuple) or not value:
+        raise wrong(where, "a name or a list of names", value)
+    return tuple(_text(name, f"{where}[{i}]") for i, name in enumerate(value))
+
+
+def _column_name(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value.isidentifier():
+        raise wrong(where, "a name of letters, digits and _, no digit first", value)
+    return value
+
+
+def _number(value: object, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_SLOT:
+        raise wrong(where, f"a slot number, 1 to {_MAX_SLOT}", value)
+    return value
+
+
+def _boolean(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise wrong(where, "true or false", value)
+    return value
+
+
+def _encoding(value: object, where: str) -> str:
+    if value not in ("sign", "index"):
+        raise wrong(where, "sign or index", value, ("sign", "index"))
+    return str(value)

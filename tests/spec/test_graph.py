@@ -1,0 +1,231 @@
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from featstore.errors import SpecError
+from featstore.schema import Slot, SlotKind
+from featstore.spec.graph import Graph, build_graph
+from featstore.spec.parse import load_spec
+
+INPUTS = {
+    "user_id": "string",
+    "tags": "list<string>",
+    "scores": "list<double>",
+    "price": "double",
+    "ts": "timestamp",
+    "clicked": "long",
+    "flag": "boolean",
+    "request_id": "string",
+}
+USER = {"slot": 1, "name": "user", "op": "hash", "of": "user_id"}
+
+
+def graph(*slots: dict[str, Any], **changes: Any) -> Graph:
+    return build_graph(load_spec({"spec": 1, "inputs": INPUTS, "slots": list(slots), **changes}))
+
+
+def node(**changes: Any) -> dict[str, Any]:
+    return {"slot": 2, "name": "x", "op": "hash", "of": "user_id"} | changes
+
+
+def inner(**changes: Any) -> dict[str, Any]:
+    return {"name": "inner", "op": "hash", "of": "user_id", "store": False} | changes
+
+
+def test_slots_have_number_kind_shape_and_operator_in_declared_order() -> None:
+    schema = graph(
+        USER,
+        node(slot=5, name="tag", of="tags", max_len=20, truncate="tail"),
+        node(slot=4, name="log_price", op="log1p", of="price"),
+        node(slot=3, name="scores", op="identity", of="scores"),
+        node(slot=2, name="bin", op="bucketize", of="price", boundaries=[1, 2], encode="index"),
+        inner(name="hour", op="hour", of="ts"),
+        node(slot=6, name="crossed", op="cross", of=["user", "hour"]),
+        node(slot=7, name="crossed_tags", op="cross", of=["tag", "crossed"]),
+    ).schema
+    assert schema.slots == (
+        Slot(name="user", kind=SlotKind.ID, number=1, op="hash(user_id)"),
+        Slot(name="tag", kind=SlotKind.ID, shape=(None,), number=5, op="hash(tags, max_len=20, truncate=tail)"),
+        Slot(name="log_price", kind=SlotKind.FLOAT, number=4, op="log1p(price)"),
+        Slot(name="scores", kind=SlotKind.FLOAT, shape=(None,), number=3, op="identity(scores)"),
+        Slot(name="bin", kind=SlotKind.ID, number=2, op="bucketize(price)", num_indices=4),
+        Slot(name="crossed", kind=SlotKind.ID, number=6, op="cross(user, hour)"),
+        Slot(name="crossed_tags", kind=SlotKind.ID, shape=(None,), number=7, op="cross(tag, crossed)"),
+    )
+
+
+def test_labels_weight_and_kept_columns_have_their_input_types() -> None:
+    labels = {"click": "clicked", "paid": "price", "late": "bin"}
+    bins = inner(name="bin", op="bucketize", of="price", boundaries=[1])
+    schema = graph(USER, bins, labels=labels, weight="price", keep=["request_id", "tags"]).schema
+    assert {label.name: label.type for label in schema.labels} == {
+        "click": pa.int64(),
+        "paid": pa.float64(),
+        "late": pa.int64(),
+    }
+    assert schema.weight is not None
+    assert (schema.weight.name, schema.weight.type) == ("price", pa.float64())
+    assert [(column.name, column.type) for column in schema.kept] == [
+        ("request_id", pa.string()),
+        ("tags", pa.list_(pa.string())),
+    ]
+
+
+def test_only_the_columns_that_are_read_are_asked_for() -> None:
+    built = graph(USER, node(name="hour", op="hour", of="ts"), labels={"click": "clicked"}, keep=["request_id"])
+    assert list(built.columns) == ["user_id", "ts", "clicked", "request_id"]
+    assert built.required == {"user_id", "ts"}
+
+
+def test_a_column_is_hashed_once_however_many_slots_use_it() -> None:
+    crosses = [node(slot=10 + i, name=f"x{i}", op="cross", of=["user_id", name]) for i, name in enumerate(["tags", "flag"])]
+    built = graph(USER, *crosses)
+    assert [step.function.__name__ for step in built.steps].count("hash_values") == 3
+
+
+def test_a_default_is_another_value_and_hashed_apart() -> None:
+    built = graph(USER, node(default="none"), node(slot=3, name="y", default="other"))
+    assert [step.function.__name__ for step in built.steps].count("hash_values") == 3
+
+
+def test_nodes_may_be_declared_after_those_that_read_them() -> None:
+    built = graph(node(op="cross", of=["user_id", "inner"]), inner(op="hour", of="ts"))
+    assert built.schema.names == ("x",)
+
+
+def test_a_node_named_like_its_own_input_reads_the_input() -> None:
+    built = graph(node(name="tags", of="tags"), node(slot=3, name="price", op="log1p", of="price"))
+    assert built.schema.names == ("tags", "price")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"op": "hsh"}, r"^slots\[1\].op: expected one of hash, cross, .*, found 'hsh'; did you mean 'hash'"),
+        ({"of": "user_idd"}, r"^slots\[1\].of: expected an input column or a node, found 'user_idd'; did you mean 'user_id'"),
+        ({"of": "x"}, r"^slots\[1\].of: expected an input column or a node, found 'x'"),
+        (
+            {"op": "cross", "of": ["user_id", "tag"]},
+            r"^slots\[1\].of\[1\]: expected an input .*, found 'tag'; did you mean 'tags'",
+        ),
+        ({"of": ["user_id", "tags"]}, r"^slots\[1\].of: expected 1 name for hash, found \['user_id', 'tags'\]$"),
+        ({"op": "cross"}, r"^slots\[1\].of: expected 2 or more names for cross, found \['user_id'\]$"),
+        ({"of": "price"}, r"^slots\[1\].of: expected string, long, .*bucketize them first\), found 'price', a double$"),
+        ({"of": "scores"}, r"^slots\[1\].of: expected string, .* found 'scores', a list<double>$"),
+        ({"op": "log1p"}, r"^slots\[1\].of: expected double, long or boolean for log1p, found 'user_id', a string$"),
+        ({"op": "log1p", "of": "scores"}, r"^slots\[1\].of: expected double, .*, found 'scores', a list<double>$"),
+        ({"op": "log1p", "of": "user"}, r"^slots\[1\].of: expected double, .*, found 'user', a value hash$"),
+        ({"op": "identity"}, r"^slots\[1\].of: expected double, long or boolean, or a list of these for identity, found"),
+        ({"op": "identity", "of": "tags"}, r"^slots\[1\].of: expected double, .*, found 'tags', a list<string>$"),
+        ({"op": "hour"}, r"^slots\[1\].of: expected timestamp for hour, found 'user_id', a string$"),
+        ({"max_lem": 3}, r"^slots\[1\].max_lem: expected a param of hash \(max_len, truncate\) .*; did you mean 'max_len'"),
+        ({"op": "log1p", "of": "price", "base": 2}, r"^slots\[1\].base: expected a param of log1p \(it has none\)"),
+        ({"max_len": 0, "of": "tags"}, r"^slots\[1\].max_len: expected an integer of at least 1, found 0$"),
+        ({"max_len": 5}, r"^slots\[1\]: hash `max_len` is for lists$"),
+        ({"op": "identity", "of": "price", "max_len": 5}, r"^slots\[1\]: identity `max_len` is for lists$"),
+        (
+            {"op": "cross", "of": ["user_id", "flag"], "max_cross": 5},
+            r"^slots\[1\]: cross `max_cross` is for crosses with a list$",
+        ),
+        ({"truncate": "middle", "of": "tags"}, r"^slots\[1\].truncate: expected head or tail, found 'middle'$"),
+        ({"op": "bucketize", "of": "price"}, r"^slots\[1\]: expected `boundaries` for bucketize \(strictly .*\), found none$"),
+        ({"op": "hour", "of": "ts", "tz": "Mars"}, r"^slots\[1\].tz: expected an IANA time zone, .*, found 'Mars'$"),
+        ({"op": "hour", "of": "ts", "tz": 1}, r"^slots\[1\].tz: expected an IANA time zone"),
+        ({"op": "clip", "of": "price"}, r"^slots\[1\]: clip needs `min`, `max` or both$"),
+        ({"op": "clip", "of": "price", "min": 2, "max": 1}, r"^slots\[1\]: clip `min` 2.0 is above `max` 1.0$"),
+        ({"op": "clip", "of": "price", "min": "0"}, r"^slots\[1\].min: expected a finite number, found '0'$"),
+        ({"op": "clip", "of": "price", "min": float("nan")}, r"^slots\[1\].min: expected a finite number, found nan$"),
+        ({"default": 3}, r"^slots\[1\].default: expected a string, found 3$"),
+        ({"of": "clicked", "default": 1.5}, r"^slots\[1\].default: expected a long, found 1.5$"),
+        ({"of": "clicked", "default": 2**63}, r"^slots\[1\].default: expected a long, found 9223372036854775808$"),
+        ({"of": "flag", "default": 1}, r"^slots\[1\].default: expected a boolean, found 1$"),
+        ({"of": "tags", "default": "x"}, r"^slots\[1\].default: expected a list<string>, found 'x'$"),
+        ({"of": "ts", "default": "2013"}, r"^slots\[1\].default: expected a timestamp, found '2013'$"),
+        ({"op": "log1p", "of": "price", "default": True}, r"^slots\[1\].default: expected a double, found True$"),
+        ({"op": "cross", "of": ["user_id", "flag"], "default": "x"}, r"^slots\[1\].default: expected a mapping of names"),
+        (
+            {"op": "cross", "of": ["user_id", "flag"], "default": {"user": "x"}},
+            r"^slots\[1\].default.user: expected a name in `of` \(user_id, flag\), found 'user'; did you mean 'user_id'",
+        ),
+        ({"of": "user", "default": "x"}, r"^slots\[1\].default: expected a default at the node that is read"),
+        ({"fill": "x"}, r"^slots\[1\].fill: expected `default` with hash, .*, found `fill`$"),
+        ({"op": "log1p", "of": "price", "fill": "x"}, r"^slots\[1\].fill: expected a double, found 'x'$"),
+        ({"of": "clicked", "empty_as_null": True}, r"^slots\[1\].empty_as_null: expected a string input, found a long$"),
+        ({"encode": "index"}, r"^slots\[1\].encode: expected sign: hash has no fixed number of values, found 'index'$"),
+        (
+            {"op": "bucketize", "of": "price", "boundaries": [1], "encode": "index", "fill": 0},
+            r"^slots\[1\].encode: expected a stored slot without `fill` for index",
+        ),
+        ({"slot": 1}, r"^slots\[1\].slot: expected a number of its own, found 1, which is that of slots\[0\] \('user'\)$"),
+        ({"slot": 202}, r"^slots\[1\].slot: expected a number that was never used before, found 202, which is in `retired`$"),
+        ({"name": "user"}, r"^slots\[1\].name: expected a name of its own, not that of slots\[0\], found 'user'$"),
+        ({"name": "User"}, r"^slots\[1\].name: expected a column name of its own, not that of slots\[0\].name, found 'User'$"),
+        ({"name": "request_id"}, r"^keep\[0\]: expected a column name of its own, not that of slots\[1\].name, found"),
+        ({"name": "click"}, r"^labels.click: expected a column name of its own, not that of slots\[1\].name, found 'click'$"),
+        ({"name": "price"}, r"^weight: expected a column name of its own, not that of slots\[1\].name, found 'price'$"),
+    ],
+)
+def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        graph(USER, node(**changes), labels={"click": "clicked"}, weight="price", keep=["request_id"], retired=[202])
+
+
+@pytest.mark.parametrize("value", [[], [1, 1], [2, 1], [float("nan")], [float("inf")], ["1"], [True], 3])
+def test_boundaries_must_increase_and_be_finite(value: object) -> None:
+    with pytest.raises(SpecError, match=r"^slots\[0\].boundaries: expected strictly increasing finite numbers, found"):
+        graph(node(op="bucketize", of="price", boundaries=value))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"labels": {"click": "clickd"}},
+            r"^labels.click: expected an input column or a node, found 'clickd'; did you mean 'clicked'",
+        ),
+        (
+            {"labels": {"click": "request_id"}},
+            r"^labels.click: expected a double, long or boolean, found 'request_id', a string$",
+        ),
+        ({"labels": {"click": "scores"}}, r"^labels.click: expected a double, .*, found 'scores', a list<double>$"),
+        ({"labels": {"click": "user"}}, r"^labels.click: expected a double, .*, found 'user', a value hash$"),
+        ({"weight": "prise"}, r"^weight: expected an input column or a node, found 'prise'; did you mean 'price'"),
+        ({"weight": "ts"}, r"^weight: expected a double, long or boolean, found 'ts', a timestamp$"),
+        ({"keep": ["request"]}, r"^keep\[0\]: expected an input column, found 'request'; did you mean 'request_id'"),
+    ],
+)
+def test_what_is_wrong_in_labels_weight_and_kept_columns_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        graph(USER, **changes)
+
+
+def test_a_cycle_is_refused_and_shown() -> None:
+    first, second = inner(name="a", op="cross", of=["b", "user_id"]), inner(name="b", op="cross", of=["a", "user_id"])
+    with pytest.raises(SpecError, match=r"^slots\[[01]\].of: expected no cycle, found '[ab]' reads '[ab]' reads '[ab]'$"):
+        graph(first, second, USER)
+
+
+def test_a_node_may_not_shadow_an_input_that_another_node_reads() -> None:
+    shadow = node(name="price", op="log1p", of="price")
+    reader = node(slot=3, name="bin", op="bucketize", of="price", boundaries=[1])
+    message = r"^slots\[2\].of: expected one meaning of 'price' \(an input and the node of slots\[1\]: rename that node\)"
+    with pytest.raises(SpecError, match=message):
+        graph(USER, shadow, reader)
+
+
+def test_a_spec_without_slots_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^slots: expected at least one slot with a number, found none$"):
+        graph(inner())
+
+
+def test_an_inner_node_has_no_index() -> None:
+    with pytest.raises(SpecError, match=r"^slots\[1\].encode: expected a stored slot"):
+        graph(USER, inner(op="bucketize", of="price", boundaries=[1], encode="index"))
+
+
+def test_a_timestamp_default_without_zone_is_utc() -> None:
+    steps = graph(node(op="hour", of="ts", default=datetime.datetime(2013, 1, 1, 5))).steps
+    value = next(step.params["value"] for step in steps if "value" in step.params)
+    assert value.as_py() == datetime.datetime(2013, 1, 1, 5, tzinfo=datetime.UTC)

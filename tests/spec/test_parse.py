@@ -1,0 +1,170 @@
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from featstore.errors import SpecError
+from featstore.spec.model import Node, Output
+from featstore.spec.parse import load_spec, parse_spec
+
+TEXT = """
+spec: 1
+inputs: {user_id: string, tags: list<string>, price: double, ts: timestamp, clicked: long, request_id: string}
+labels: {click: clicked}
+weight: price
+keep: [request_id]
+retired: [202]
+output: {rows_per_row_group: 100, rows_per_file: 1000}
+slots:
+  - {slot: 101, name: user, op: hash, of: user_id, default: none}
+  - {slot: 103, name: tags, op: hash, of: [tags], max_len: 20, empty_as_null: true}
+  - {name: hour, op: hour, of: ts, tz: UTC, store: false}
+  - {slot: 106, name: user_x_hour, op: cross, of: [user_id, hour]}
+  - {slot: 107, name: bin, op: bucketize, of: price, boundaries: [1, 2.5], encode: index}
+"""
+SLOT = {"slot": 1, "name": "user", "op": "hash", "of": "user_id"}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {"spec": 1, "inputs": {"user_id": "string"}, "slots": [SLOT], **changes}
+
+
+def test_a_document_becomes_its_model() -> None:
+    spec = parse_spec(TEXT)
+    assert spec.version == 1
+    assert spec.inputs["tags"] == pa.list_(pa.string())
+    assert spec.labels == {"click": "clicked"}
+    assert (spec.weight, spec.keep, spec.retired) == ("price", ("request_id",), frozenset({202}))
+    assert spec.output == Output(rows_per_row_group=100, rows_per_file=1000)
+    user, tags, hour, crossed, bins = spec.nodes
+    assert user == Node(name="user", op="hash", of=("user_id",), slot=101, default="none", where="slots[0]")
+    assert (tags.of, tags.params, tags.empty_as_null) == (("tags",), {"max_len": 20}, True)
+    assert (hour.slot, hour.store, hour.params) == (None, False, {"tz": "UTC"})
+    assert crossed.of == ("user_id", "hour")
+    assert bins.encode == "index"
+
+
+def test_what_may_be_left_out_has_defaults() -> None:
+    spec = load_spec(document())
+    assert (spec.labels, spec.weight, spec.keep, spec.retired) == ({}, None, (), frozenset())
+    assert spec.output == Output(rows_per_row_group=65_536, rows_per_file=1_048_576)
+
+
+def test_a_spec_is_loaded_from_a_path_or_a_mapping(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(TEXT)
+    assert load_spec(path) == load_spec(str(path)) == load_spec(f"file://{path}") == parse_spec(TEXT)
+
+
+def test_a_spec_that_does_not_exist_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent\.yaml"):
+        load_spec(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("declared", "canonical"),
+    [
+        ("string", pa.string()),
+        ("int", pa.int64()),
+        ("BIGINT", pa.int64()),
+        ("uint8", pa.int64()),
+        ("float", pa.float64()),
+        ("bool", pa.bool_()),
+        ("boolean", pa.bool_()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("array<int>", pa.list_(pa.int64())),
+        ("list< double >", pa.list_(pa.float64())),
+    ],
+)
+def test_declared_types_are_canonical(declared: str, canonical: pa.DataType) -> None:
+    assert load_spec(document(inputs={"user_id": declared})).inputs["user_id"] == canonical
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"spec": 2}, r"^spec: expected the semantics version 1, found 2$"),
+        ({"spec": True}, r"^spec: expected the semantics version 1, found True$"),
+        ({"slot": []}, r"^slot: expected one of spec, inputs, .*, found 'slot'; did you mean 'slots'"),
+        ({"inputs": None}, r"^inputs: expected a mapping, found None$"),
+        (
+            {"inputs": {"user_id": "strin"}},
+            r"^inputs.user_id: expected a type \(string, .*\), found 'strin'; did you mean 'string'",
+        ),
+        ({"inputs": {"user_id": "list<list<string>>"}}, r"^inputs.user_id: expected a type"),
+        ({"inputs": {"user_id": 7}}, r"^inputs.user_id: expected a type .*, found 7$"),
+        ({"inputs": {7: "string"}}, r"^inputs: expected text as key \(quote it\), found 7$"),
+        ({"labels": ["click"]}, r"^labels: expected a mapping, found \['click'\]$"),
+        ({"labels": {"click": 3}}, r"^labels.click: expected text, found 3$"),
+        ({"labels": {"my click": "user_id"}}, r"^labels: expected a name of letters, .*, found 'my click'$"),
+        ({"weight": 1}, r"^weight: expected text, found 1$"),
+        ({"keep": "user_id"}, r"^keep: expected a list, found 'user_id'$"),
+        ({"keep": [1]}, r"^keep\[0\]: expected text, found 1$"),
+        ({"retired": ["x"]}, r"^retired\[0\]: expected a slot number, 1 to 2147483647, found 'x'$"),
+        ({"output": {"rows_per_file": 0}}, r"^output.rows_per_file: expected an integer of at least 1, found 0$"),
+        ({"output": {"rows": 5}}, r"^output.rows: expected one of rows_per_row_group, rows_per_file, found 'rows'"),
+        ({"output": {"rows_per_file": 5}}, r"^output.rows_per_file: expected at least rows_per_row_group \(65536\), found 5$"),
+        ({"slots": None}, r"^slots: expected a list, found None$"),
+        ({"slots": ["user"]}, r"^slots\[0\]: expected a mapping, found 'user'$"),
+    ],
+)
+def test_what_is_wrong_in_a_document_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_spec(document(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"op": None}, r"^slots\[1\].op: expected text, found None$"),
+        ({"slot": None}, r"^slots\[1\]: expected a slot number \(`slot: ...`\), or `store: false` .*, found neither$"),
+        ({"store": False}, r"^slots\[1\]: expected either a slot number or `store: false`, found both$"),
+        ({"store": "no"}, r"^slots\[1\].store: expected true or false, found 'no'$"),
+        ({"slot": 0}, r"^slots\[1\].slot: expected a slot number, 1 to 2147483647, found 0$"),
+        ({"slot": 2**31}, r"^slots\[1\].slot: expected a slot number"),
+        ({"slot": True}, r"^slots\[1\].slot: expected a slot number"),
+        ({"slot": "101"}, r"^slots\[1\].slot: expected a slot number, .*, found '101'$"),
+        ({"name": "a-b"}, r"^slots\[1\].name: expected a name of letters, digits and _, no digit first, found 'a-b'$"),
+        ({"name": 5}, r"^slots\[1\].name: expected a name"),
+        ({"of": []}, r"^slots\[1\].of: expected a name or a list of names, found \[\]$"),
+        ({"of": ["user_id", 3]}, r"^slots\[1\].of\[1\]: expected text, found 3$"),
+        ({"empty_as_null": 1}, r"^slots\[1\].empty_as_null: expected true or false, found 1$"),
+        ({"encode": "indx"}, r"^slots\[1\].encode: expected sign or index, found 'indx'; did you mean 'index'"),
+    ],
+)
+def test_what_is_wrong_in_a_slot_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_spec(document(slots=[SLOT, {**SLOT, "slot": 2, "name": "other", **changes}]))
+
+
+@pytest.mark.parametrize("key", ["name", "op", "of"])
+def test_a_slot_needs_name_operator_and_input(key: str) -> None:
+    with pytest.raises(SpecError, match=rf"^slots\[0\]: expected the keys name, op and of, found no '{key}'"):
+        load_spec(document(slots=[{k: v for k, v in SLOT.items() if k != key}]))
+
+
+def test_a_text_that_is_no_yaml_names_its_source_without_credentials() -> None:
+    with pytest.raises(SpecError, match=r"^https://host/spec.yaml: expected YAML, found: .*line 1") as raised:
+        parse_spec("{spec: 1", "https://user:secret@host/spec.yaml")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_text_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^document: expected a mapping, found 'spec'$"):
+        parse_spec("spec")
+
+
+def test_a_key_given_twice_is_refused_instead_of_the_last_one_taken() -> None:
+    with pytest.raises(SpecError, match="key 'user_id' appears twice"):
+        parse_spec("{spec: 1, inputs: {user_id: string, user_id: long}, slots: []}")
+
+
+def test_a_spec_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"missing\.yaml: expected a spec, found no such file"):
+        load_spec(tmp_path / "missing.yaml")
+
+
+def test_a_directory_is_no_spec(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="expected a spec in YAML"):
+        load_spec(tmp_path)
