@@ -1,0 +1,176 @@
+"""Trains a DeepFM on what a loader delivers, evaluates it, and says how long training waited for data.
+
+python -m featstore.demo.train TRAIN.yaml --evaluate "month >= '2013-11'"
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import click
+import numpy as np
+import torch
+from torch.nn import functional
+
+from featstore.demo.metrics import auc
+from featstore.demo.model import DeepFM, ModelOptions
+from featstore.errors import ConfigError, FeatstoreError
+from featstore.loader.loader import FeatureLoader
+from featstore.loader.tensors import Batch, Jagged
+from featstore.schema import Slot, SlotKind
+
+_SECONDS_PER_LINE = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """How a model is trained. `lr` is Adam's step for dense parameters, `sparse_lr` for the embeddings of ids."""
+
+    model: ModelOptions = field(default_factory=ModelOptions)
+    lr: float = 2e-3
+    sparse_lr: float = 5e-4
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainReport:
+    """One pass over a loader: rows, wall time, the part of it spent waiting for the next batch, and the mean loss."""
+
+    num_rows: int
+    seconds: float
+    wait_seconds: float
+    loss: float
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.num_rows / self.seconds if self.seconds else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        return self.wait_seconds / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateReport:
+    """A model's AUC over the rows of a loader."""
+
+    num_rows: int
+    seconds: float
+    auc: float
+
+
+class _Clock:
+    """Iterates over batches and adds up the time that `next` takes."""
+
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self._batches = batches
+        self._began_s = time.monotonic()
+        self.wait_seconds = 0.0
+
+    def __iter__(self) -> Iterator[Batch]:
+        asked = time.monotonic()
+        for batch in self._batches:
+            self.wait_seconds += time.monotonic() - asked
+            yield batch
+            asked = time.monotonic()
+        self.wait_seconds += time.monotonic() - asked
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began_s
+
+
+def train(batches: Iterable[Batch], options: TrainOptions | None = None) -> tuple[DeepFM, TrainReport]:
+    """A model of the first label, trained in one pass over `batches`. ConfigError where they have no slot, label or row."""
+    options = options or TrainOptions()
+    torch.manual_seed(options.seed)
+    clock = _Clock(batches)
+    trainer: _Trainer | None = None
+    num_rows, total, said = 0, 0.0, time.monotonic()
+    for batch in clock:
+        trainer = trainer or _Trainer(batch, options)
+        total += trainer.step(batch) * batch.num_rows
+        num_rows += batch.num_rows
+        if time.monotonic() - said > _SECONDS_PER_LINE:
+            said = time.monotonic()
+            print(f"  {num_rows:,} rows, mean loss {total / num_rows:.4f}", flush=True)
+    if trainer is None:
+        raise ConfigError("expected rows to train on, found none; look at `where` in the training config")
+    report = TrainReport(num_rows=num_rows, seconds=clock.seconds, wait_seconds=clock.wait_seconds, loss=total / num_rows)
+    return trainer.model, report
+
+
+class _Trainer:
+    """A model fit for a first batch, and its optimizers."""
+
+    def __init__(self, batch: Batch, options: TrainOptions) -> None:
+        slots = slots_of(batch)
+        if not slots or not batch.labels:
+            raise ConfigError(
+                f"expected slots and a label to train on, found slots {list(batch.slots)}, labels {[*batch.labels]}"
+            )
+        self.model = DeepFM(slots, options.model)
+        self._label = next(iter(batch.labels))
+        self.model.start_at(batch.labels[self._label].mean())
+        self._optimizers = self.model.optimizers(lr=options.lr, sparse_lr=options.sparse_lr)
+
+    def step(self, batch: Batch) -> float:
+        """One step down the gradient of the mean cross entropy, which it returns."""
+        loss = functional.binary_cross_entropy_with_logits(self.model(batch), batch.labels[self._label])
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimizer in self._optimizers:
+            optimizer.step()
+        return loss.item()
+
+
+def slots_of(batch: Batch) -> tuple[Slot, ...]:
+    """The slots of a batch by the look of their tensors: kind from the dtype, shape from the form."""
+    return tuple(_slot(name, batch[name]) for name in batch.slots)
+
+
+def _slot(name: str, column: torch.Tensor | Jagged) -> Slot:
+    values = column.values if isinstance(column, Jagged) else column
+    shape = (None,) if isinstance(column, Jagged) else tuple(column.shape[1:])
+    return Slot(name=name, kind=SlotKind.FLOAT if values.is_floating_point() else SlotKind.ID, shape=shape)
+
+
+@torch.no_grad()
+def evaluate(model: DeepFM, batches: Iterable[Batch]) -> EvaluateReport:
+    """The model's AUC for the first label of `batches`."""
+    began = time.monotonic()
+    labels, scores = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
+    model.eval()
+    for batch in batches:
+        labels.append(next(iter(batch.labels.values())).numpy().copy())
+        scores.append(model(batch).numpy())
+    found = auc(np.concatenate(labels), np.concatenate(scores))
+    return EvaluateReport(num_rows=sum(map(len, labels)), seconds=time.monotonic() - began, auc=found)
+
+
+@click.command()
+@click.argument("config", type=click.Path(exists=True, dir_okay=False))
+@click.option("--evaluate", "where", metavar="WHERE", help="Rows to evaluate on, such as \"month >= '2013-11'\".")
+@click.option("--seed", default=1, show_default=True, help="Of the model's first weights.")
+def main(config: str, where: str | None, seed: int) -> None:
+    """Trains a DeepFM on the rows and slots of CONFIG, and prints its AUC on others."""
+    try:
+        with FeatureLoader.from_config(config) as loader:
+            model, trained = train(loader, TrainOptions(seed=seed))
+        waited = f"{trained.wait_share:.0%} of the time waiting for data"
+        print(
+            f"trained on {trained.num_rows:,} rows at {trained.rows_per_s:,.0f} rows/s, {waited}, mean loss {trained.loss:.4f}"
+        )
+        if where is not None:
+            with FeatureLoader.from_config(config, where=where, shuffle=None) as loader:
+                found = evaluate(model, loader)
+            print(f"AUC {found.auc:.4f} on {found.num_rows:,} rows where {where}")
+    except FeatstoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

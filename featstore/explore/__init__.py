@@ -1,0 +1,1 @@
+"""Looking at a table: per-slot statistics and their plots."""

@@ -1,0 +1,77 @@
+"""Plots of a profile. Each returns a matplotlib Figure of its own; nothing is shown or saved, and no global state is used."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from featstore.errors import SelectionError, nearest
+from featstore.explore.profile import Profile
+
+_INCHES_PER_SLOT = 0.22
+_SIGN_DIGITS = 6
+
+
+def plot_coverage(profile: Profile) -> Figure:
+    """A bar for each slot, in the profile's order from top to bottom: the share of rows in which it is not missing."""
+    coverage = profile.table["coverage"].to_pylist()
+    figure, axes = _figure(height=1.0 + _INCHES_PER_SLOT * len(coverage))
+    axes.barh(profile.slots, coverage, color=["C0" if share == 1.0 else "C1" for share in coverage])
+    axes.margins(y=0.01)
+    axes.invert_yaxis()
+    axes.set_xlim(0.0, 1.0)
+    axes.set_xlabel("share of rows with a value (orange: not in all)")
+    axes.set_title(f"Coverage over {profile.num_rows:,} rows")
+    return figure
+
+
+def plot_label_rate(profile: Profile, slot: str, label: str | None = None) -> Figure:
+    """The label's mean for each top value of an id slot, the most frequent first, beside its mean over all rows.
+
+    `label` is the profile's first unless named. Whiskers are one standard error of a share. SelectionError for an unknown
+    slot or label, and for a slot without top values.
+    """
+    name = _label(profile, label)
+    top = profile[slot]["top"]
+    if not top:
+        raise SelectionError(f"slot {slot!r} has no top values to plot: expected an id slot with values")
+    figure, axes = _figure(height=3.6)
+    _bars(axes, top, name)
+    base = profile.label_rates[name]
+    if base is not None:
+        axes.axhline(base, color="C1", linestyle="--", label=f"all rows: {base:.3f}")
+        axes.legend()
+    axes.set_xlabel(f"top values of {slot}, as signs (share of values)")
+    axes.set_ylabel(f"mean of {name}")
+    axes.set_title(f"{name} by {slot}")
+    return figure
+
+
+def _bars(axes: Axes, top: list[Mapping[str, Any]], label: str) -> None:
+    rates = np.array([value["label_rates"][label] for value in top], dtype=np.float64)
+    counts = np.array([value["count"] for value in top], dtype=np.float64)
+    errors = np.sqrt(np.clip(rates * (1.0 - rates), 0.0, None) / counts)
+    names = [f"{_short(value['value'])}\n({value['share']:.0%})" for value in top]
+    axes.bar(range(len(top)), rates, yerr=errors, color="C0", capsize=2.0)
+    axes.set_xticks(range(len(top)), names, fontsize=8)
+
+
+def _short(value: int) -> str:
+    text = str(value)
+    return text if len(text) <= _SIGN_DIGITS + 1 else f"{text[:_SIGN_DIGITS]}…"
+
+
+def _label(profile: Profile, label: str | None) -> str:
+    known = list(profile.label_rates)
+    if label is None and known:
+        return known[0]
+    if label is None or label not in known:
+        raise SelectionError(f"no label {label!r} in the profile; it has {known}{nearest(label or '', known)}")
+    return label
+
+
+def _figure(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(8.0, height), layout="constrained")
+    return figure, figure.add_subplot()

@@ -1,0 +1,243 @@
+"""Statistics of slots: coverage, distinct values, top values with label rates, list lengths and quantiles.
+
+Two passes over the rows, in memory that does not grow with them. The first pass sketches: distinct counts (HyperLogLog), top
+values and quantiles (t-digest) are approximate, as duckdb computes them. The second counts the top values and their labels
+exactly.
+"""
+
+import html
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.errors import SelectionError, missing_extra, nearest
+from featstore.schema import Slot, SlotKind
+
+QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
+LENGTH_QUANTILES = (0.5, 0.9)
+NUM_TOP = 10
+
+_ALL_ROWS = -1
+_COLUMNS = ("slot", "kind", "shape", "coverage", "distinct", "values/row", "quantiles or top values (share)")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Profile:
+    """Statistics of some rows of a table.
+
+    `table` has one row per slot: `slot, number, kind, shape, op, num_present, coverage, num_values, distinct, mean, min, max,
+    quantiles, length_mean, length_max, length_quantiles, top`. Signs stand for their values, which are not stored. `top` is
+    a list of `{value, count, share, label_rates}`: `share` is of the slot's values, `label_rates` the labels' means over the
+    rows that hold the value (a row counts as often as its list holds it). `label_rates` of the profile are those of all rows.
+    """
+
+    num_rows: int
+    label_rates: Mapping[str, float | None]
+    table: pa.Table
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The slots' names, in the order asked for."""
+        return tuple(self.table["slot"].to_pylist())
+
+    def __getitem__(self, slot: str) -> dict[str, Any]:
+        """The row of one slot; SelectionError with the nearest names where the profile has none."""
+        if slot not in self.slots:
+            raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, self.slots)}")
+        row: dict[str, Any] = self.table.slice(self.slots.index(slot), 1).to_pylist()[0]
+        return row
+
+    def __str__(self) -> str:
+        lines = [_COLUMNS, *map(_cells, self.table.to_pylist())]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+        return "\n".join([self._head(), *text])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
+        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) for row in self.table.to_pylist())
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<p>{html.escape(self._head())}</p><table><tr>{head}</tr>{body}</table>"
+
+    def _head(self) -> str:
+        rates = (f"{name} {_number(rate)}" for name, rate in self.label_rates.items())
+        return ", ".join([f"{self.num_rows:,} rows", *rates])
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    per_row = row["num_values"] / row["num_present"] if row["num_present"] else 0.0
+    return (
+        row["slot"],
+        row["kind"],
+        row["shape"],
+        f"{row['coverage']:.1%}",
+        f"{row['distinct']:,}",
+        f"{per_row:.3g}",
+        _quantiles(row) if row["kind"] == SlotKind.FLOAT else _top(row),
+    )
+
+
+def _quantiles(row: Mapping[str, Any]) -> str:
+    return " ".join(map(_number, row["quantiles"] or ()))
+
+
+def _top(row: Mapping[str, Any]) -> str:
+    return "  ".join(f"{top['value']} ({top['share']:.1%})" for top in row["top"][:3])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def profile(
+    read: Callable[[], Iterable[pa.RecordBatch]], slots: Sequence[Slot], labels: Sequence[str] = (), *, num_top: int = NUM_TOP
+) -> Profile:
+    """Statistics of `slots` over the rows that `read()` yields; it is called twice and must give the same rows.
+
+    Batches hold the columns of `slots` and `labels` by name, with missing as null; labels are numbers or booleans.
+    """
+    with _connect() as connection:
+        first = _query(connection, _statistics(labels, num_top), _melt(read(), slots, labels), labels)
+        counted = {row["slot"]: row for row in first.to_pylist()}
+        candidates = [(number, value) for number, row in counted.items() for value in row["top"] or ()]
+        connection.register("candidates", pa.table(dict(zip(("slot", "id"), _transpose(candidates), strict=True))))
+        top = _query(connection, _label_rates(labels), _melt(read(), slots, labels), labels)
+    all_rows = counted.pop(_ALL_ROWS, {})
+    num_rows = all_rows.get("num_records", 0)
+    tops = _group(top.to_pylist(), labels)
+    rows = [_row(slot, counted.get(i, {}), tops.get(i, []), num_rows) for i, slot in enumerate(slots)]
+    return Profile(
+        num_rows=num_rows,
+        label_rates={name: all_rows.get(f"rate{i}") for i, name in enumerate(labels)},
+        table=pa.Table.from_pylist(rows, _result_schema(labels)),
+    )
+
+
+def _connect() -> Any:
+    """A duckdb connection in memory. Imported when used, so that tables open without the extra `explore`."""
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise missing_extra("a profile", error) from error
+    connection = duckdb.connect()
+    # A bar would go to standard output. Where it is off, as in a notebook without ipywidgets, duckdb refuses the setting.
+    if connection.sql("SELECT current_setting('enable_progress_bar')").fetchall()[0][0]:
+        connection.execute("SET enable_progress_bar = false")
+    # As written, a join holds its right side in memory; reordered, it held the stream, whose size duckdb cannot know.
+    connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
+    return connection
+
+
+def _transpose(pairs: Sequence[tuple[int, int]]) -> tuple[pa.Array, pa.Array]:
+    return pa.array([pair[0] for pair in pairs], pa.int32()), pa.array([pair[1] for pair in pairs], pa.int64())
+
+
+def _melted_schema(labels: Sequence[str]) -> pa.Schema:
+    columns = [("slot", pa.int32()), ("id", pa.int64()), ("number", pa.float64()), ("length", pa.int64())]
+    return pa.schema(columns + [(f"label{i}", pa.float64()) for i in range(len(labels))])
+
+
+def _melt(batches: Iterable[pa.RecordBatch], slots: Sequence[Slot], labels: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """One record per value, `slot` its position; one record per list, with its length; one per row, as `_ALL_ROWS`."""
+    schema = _melted_schema(labels)
+    for batch in batches:
+        rates = [batch[name].cast(pa.float64()) for name in labels]
+        yield _records(schema, _ALL_ROWS, batch.num_rows, {}, rates)
+        for position, slot in enumerate(slots):
+            column = batch[slot.name]
+            if slot.is_list:
+                lengths = {"length": pc.list_value_length(column).cast(pa.int64())}
+                yield _records(schema, position, batch.num_rows, lengths, None)
+            values, rows = _values(column) if slot.shape else (column, None)
+            of_values = rates if rows is None else [rate.take(rows) for rate in rates]
+            yield _records(schema, position, len(values), _typed(slot, values), of_values)
+
+
+def _values(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    return pc.list_flatten(column), pc.list_parent_indices(column)
+
+
+def _typed(slot: Slot, values: pa.Array) -> dict[str, pa.Array]:
+    if slot.kind is SlotKind.ID:
+        return {"id": values.cast(pa.int64(), safe=False)}
+    numbers = values.cast(pa.float64())
+    return {"number": pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)}
+
+
+def _records(
+    schema: pa.Schema, position: int, count: int, columns: Mapping[str, pa.Array], rates: Sequence[pa.Array] | None
+) -> pa.RecordBatch:
+    known = {"slot": pa.array(np.full(count, position, np.int32)), **columns}
+    known |= {f"label{i}": rate for i, rate in enumerate(rates or ())}
+    arrays = [known[field.name] if field.name in known else pa.nulls(count, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _statistics(labels: Sequence[str], num_top: int) -> str:
+    rates = "".join(f", avg(label{i}) AS rate{i}" for i in range(len(labels)))
+    return f"""
+        SELECT slot, count(*) AS num_records, count(id) + count(number) AS num_values,
+            approx_count_distinct(id) + approx_count_distinct(number) AS "distinct", approx_top_k(id, {num_top}) AS top,
+            avg(number) AS mean, min(number) AS min, max(number) AS max,
+            approx_quantile(number, {list(QUANTILES)}) AS quantiles,
+            count(length) AS num_lists, avg(length) AS length_mean, max(length) AS length_max,
+            approx_quantile(length, {list(LENGTH_QUANTILES)}) AS length_quantiles{rates}
+        FROM melted GROUP BY slot"""
+
+
+def _label_rates(labels: Sequence[str]) -> str:
+    rates = "".join(f", avg(label{i}) AS rate{i}" for i in range(len(labels)))
+    return f"""
+        SELECT slot, id AS value, count(*) AS "count"{rates}
+        FROM melted JOIN candidates USING (slot, id) GROUP BY slot, id ORDER BY slot, "count" DESC, id"""
+
+
+def _query(connection: Any, query: str, melted: Iterator[pa.RecordBatch], labels: Sequence[str]) -> pa.Table:
+    connection.register("melted", pa.RecordBatchReader.from_batches(_melted_schema(labels), melted))
+    try:
+        return connection.sql(query).to_arrow_table()
+    finally:
+        connection.unregister("melted")
+
+
+def _group(rows: Iterable[Mapping[str, Any]], labels: Sequence[str]) -> dict[int, list[dict[str, Any]]]:
+    grouped: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        rates = {name: row[f"rate{i}"] for i, name in enumerate(labels)}
+        grouped.setdefault(row["slot"], []).append({"value": row["value"], "count": row["count"], "label_rates": rates})
+    return grouped
+
+
+def _row(slot: Slot, counted: Mapping[str, Any], top: Sequence[Mapping[str, Any]], num_rows: int) -> dict[str, Any]:
+    num_values = counted.get("num_values", 0)
+    present = counted.get("num_lists", 0) if slot.is_list else num_values // (slot.width or 1)
+    copied = ("mean", "min", "max", "quantiles", "length_mean", "length_max", "length_quantiles")
+    return {
+        "slot": slot.name,
+        "number": slot.number,
+        "kind": str(slot.kind),
+        "shape": slot.shape_text,
+        "op": slot.op,
+        "num_present": present,
+        "coverage": present / num_rows if num_rows else 0.0,
+        "num_values": num_values,
+        "distinct": counted.get("distinct", 0),
+        **{name: counted.get(name) for name in copied},
+        "top": [{**value, "share": value["count"] / num_values} for value in top],
+    }
+
+
+def _result_schema(labels: Sequence[str]) -> pa.Schema:
+    rates = pa.struct([(name, pa.float64()) for name in labels])
+    top = pa.struct([("value", pa.int64()), ("count", pa.int64()), ("share", pa.float64()), ("label_rates", rates)])
+    texts = [("slot", pa.string()), ("number", pa.int64()), ("kind", pa.string()), ("shape", pa.string()), ("op", pa.string())]
+    counts = [("num_present", pa.int64()), ("coverage", pa.float64()), ("num_values", pa.int64()), ("distinct", pa.int64())]
+    floats = [(name, pa.float64()) for name in ("mean", "min", "max")] + [("quantiles", pa.list_(pa.float64()))]
+    lengths = [("length_mean", pa.float64()), ("length_max", pa.int64()), ("length_quantiles", pa.list_(pa.float64()))]
+    return pa.schema([*texts, *counts, *floats, *lengths, ("top", pa.list_(top))])

@@ -1,0 +1,176 @@
+"""Profiles against a row-at-a-time count of the same rows."""
+
+import collections
+import math
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from featstore.errors import MissingDependencyError, SelectionError
+from featstore.explore.profile import Profile, _connect, profile
+from featstore.schema import Slot, SlotKind
+
+SLOTS = (
+    Slot(name="item", kind=SlotKind.ID, number=1, op="hash"),
+    Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=2, op="hash"),
+    Slot(name="price", kind=SlotKind.FLOAT, number=3, op="log1p"),
+    Slot(name="delays", kind=SlotKind.FLOAT, shape=(None,), number=4),
+    Slot(name="pair", kind=SlotKind.ID, shape=(2,)),
+)
+SCHEMA = pa.schema(
+    [
+        ("item", pa.int64()),
+        ("tags", pa.list_(pa.int64())),
+        ("price", pa.float32()),
+        ("delays", pa.list_(pa.float32())),
+        ("pair", pa.list_(pa.int64(), 2)),
+        ("click", pa.int64()),
+    ]
+)
+
+
+def make_rows(num_rows: int) -> list[dict[str, object]]:
+    rng = np.random.default_rng(7)
+    return [
+        {
+            "item": None if i % 10 == 0 else 2**53 + 1 + int(rng.zipf(1.5)) % 5,
+            "tags": None if i % 7 == 0 else [int(v) for v in rng.integers(1, 4, i % 3)],
+            "price": None if i % 4 == 0 else float(i),
+            "delays": None if i % 5 == 0 else [1.0, None][: i % 3],
+            "pair": None if i % 2 else [i % 3 + 1, 9],
+            "click": i % 3 == 0,
+        }
+        for i in range(num_rows)
+    ]
+
+
+def profile_of(rows: list[dict[str, object]], labels: tuple[str, ...] = ("click",), batch_rows: int = 97) -> Profile:
+    table = pa.Table.from_pylist([{**row, "click": int(bool(row["click"]))} for row in rows], SCHEMA)
+    return profile(lambda: table.to_batches(max_chunksize=batch_rows), SLOTS, labels)
+
+
+def test_coverage_is_the_share_of_rows_that_are_not_missing() -> None:
+    rows = make_rows(1000)
+    result = profile_of(rows)
+    assert result.num_rows == 1000
+    for slot in SLOTS:
+        present = sum(row[slot.name] is not None for row in rows)
+        assert (result[slot.name]["num_present"], result[slot.name]["coverage"]) == (present, present / 1000)
+
+
+def test_top_values_and_their_label_rates_are_exact() -> None:
+    rows = make_rows(1000)
+    counts = collections.Counter(row["item"] for row in rows if row["item"] is not None)
+    clicks = collections.Counter(row["item"] for row in rows if row["item"] is not None and row["click"])
+    found = {top["value"]: (top["count"], top["label_rates"]["click"]) for top in profile_of(rows)["item"]["top"]}
+    assert found == {value: (count, pytest.approx(clicks[value] / count)) for value, count in counts.items()}
+
+
+def test_a_list_slot_counts_values_lengths_and_labels_of_its_elements() -> None:
+    rows = make_rows(1000)
+    lists = [(row["tags"], row["click"]) for row in rows if row["tags"] is not None]
+    values = [value for tags, _ in lists for value in tags]  # type: ignore[attr-defined]
+    row = profile_of(rows)["tags"]
+    assert row["num_values"] == len(values)
+    assert row["length_mean"] == pytest.approx(statistics.mean(len(tags) for tags, _ in lists))  # type: ignore[arg-type]
+    assert row["length_max"] == 2
+    assert {top["value"]: top["count"] for top in row["top"]} == collections.Counter(values)
+    assert sum(top["share"] for top in row["top"]) == pytest.approx(1.0)
+
+
+def test_quantiles_of_a_float_slot_are_close_and_its_extremes_exact() -> None:
+    row = profile_of(make_rows(4000))["price"]
+    assert (row["min"], row["max"]) == (1.0, 3999.0)
+    assert row["quantiles"] == pytest.approx([40, 1000, 2000, 3000, 3960], rel=0.05)
+    assert row["top"] == []
+
+
+def test_nan_and_null_elements_are_no_values() -> None:
+    table = pa.table({"price": pa.array([1.0, math.nan, None], pa.float32())})
+    row = profile(table.to_batches, [Slot(name="price", kind=SlotKind.FLOAT)])["price"]
+    assert (row["num_values"], row["num_present"], row["mean"]) == (1, 1, 1.0)
+    assert profile_of(make_rows(30))["delays"]["num_values"] == sum(1 for i in range(30) if i % 5 and i % 3)
+
+
+def test_distinct_is_within_a_few_percent_of_a_hundred_thousand() -> None:
+    values = np.random.default_rng(1).permutation(np.arange(100_000)) * 92_821 + 1
+    table = pa.table({"item": np.concatenate([values, values])})
+    row = profile(lambda: table.to_batches(max_chunksize=30_000), [Slot(name="item", kind=SlotKind.ID)])["item"]
+    assert row["distinct"] == pytest.approx(100_000, rel=0.1)
+
+
+def test_batch_size_changes_no_exact_statistic() -> None:
+    rows = make_rows(500)
+    exact = ["slot", "num_present", "coverage", "num_values", "min", "max", "length_max", "top"]
+    assert profile_of(rows, batch_rows=17).table.select(exact) == profile_of(rows, batch_rows=500).table.select(exact)
+
+
+def test_no_rows_and_no_labels_give_a_profile_of_zeros() -> None:
+    result = profile_of([], labels=())
+    assert (result.num_rows, result.label_rates, result["item"]["coverage"], result["item"]["top"]) == (0, {}, 0.0, [])
+
+
+def test_label_rates_of_all_rows_are_their_means_without_nulls() -> None:
+    table = pa.table({"item": pa.array([1, 2, 3, 4]), "click": pa.array([True, False, None, True])})
+    result = profile(table.to_batches, [Slot(name="item", kind=SlotKind.ID)], ["click"])
+    assert result.label_rates == {"click": pytest.approx(2 / 3)}
+
+
+def test_an_unknown_slot_answers_with_the_nearest_name() -> None:
+    with pytest.raises(SelectionError, match="no slot 'itm' in the profile; did you mean 'item'"):
+        profile_of(make_rows(10))["itm"]
+
+
+def test_text_and_html_show_one_line_per_slot_and_escape_names() -> None:
+    slot = Slot(name="a<b", kind=SlotKind.ID)
+    result = profile(pa.table({"a<b": [5, 5, 6]}).to_batches, [slot])
+    assert "a<b" in str(result)
+    assert "5 (66.7%)" in str(result)
+    assert "a&lt;b" in result._repr_html_()
+    assert len(str(profile_of(make_rows(20))).splitlines()) == 2 + len(SLOTS)
+
+
+def test_a_missing_duckdb_is_named_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(
+        MissingDependencyError, match=r"a profile needs duckdb: install it with  pip install 'featstore\[explore\]'"
+    ):
+        profile_of(make_rows(10))
+
+
+PEAK_MEMORY = """
+import pathlib, re, sys
+import numpy as np, pyarrow as pa
+from featstore.explore.profile import profile
+from featstore.schema import Slot, SlotKind
+
+def read():
+    for seed in range(int(sys.argv[1])):
+        draw = np.random.default_rng(seed)
+        yield pa.record_batch({"item": draw.zipf(1.3, 50_000), "click": draw.integers(0, 2, 50_000)})
+
+profile(read, [Slot(name="item", kind=SlotKind.ID)], ["click"])
+status = pathlib.Path("/proc/self/status").read_text()
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) >> 10)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_memory_does_not_grow_with_the_rows() -> None:
+    """Each of the 90 further batches holds 3 MB: a query that kept them would show."""
+    few, many = (
+        int(subprocess.run([sys.executable, "-c", PEAK_MEMORY, num], capture_output=True, text=True, check=True).stdout)
+        for num in ("10", "100")
+    )
+    assert many < few + 60
+
+
+def test_a_long_profile_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with _connect() as connection:
+        connection.sql("SELECT sum(sqrt(a.range + b.range)) FROM range(40000) a, range(12000) b").fetchall()
+    assert capfd.readouterr() == ("", "")
