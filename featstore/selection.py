@@ -21,7 +21,9 @@ from sqlglot import exp
 from featstore.errors import SelectionError, nearest
 from featstore.ops import hashing
 
-_COMPARISONS: dict[type[exp.Expression], Callable[[Any, Any], Any]] = {
+# sqlglot's base class of nodes has another name in each of its newer versions.
+Node = Any
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     exp.EQ: operator.eq,
     exp.NEQ: operator.ne,
     exp.LT: operator.lt,
@@ -133,12 +135,12 @@ class _Builder:
     used: set[str] = field(default_factory=set)
     samples: dict[str, Sample] = field(default_factory=dict)
 
-    def term(self, node: exp.Expression) -> Term:
+    def term(self, node: Node) -> Term:
         self.used, self.samples = set(), {}
         expression = self.predicate(node)
         return Term(expression=expression, columns=frozenset(self.used), samples=tuple(self.samples.values()))
 
-    def predicate(self, node: exp.Expression) -> pc.Expression:
+    def predicate(self, node: Node) -> pc.Expression:
         if isinstance(node, exp.Paren):
             return self.predicate(node.this)
         if isinstance(node, exp.Not):
@@ -150,7 +152,7 @@ class _Builder:
             return self.operand(node.this).is_null()
         return self.comparison(node)
 
-    def comparison(self, node: exp.Expression) -> pc.Expression:
+    def comparison(self, node: Node) -> pc.Expression:
         if type(node) in _COMPARISONS:
             self.check_types(node.this, [node.expression])
             return _COMPARISONS[type(node)](self.operand(node.this), self.operand(node.expression))
@@ -164,7 +166,7 @@ class _Builder:
             return functools.reduce(operator.or_, (value == self.operand(item) for item in node.expressions))
         return self.boolean(node)
 
-    def boolean(self, node: exp.Expression) -> pc.Expression:
+    def boolean(self, node: Node) -> pc.Expression:
         """A node that is true or false by itself: a sample, a literal, or a boolean column."""
         if isinstance(node, exp.Anonymous) and node.name.lower() == "sample":
             return self.sample(node)
@@ -174,7 +176,7 @@ class _Builder:
             return self.operand(node)
         raise self.refuse(node)
 
-    def operand(self, node: exp.Expression) -> pc.Expression:
+    def operand(self, node: Node) -> pc.Expression:
         if isinstance(node, exp.Paren):
             return self.operand(node.this)
         if isinstance(node, exp.Column) and not node.table:
@@ -194,7 +196,7 @@ class _Builder:
         value = self.operand(node.this)
         return value - value / pc.scalar(divisor) * pc.scalar(divisor)
 
-    def literal(self, node: exp.Expression) -> str | int | float | bool:
+    def literal(self, node: Node) -> str | int | float | bool:
         if isinstance(node, exp.Boolean):
             return bool(node.this)
         if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
@@ -225,14 +227,14 @@ class _Builder:
         self.samples[drawn.name] = drawn
         return pc.field(drawn.name)
 
-    def check_types(self, node: exp.Expression, others: Sequence[exp.Expression]) -> None:
+    def check_types(self, node: Node, others: Sequence[Node]) -> None:
         """Refuses to compare text with numbers, and lists with anything."""
         families = {family for item in (node, *others) if (family := self.family(item)) is not None}
         if len(families) > 1 or "list" in families:
             sides = ", ".join(f"{item.sql()} ({self.family(item)})" for item in (node, *others))
             raise SelectionError(f"where {self.text!r}: expected values of one kind, found {sides}")
 
-    def family(self, node: exp.Expression) -> str | None:
+    def family(self, node: Node) -> str | None:
         if isinstance(node, exp.Paren | exp.Neg):
             return self.family(node.this)
         if isinstance(node, exp.Column):
@@ -241,7 +243,7 @@ class _Builder:
             return "text" if node.is_string else "number"
         return "number" if isinstance(node, exp.Mod) else None
 
-    def refuse(self, node: exp.Expression) -> SelectionError:
+    def refuse(self, node: Node) -> SelectionError:
         return SelectionError(f"where {self.text!r}: expected {_GRAMMAR}, found {node.sql()!r}")
 
 

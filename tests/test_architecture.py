@@ -17,7 +17,7 @@ OWNERS = {
     "fsspec": {"featstore.files"},
     "matplotlib": {"featstore.explore.plots"},
     "obstore": {"featstore.files"},
-    "pyspark": {"featstore.extract.spark"},
+    "pyspark": {"featstore.extraction.spark"},
     "sqlglot": {"featstore.selection"},
     "torch": {"featstore.loader", "featstore.demo", "featstore.dispatch.stores.tcp"},
     "yaml": {"featstore.spec.parse", "featstore.loader.config"},

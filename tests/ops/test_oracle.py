@@ -14,7 +14,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featstore.extract.extractor import Extractor
+from featstore.extraction.extractor import Extractor
 from featstore.spec.parse import load_spec
 
 INPUTS = {

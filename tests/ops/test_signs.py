@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from featstore.extract.extractor import Extractor
+from featstore.extraction.extractor import Extractor
 from featstore.spec.parse import load_spec
 
 LINES = (Path(__file__).parents[1] / "golden" / "signs.jsonl").read_text().splitlines()

@@ -57,11 +57,6 @@ def test_a_spec_is_loaded_from_a_path_or_a_mapping(tmp_path: Path) -> None:
     assert load_spec(path) == load_spec(str(path)) == load_spec(f"file://{path}") == parse_spec(TEXT)
 
 
-def test_a_spec_that_does_not_exist_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"absent\.yaml"):
-        load_spec(tmp_path / "absent.yaml")
-
-
 @pytest.mark.parametrize(
     ("declared", "canonical"),
     [

@@ -1,0 +1,232 @@
+"""What users call: open a table and look into it, extract into one."""
+
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from tabulate import tabulate
+
+from featstore import files
+from featstore.errors import InputError
+from featstore.explore.profile import Profile, profile
+from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
+from featstore.extraction.local import LocalRunner
+from featstore.extraction.spark import SparkRunner, extract_dataframe
+from featstore.extraction.unit import Progress, ignore_progress
+from featstore.reading.footer import Footer
+from featstore.reading.tables import read_tables
+from featstore.schema import Slot, SlotSchema
+from featstore.selection import Where, parse_where, select
+from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec
+from featstore.staging.options import Staging
+from featstore.staging.stager import StageItem, Stager
+from featstore.table.delta import Commit, history
+from featstore.table.open import open_snapshot
+from featstore.table.snapshot import DataFile, Snapshot
+
+
+def open_table(url: str, version: int | None = None) -> "Table":
+    """The table at `url`: a Delta table, or a directory or glob of Parquet. TableNotFoundError where there is none."""
+    return Table(open_snapshot(url, version))
+
+
+def extract(
+    spec: Spec | str | Path,
+    input_url: str | None,
+    table_url: str,
+    *,
+    partition: Mapping[str, str] | None = None,
+    partition_from_path: Sequence[str] = (),
+    spark: Any = None,
+    dataframe: Any = None,
+    run_id: str | None = None,
+    progress: Progress = ignore_progress,
+) -> ExtractReport:
+    """Extracts raw rows into the table, as one commit that replaces the partitions written; an equal run commits nothing.
+
+    Input: Parquet files at `input_url` (file, directory or glob), or the rows of a Spark `dataframe`. Files are read in
+    threads of this process, or by tasks of a `spark` session. `partition` holds for all of the input; the keys of
+    `partition_from_path` come from its `key=value/` directories. `progress(num_files, num_files_total, num_rows)` is called
+    as the work goes on. SpecError, InputError, OperatorError, CommitConflictError; on any of them the table stays as it was.
+    """
+    if (input_url is None) == (dataframe is None):
+        raise InputError("expected either an input URL or a DataFrame to extract from")
+    job = ExtractJob(
+        spec=spec if isinstance(spec, Spec) else load_spec(spec),
+        input_url=input_url or "DataFrame",
+        table_url=table_url,
+        partition=partition or {},
+        partition_from_path=partition_from_path,
+        run_id=run_id or new_run_id(),
+    )
+    if dataframe is not None:
+        return extract_dataframe(job, dataframe, progress=progress)
+    runner = LocalRunner(os.cpu_count() or 1) if spark is None else SparkRunner(spark)
+    return extract_files(job, runner=runner, progress=progress)
+
+
+class Table:
+    """A table at one version, for people: every method reads the same snapshot, whatever is committed meanwhile."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    @property
+    def url(self) -> str:
+        return self.snapshot.url
+
+    @property
+    def version(self) -> int | None:
+        """The Delta version, None for a plain directory."""
+        return self.snapshot.version
+
+    @property
+    def schema(self) -> SlotSchema:
+        return self.snapshot.schema
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return self.schema.slots
+
+    @property
+    def partitions(self) -> tuple[Mapping[str, str], ...]:
+        return self.snapshot.partitions
+
+    @property
+    def num_rows(self) -> int:
+        return self.snapshot.num_rows
+
+    def __repr__(self) -> str:
+        at = "" if self.version is None else f", version {self.version}"
+        return f"Table({files.redact(self.url)!r}{at}, {len(self.slots)} slots, {self.num_rows:,} rows)"
+
+    def history(self) -> list[Commit]:
+        """The commits, newest first, with what featstore stored in each; empty for a plain directory."""
+        return [] if self.version is None else history(self.url)
+
+    def data_files(self, where: str | None = None) -> tuple[DataFile, ...]:
+        """The data files that may hold rows matching `where`, by partition values."""
+        return self._files(self._where(where))
+
+    def to_batches(self, slots: Sequence[str] | None = None, where: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Rows as record batches, missing as null: chosen slots (names and globs; None: all), then labels, weight, kept
+        columns and partition keys. Files are read one after the other, remote ones staged whole; memory holds a row group.
+        """
+        condition = self._where(where)
+        yield from self._read(self._files(condition), self._chosen(slots), condition)
+
+    def to_arrow(self, slots: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
+        """All rows of `to_batches` as one Arrow table, in memory."""
+        schema = self._chosen(slots).to_arrow(nullable=True, partition_keys=True)
+        return pa.Table.from_batches(self.to_batches(slots, where), schema)
+
+    def sample(self, num_rows: int = 1000, *, seed: int = 0) -> pa.Table:
+        """Up to `num_rows` rows for a look: drawn at random from a few data files, which are drawn at random too.
+
+        For a sample that stands for the whole table, use `where="sample(column, rate, seed)"`.
+        """
+        draw, chosen, gathered = random.Random(seed), [], 0
+        for file in draw.sample(self.snapshot.data_files, len(self.snapshot.data_files)):
+            chosen.append(file)
+            gathered += file.num_rows
+            if gathered >= 2 * num_rows:
+                break
+        schema = self.schema.to_arrow(nullable=True, partition_keys=True)
+        rows = pa.Table.from_batches(self._read(chosen, self.schema, None), schema)
+        return rows.take(sorted(draw.sample(range(len(rows)), min(num_rows, len(rows)))))
+
+    def head(self, num_rows: int = 10) -> pa.Table:
+        """The first rows, missing as null."""
+        schema = self.schema.to_arrow(nullable=True, partition_keys=True)
+        batches, gathered = [], 0
+        for batch in self.to_batches():
+            batches.append(batch.slice(0, num_rows - gathered))
+            gathered += batches[-1].num_rows
+            if gathered >= num_rows:
+                break
+        return pa.Table.from_batches(batches, schema)
+
+    def profile(self, where: str | None = None, slots: Sequence[str] | None = None) -> Profile:
+        """Per-slot statistics: coverage, distinct values, top values with label rates, list lengths, quantiles."""
+        chosen = self._chosen(slots)
+        labels = [label.name for label in chosen.labels if not pa.types.is_nested(label.type)]
+        return profile(lambda: self.to_batches(slots, where), chosen.slots, labels)
+
+    def inspect(self) -> str:
+        """What the table holds, as text: versions, rows, bytes, spec hash, partitions and slots."""
+        return "\n\n".join([self._summary(), self._slot_text(), self._partition_text()])
+
+    def _chosen(self, slots: Sequence[str] | None) -> SlotSchema:
+        if slots is None:
+            return self.schema
+        return replace(self.schema, slots=tuple(self.schema[name] for name in select(slots, self.schema.names)))
+
+    def _where(self, text: str | None) -> Where | None:
+        fields = self.schema.to_arrow(nullable=True, partition_keys=True)
+        return None if text is None else parse_where(text, {field.name: field.type for field in fields})
+
+    def _files(self, where: Where | None) -> tuple[DataFile, ...]:
+        kept = self.snapshot.data_files
+        return kept if where is None else tuple(file for file in kept if where.matches_partition(file.partition) is not False)
+
+    def _read(self, chosen: Iterable[DataFile], schema: SlotSchema, where: Where | None) -> Iterator[pa.RecordBatch]:
+        read = schema if where is None else _with_columns(schema, self.schema, where.columns)
+        wanted = schema.to_arrow(nullable=True, partition_keys=True)
+        for file, path in _local_files(chosen):
+            with Footer(path, file.path) as footer:
+                for table in read_tables(footer, read, file.partition):
+                    rows = table if where is None else table.filter(where.mask(table))
+                    yield from rows.select(wanted.names).combine_chunks().to_batches()
+
+    def _summary(self) -> str:
+        version = "none (plain Parquet)" if self.version is None else self.version
+        lines = [
+            ("table", files.redact(self.url)),
+            ("version", version),
+            ("rows", f"{self.num_rows:,}"),
+            ("bytes", f"{self.snapshot.size_bytes:,}"),
+            ("data files", f"{len(self.snapshot.data_files):,}"),
+            ("spec hash", self.snapshot.spec_hash or "unknown"),
+            ("commits", len(self.history())),
+        ]
+        return tabulate(lines, tablefmt="plain", disable_numparse=True)
+
+    def _slot_text(self) -> str:
+        rows: list[tuple[object, ...]] = [(slot.number, slot.name, slot.kind, slot.shape_text, slot.op) for slot in self.slots]
+        columns = [("label", self.schema.labels), ("kept", self.schema.kept)]
+        rows += [(None, field.name, role, field.type, None) for role, fields in columns for field in fields]
+        return tabulate(rows, headers=("slot", "name", "kind", "shape", "operator"), disable_numparse=True)
+
+    def _partition_text(self) -> str:
+        totals: dict[str, list[int]] = {}
+        for file in self.snapshot.data_files:
+            name = ", ".join(f"{key}={value}" for key, value in file.partition.items()) or "(none)"
+            total = totals.setdefault(name, [0, 0, 0])
+            total[:] = [total[0] + 1, total[1] + file.num_rows, total[2] + file.size_bytes]
+        rows = [(name, *(f"{number:,}" for number in total)) for name, total in totals.items()]
+        align = ("left", "right", "right", "right")
+        return tabulate(rows, headers=("partition", "files", "rows", "bytes"), disable_numparse=True, colalign=align)
+
+
+def _with_columns(chosen: SlotSchema, full: SlotSchema, names: Iterable[str]) -> SlotSchema:
+    """The chosen schema with the slots that a predicate reads; columns other than slots are all there already."""
+    wanted = {slot.name for slot in chosen} | set(names)
+    return replace(chosen, slots=tuple(slot for slot in full if slot.name in wanted))
+
+
+def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, Path]]:
+    """The files with local paths, remote ones staged ahead of the reader in a private directory and removed after it."""
+    options = Staging(mode="auto")
+    remote = [StageItem(key=file, url=file.url, size_bytes=file.size_bytes) for file in chosen if options.stages(file.url)]
+    if not remote:
+        yield from ((file, path) for file in chosen if (path := files.local_path(file.url)) is not None)
+        return
+    with Stager(options) as stager:
+        for staged, file in zip(stager.stage(remote), chosen, strict=True):
+            with staged:
+                yield file, staged.path

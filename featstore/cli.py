@@ -1,0 +1,110 @@
+"""The command line: each command parses its options, calls one function of the same name and prints what it returns."""
+
+import json
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from featstore import __version__, api
+from featstore.errors import FeatstoreError, missing_extra
+from featstore.extraction.progress import ProgressBar
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="featstore")
+def cli() -> None:
+    """From raw logs to training batches: extract features, inspect tables, run the demo."""
+
+
+@cli.command()
+@click.option("--directory", default="demo", show_default=True, help="Where raw log, table, spec and config are kept.")
+@click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
+@click.option("--synthetic", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="A made-up click log of this size.")
+def demo(directory: str, engine: str, num_rows: int | None) -> None:
+    """From a raw log to a trained model, on the flights of 2013 out of New York."""
+    run = _optional("featstore.demo.run")
+    if num_rows is None:
+        run.run_demo(directory, engine=engine)
+    else:
+        run.run_synthetic(directory, num_rows, engine=engine)
+
+
+def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    pairs = dict(text.partition("=")[::2] for text in texts)
+    if not all(key and value for key, value in pairs.items()):
+        raise click.BadParameter(f"expected KEY=VALUE, found {', '.join(texts)}")
+    return pairs
+
+
+@cli.command()
+@click.option("--spec", required=True, help="The spec, a YAML file.")
+@click.option("--input", "input_url", required=True, help="Raw Parquet: a file, a directory or a glob.")
+@click.option("--table", "table_url", required=True, help="The table to write; made if there is none.")
+@click.option(
+    "--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help="A partition value for all of the input."
+)
+@click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
+def extract(spec: str, input_url: str, table_url: str, partition: dict[str, str], keys: Sequence[str]) -> None:
+    """Extract features from raw Parquet into a table, without Spark."""
+    with ProgressBar() as bar:
+        report = api.extract(spec, input_url, table_url, partition=partition, partition_from_path=keys, progress=bar)
+    click.echo(report)
+
+
+@cli.group()
+def table() -> None:
+    """Look into a table: a Delta table, or a directory or glob of Parquet."""
+
+
+@table.command()
+@click.argument("url")
+@click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
+def inspect(url: str, version: int | None) -> None:
+    """Print slots, partitions, rows, bytes, versions and the spec hash."""
+    click.echo(api.open_table(url, version).inspect())
+
+
+@table.command()
+@click.argument("url")
+@click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
+@click.option("--where", help="Only rows that match, such as \"month = '2013-01'\".")
+@click.option("--slots", multiple=True, metavar="NAME", help="Only these slots, by name or glob; may be repeated.")
+def profile(url: str, version: int | None, where: str | None, slots: Sequence[str]) -> None:
+    """Print coverage, distinct values, top values and quantiles per slot."""
+    click.echo(api.open_table(url, version).profile(where, slots or None))
+
+
+@table.command()
+@click.argument("url")
+@click.option("--rows", "num_rows", type=click.IntRange(min=1), default=10, show_default=True)
+def head(url: str, num_rows: int) -> None:
+    """Print the first rows as JSON lines, missing values as null."""
+    rows = api.open_table(url).head(num_rows)
+    for row in rows.to_pylist():
+        click.echo(json.dumps(row, default=str))
+
+
+def _optional(module: str) -> Any:
+    """A part that needs extras, imported when its command runs; MissingDependencyError names the extra."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing_extra("this command", error) from error
+
+
+def main() -> None:
+    """Runs a command. Bad input ends with one line on standard error and exit code 2."""
+    try:
+        cli(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except FeatstoreError as error:
+        click.echo(f"featstore: error: {error}", err=True)
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("featstore: interrupted; what was committed before stays as it was", err=True)
+        sys.exit(130)

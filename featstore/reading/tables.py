@@ -1,0 +1,38 @@
+"""Rows of a data file as Arrow tables with missing as null: what notebooks, profiles and SQL see."""
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from featstore.reading.footer import Footer, Selection
+from featstore.reading.missing import marks_to_nulls
+from featstore.reading.reader import RowGroupReader, Rows
+from featstore.schema import SlotSchema
+
+
+def read_tables(footer: Footer, schema: SlotSchema, partition: Mapping[str, str]) -> Iterator[pa.Table]:
+    """One table for each row group, with the columns of `schema` in its order; the file's partition fills the partition keys.
+
+    Missing values are null, whether the file marks them, holds nulls, or lacks the column.
+    """
+    keys = {field.name for field in schema.partition_keys}
+    others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
+    reader = RowGroupReader(footer, Selection(slots=schema.slots, others=others))
+    target = schema.to_arrow(nullable=True, partition_keys=True)
+    for index in range(len(footer.row_group_rows)):
+        rows = reader.read([index])
+        columns = {name: _constant(partition.get(name), target.field(name).type, rows.num_rows) for name in keys}
+        columns |= {field.name: rows.other(field) for field in others} | _slots(rows, schema)
+        yield pa.table([columns[name] for name in target.names], schema=target)
+
+
+def _slots(rows: Rows, schema: SlotSchema) -> dict[str, pa.ChunkedArray]:
+    if not schema.slots:
+        return {}
+    raw = pa.table({slot.name: rows.slot_column(slot) for slot in schema})
+    table = marks_to_nulls(raw, schema.slots)
+    return {name: table.column(name) for name in table.column_names}
+
+
+def _constant(value: str | None, type_: pa.DataType, num_rows: int) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.repeat(pa.scalar(value, pa.string()).cast(type_), num_rows)])

@@ -1,0 +1,167 @@
+"""The command line: frozen options, one clear line and exit code 2 on bad input."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import featstore
+from featstore import cli
+
+ROOT = Path(__file__).parents[1]
+SPEC = """
+spec: 1
+inputs: {user: string, price: double, clicked: long}
+labels: {click: clicked}
+retired: [202]
+slots:
+  - {slot: 101, name: user, op: hash, of: user}
+  - {slot: 102, name: price, op: log1p, of: price}
+"""
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    rows = {"user": ["a", None, "c"], "price": [1.0, 2.0, None], "clicked": [0, 1, 0]}
+    pq.write_table(pa.table(rows), tmp_path / "raw.parquet")
+    return tmp_path / "raw.parquet"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    return tmp_path / "spec.yaml"
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from featstore.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
+    """Exit code and last line of standard error of a command, without the cost of a new interpreter."""
+    monkeypatch.setattr(sys, "argv", ["featstore", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return int(stopped.value.code or 0), capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_extract_inspect_profile_and_head_work_in_a_row(raw: Path, spec: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    runner = CliRunner()
+    extract = ["extract", "--spec", str(spec), "--input", str(raw), "--table", str(table), "--partition", "dt=2026-11-01"]
+    first = runner.invoke(cli.cli, extract)
+    assert first.exit_code == 0, first.output
+    again = runner.invoke(cli.cli, extract)
+    assert "nothing" in again.output
+    inspected = runner.invoke(cli.cli, ["table", "inspect", str(table)])
+    assert "dt=2026-11-01" in inspected.output
+    profiled = runner.invoke(cli.cli, ["table", "profile", str(table), "--slots", "price"])
+    assert "66.7%" in profiled.output
+    head = runner.invoke(cli.cli, ["table", "head", str(table), "--rows", "1"])
+    assert json.loads(head.output)["click"] == 0
+    assert featstore.open_table(str(table)).version == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"op": "hsh"}, r"slots\[0\]\.op: .*'hsh'.*did you mean 'hash'"),
+        ({"op": "hour"}, r"slots\[0\]"),
+        ({"slot": 102}, r"slots\[1\]\.slot: .*102"),
+        ({"slot": 202}, r"slots\[0\]\.slot: .*202.*retired"),
+        ({"of": "usr"}, r"slots\[0\]\.of.*'usr'.*did you mean 'user'"),
+        ({"max_length": 3}, r"slots\[0\]\.max_length"),
+    ],
+)
+def test_a_wrong_spec_is_one_line_with_the_path_in_the_document(
+    change: dict[str, object], message: str, raw: Path, spec: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    document = yaml.safe_load(SPEC)
+    document["slots"][0] |= change
+    spec.write_text(yaml.safe_dump(document))
+    code, line = in_process(monkeypatch, capsys, "extract", "--spec", spec, "--input", raw, "--table", tmp_path / "table")
+    assert code == 2
+    assert line.startswith("featstore: error: ")
+    assert pytest.raises(AssertionError, match=message).matches(AssertionError(line)), line
+    assert not (tmp_path / "table").exists()
+
+
+def test_a_missing_input_column_is_named(spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    pq.write_table(pa.table({"user": ["a"], "prise": [1.0], "clicked": [1]}), tmp_path / "raw.parquet")
+    arguments = ("extract", "--spec", spec, "--input", tmp_path / "raw.parquet", "--table", tmp_path / "table")
+    code, line = in_process(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert "raw.parquet" in line
+    assert "missing input column: expected 'price'; did you mean 'prise'" in line
+
+
+def test_a_raw_file_that_is_no_parquet_is_named(spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / "raw.parquet").write_text("user,price\n")
+    arguments = ("extract", "--spec", spec, "--input", tmp_path / "raw.parquet", "--table", tmp_path / "table")
+    code, line = in_process(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert "raw.parquet" in line
+    assert "Parquet" in line
+
+
+def test_a_table_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    done = run("table", "inspect", tmp_path / "nothing")
+    assert done.returncode == 2
+    assert done.stderr.startswith("featstore: error: ")
+    assert "nothing" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_option_that_does_not_exist_exits_with_2(monkeypatch, capsys) -> None:
+    code, line = in_process(monkeypatch, capsys, "extract", "--spek", "x")
+    assert code == 2
+    assert "--spek" in line
+
+
+def test_an_interrupted_extraction_leaves_the_table_at_its_version(raw: Path, spec: Path, tmp_path: Path) -> None:
+    table, big = tmp_path / "table", tmp_path / "big.parquet"
+    featstore.extract(str(spec), str(raw), str(table))
+    pq.write_table(pq.read_table(raw).take(pa.array([0, 1, 2] * 300_000)), big)
+    spec.write_text(SPEC + "output: {rows_per_row_group: 10}\n")  # Ninety thousand row groups take a while.
+    command = [sys.executable, "-c", "from featstore.cli import main; main()"]
+    command += ["extract", "--spec", str(spec), "--input", str(big), "--table", str(table)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and len(_data_files(table)) < 2:
+            pass
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "interrupted" in errors
+    after = featstore.open_table(str(table))
+    assert (after.version, after.num_rows) == (0, 3)
+    assert len(_data_files(table)) == 1
+
+
+def _data_files(table: Path) -> list[Path]:
+    """Finished and unfinished ones."""
+    return [path for path in table.iterdir() if path.is_file()]
+
+
+def _options(command: click.Command) -> dict[str, object]:
+    if isinstance(command, click.Group):
+        return {name: _options(inner) for name, inner in sorted(command.commands.items())}
+    return {"/".join(parameter.opts): parameter.type.name for parameter in command.params}
+
+
+def test_commands_and_options_are_frozen() -> None:
+    assert _options(cli.cli) == json.loads((ROOT / "tests" / "golden" / "cli.json").read_text())
+
+
+def test_every_command_has_help() -> None:
+    runner = CliRunner()
+    for path in (["--help"], ["demo", "--help"], ["extract", "--help"], ["table", "--help"], ["table", "inspect", "--help"]):
+        assert runner.invoke(cli.cli, path).exit_code == 0
