@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from featstore.api import open_table as open_table
     from featstore.dispatch import Dispatch as Dispatch
     from featstore.errors import FeatstoreError as FeatstoreError
-    from featstore.extract.extractor import Extractor as Extractor
+    from featstore.extraction.extractor import Extractor as Extractor
     from featstore.loader.loader import FeatureLoader as FeatureLoader
     from featstore.loader.shuffle import Shuffle as Shuffle
     from featstore.loader.tensors import Batch as Batch
@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Batch": "featstore.loader.tensors",
     "Dispatch": "featstore.dispatch",
-    "Extractor": "featstore.extract.extractor",
+    "Extractor": "featstore.extraction.extractor",
     "FeatstoreError": "featstore.errors",
     "FeatureLoader": "featstore.loader.loader",
     "Jagged": "featstore.loader.tensors",

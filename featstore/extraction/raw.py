@@ -1,0 +1,187 @@
+"""Raw Parquet as units of work: which rows of which files become one data file, and how they are read."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from featstore.errors import DataFileError, InputError
+from featstore.files import FileEntry, list_files, local_path, open_read, redact
+from featstore.table.layout import NULL_PARTITION, parse_partition, partition_path
+from featstore.table.parquet_dir import read_footers
+
+BATCH_ROWS = 16_384
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawFile:
+    """One raw file: the rows of its row groups, and the partition that its rows belong to."""
+
+    url: str
+    name: str
+    size_bytes: int
+    version: str
+    partition: Mapping[str, str]
+    row_groups: tuple[int, ...]
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawRange:
+    """Row groups of a raw file, `last_row_group` included; `first_row` counts from the file's start."""
+
+    url: str
+    first_row_group: int
+    last_row_group: int
+    first_row: int
+    num_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The raw rows that become one data file, in order."""
+
+    index: int
+    partition: Mapping[str, str]
+    ranges: tuple[RawRange, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(raw.num_rows for raw in self.ranges)
+
+
+def find_raw_files(url: str, constant: Mapping[str, str], from_path: Sequence[str]) -> list[RawFile]:
+    """The raw files at `url` with their footers read, sorted by name within each partition.
+
+    `constant` holds for every file; the keys `from_path` are taken from `key=value/` directories. InputError where there
+    is no file, one is no Parquet, or has no such directory.
+    """
+    entries = list_files(url)
+    if not entries:
+        raise InputError(f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of .parquet files")
+    partitions = [dict(constant) | _from_path(entry.url, from_path) for entry in entries]
+    try:
+        footers = read_footers([entry.url for entry in entries])
+    except DataFileError as error:
+        raise InputError(f"raw input: {error}") from None
+    files = list(map(_raw_file, entries, footers, partitions))
+    return sorted(files, key=lambda file: partition_path(file.partition))
+
+
+def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]:
+    """Cuts the files into units of about `rows_per_file` rows, at row groups, in order.
+
+    A unit holds rows of one partition, of one or several files; it is larger only where a single row group is. Every row
+    group that has rows is in exactly one unit.
+    """
+    units: list[Unit] = []
+    waiting: list[RawRange] = []
+    partition: Mapping[str, str] = {}
+
+    def flush() -> None:
+        if waiting:
+            units.append(Unit(index=len(units), partition=partition, ranges=tuple(_coalesce(waiting))))
+            waiting.clear()
+
+    for file in files:
+        if file.partition != partition:
+            flush()
+            partition = file.partition
+        for raw in _row_groups(file):
+            if sum(other.num_rows for other in waiting) + raw.num_rows > rows_per_file:
+                flush()
+            waiting.append(raw)
+    flush()
+    return tuple(units)
+
+
+def input_digest(files: Sequence[RawFile]) -> str:
+    """Names the raw input: sha256 over the sorted lines `name, size, version`, tab-separated, of its files."""
+    lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def read_batches(file: pq.ParquetFile, raw: RawRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The range's rows in batches of at most 16,384, only the `columns` named. InputError for rows that cannot be decoded."""
+    row_groups = list(range(raw.first_row_group, raw.last_row_group + 1))
+    try:
+        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=row_groups, columns=list(columns))
+    except (pa.ArrowException, OSError) as error:
+        where = f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
+        raise InputError(f"{where}: cannot be read ({str(error).splitlines()[0]})") from error
+
+
+@contextlib.contextmanager
+def open_raw(url: str) -> Iterator[pq.ParquetFile]:
+    """A raw file, open for reading. Remote column chunks are fetched in large reads."""
+    path = local_path(url)
+    if path is not None:
+        with pq.ParquetFile(path) as file:
+            yield file
+        return
+    with open_read(url) as source, pq.ParquetFile(source, pre_buffer=True) as file:
+        yield file
+
+
+def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> None:
+    """A raw column named like a partition key must hold the partition's value in every row; else InputError."""
+    for key, expected in partition.items():
+        if key not in batch.schema.names:
+            continue
+        texts = batch.column(key).cast(pa.string())
+        same = pc.fill_null(pc.equal(texts, expected), expected in ("", NULL_PARTITION))
+        if not pc.all(same).as_py():
+            found = texts.filter(pc.invert(same))[0].as_py()
+            raise InputError(
+                f"{where}: the raw column {key!r} holds {found!r}, the partition says {expected!r}; "
+                f"correct the partition, or filter the input"
+            )
+
+
+def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
+    found = parse_partition(url) if keys else {}
+    for key in keys:
+        if key not in found:
+            raise InputError(f"{redact(url)}: expected a directory {key}=... in the path, to take the partition from")
+    return {key: found[key] for key in keys}
+
+
+def _raw_file(entry: FileEntry, footer: pq.FileMetaData, partition: Mapping[str, str]) -> RawFile:
+    return RawFile(
+        url=entry.url,
+        name=entry.name,
+        size_bytes=entry.size_bytes,
+        version=entry.version,
+        partition=partition,
+        row_groups=tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups)),
+        schema=footer.schema.to_arrow_schema(),
+    )
+
+
+def _row_groups(file: RawFile) -> Iterator[RawRange]:
+    first_row = 0
+    for index, num_rows in enumerate(file.row_groups):
+        if num_rows:
+            yield RawRange(url=file.url, first_row_group=index, last_row_group=index, first_row=first_row, num_rows=num_rows)
+        first_row += num_rows
+
+
+def _coalesce(ranges: Sequence[RawRange]) -> Iterator[RawRange]:
+    current = ranges[0]
+    for following in ranges[1:]:
+        if following.url == current.url and following.first_row_group == current.last_row_group + 1:
+            current = RawRange(
+                url=current.url,
+                first_row_group=current.first_row_group,
+                last_row_group=following.last_row_group,
+                first_row=current.first_row,
+                num_rows=current.num_rows + following.num_rows,
+            )
+        else:
+            yield current
+            current = following
+    yield current

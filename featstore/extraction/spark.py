@@ -1,0 +1,266 @@
+"""Extraction on Spark: the only use of pyspark in the package.
+
+Spark schedules, retries and scales; each task writes its data file itself with the same code as the local runner and
+returns one row per file. The driver collects those rows once and commits once. The lazy frame is never handed out:
+evaluating it twice would write twice.
+"""
+
+import importlib
+import itertools
+import json
+import os
+import re
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from featstore import errors
+from featstore.errors import FeatstoreError, InputError, MissingDependencyError, missing_extra
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.java import java_environment
+from featstore.extraction.job import (
+    CommitFunction,
+    ExtractJob,
+    ExtractReport,
+    begin_run,
+    earlier_report,
+    end_run,
+    removing_files_on_failure,
+)
+from featstore.extraction.raw import Unit
+from featstore.extraction.unit import Progress, UnitReport, UnitTask, ignore_progress, raw_columns, run_batch, run_unit
+from featstore.files import join
+from featstore.schema import SlotSchema
+from featstore.table import delta
+from featstore.table.writer import DataFileReport, open_data_file
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_PROGRESS_INTERVAL_S = 0.5
+_REPORT_COLUMNS = "path string, num_rows long, size_bytes long, digest string, counts string"
+_OUR_ERROR = re.compile(r"featstore\.errors\.(\w+): (.*)")
+_WORKER_MODULES = {"pyarrow": "pyarrow", "numpy": "numpy", "featstore.extraction.unit": "featstore"}
+_Result = TypeVar("_Result")
+
+
+def spark_session(app: str, conf: Mapping[str, str] | None = None, *, hive: bool = False) -> "SparkSession":
+    """The running session, or a new one whose workers use this interpreter. The caller stops it.
+
+    MissingDependencyError where no Java of version 17 or newer can be found or installed from pip.
+    """
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise missing_extra("Spark", error) from error
+    if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.update(java_environment(os.environ))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app)
+    for key, value in {"spark.ui.showConsoleProgress": "false", **(conf or {})}.items():
+        builder = builder.config(key, value)
+    return (builder.enableHiveSupport() if hive else builder).getOrCreate()
+
+
+def check_workers(context: "SparkContext") -> None:
+    """Runs one tiny task. MissingDependencyError where the workers' interpreter lacks a package that extraction needs."""
+    found = _run_checked(context, lambda: context.parallelize([0], 1).map(_import_probe()).collect())
+    for module, reason in found[0].items():
+        raise MissingDependencyError(
+            f"Spark's Python workers run {context.pythonExec}, which cannot import {module} ({reason}): install "
+            f"{_WORKER_MODULES[module]} for it, or point PYSPARK_PYTHON to an interpreter that has it"
+        )
+
+
+class SparkRunner:
+    """Runs units as Spark tasks, one task per unit. Rows are counted when a task ends."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._context = spark.sparkContext
+
+    def __call__(self, task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        check_workers(self._context)
+        tally = _Tally(self._context, progress, len(units))
+        run = partial(_run_units, task, tally.num_files, tally.num_rows)
+        tasks = self._context.parallelize(units, len(units)).mapPartitions(run)
+        return _collect(self._context, tasks.collect, tally)
+
+
+def extract_dataframe(
+    job: ExtractJob, dataframe: "DataFrame", *, progress: Progress = ignore_progress, commit: CommitFunction = delta.commit
+) -> ExtractReport:
+    """Extracts a DataFrame into one partition of the table, as one commit. `job.input_url` only names it in errors.
+
+    What a query will read cannot be named, so every run commits, unless its run id has been committed before. Row order
+    holds within a data file only. The number of files in total, as told to `progress`, is 0: it is not known before the end.
+    """
+    started_s = time.monotonic()
+    if job.partition_from_path:
+        raise InputError("a DataFrame has no paths to take a partition from; give its partition as key=value")
+    context = dataframe.sparkSession.sparkContext
+    run = begin_run(job, (dict(job.partition),), None, started_s)
+    earlier = earlier_report(run, None)
+    if earlier is not None:
+        return earlier
+    chosen = _project(Extractor(job.spec), dataframe, job)
+    check_workers(context)
+    tally = _Tally(context, progress, 0)
+    write = partial(_write_partition, run.task, dict(job.partition), tally.num_files, tally.num_rows)
+    with removing_files_on_failure(run):
+        rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
+        return end_run(run, [_unit_report(row, job.partition) for row in rows], commit, None)
+
+
+class _Tally:
+    """Counts of finished tasks, kept by Spark's accumulators."""
+
+    def __init__(self, context: "SparkContext", progress: Progress, num_files_total: int) -> None:
+        self.num_files: Accumulator[int] = context.accumulator(0)
+        self.num_rows: Accumulator[int] = context.accumulator(0)
+        self._progress = progress
+        self._num_files_total = num_files_total
+
+    def report(self) -> None:
+        self._progress(self.num_files.value, self._num_files_total, self.num_rows.value)
+
+
+def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Tally) -> _Result:
+    """Runs one job while reporting its progress; an interrupt, or a failure to report, cancels the job."""
+    group = f"featstore-{uuid.uuid4().hex}"
+
+    def run() -> _Result:
+        context.setJobGroup(group, "featstore extract", interruptOnCancel=True)
+        return _run_checked(context, collect)
+
+    with ThreadPoolExecutor(1, "featstore-spark") as thread:
+        future = thread.submit(run)
+        try:
+            while wait([future], _PROGRESS_INTERVAL_S).not_done:
+                tally.report()
+        except BaseException:
+            context.cancelJobGroup(group)
+            raise
+    tally.report()
+    return future.result()
+
+
+def _run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Result:
+    """Runs a job; an error of ours that a worker raised is raised here, and workers that cannot start are named."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return collect()
+    except (Py4JJavaError, PySparkException) as error:
+        ours = _OUR_ERROR.findall(str(error))
+        if ours:
+            kind, message = ours[-1]
+            raise getattr(errors, kind, FeatstoreError)(message) from error
+        if "Cannot run program" in str(error) or "PYTHON_VERSION_MISMATCH" in str(error):
+            raise MissingDependencyError(
+                f"Spark's Python workers cannot run {context.pythonExec}: point PYSPARK_PYTHON to a Python "
+                f"{sys.version_info.major}.{sys.version_info.minor} that has featstore and pyarrow"
+            ) from error
+        raise
+
+
+def _import_probe() -> Callable[[object], dict[str, str]]:
+    """A function that tells, on a worker, which modules cannot be imported. Nested, so that it is sent by value."""
+    modules = tuple(_WORKER_MODULES)
+
+    def probe(_: object) -> dict[str, str]:
+        failed = {}
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                failed[module] = str(error)
+        return failed
+
+    return probe
+
+
+def _run_units(
+    task: UnitTask, num_files: "Accumulator[int]", num_rows: "Accumulator[int]", units: Iterator[Unit]
+) -> Iterator[UnitReport]:
+    """Runs on a worker: the units of one Spark task, written under the name of this attempt."""
+    from pyspark import TaskContext
+
+    attempt = TaskContext.get().taskAttemptId()
+    for unit in units:
+        report = run_unit(task, unit, attempt)
+        num_files.add(1)
+        num_rows.add(report.num_rows)
+        yield report
+
+
+def _project(extractor: Extractor, dataframe: "DataFrame", job: ExtractJob) -> "DataFrame":
+    """Only the columns that the run reads, checked against the spec before any row is."""
+    extractor.bind(dataframe.limit(0).toArrow().schema)
+    columns = raw_columns(extractor, dataframe.columns, job.partition)
+    return dataframe.select(*(f"`{name}`" for name in columns))
+
+
+def _write_partition(
+    task: UnitTask,
+    partition: dict[str, str],
+    num_files: "Accumulator[int]",
+    num_rows: "Accumulator[int]",
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Runs on a worker: one partition of the DataFrame into data files of about `rows_per_file` rows."""
+    from pyspark import TaskContext
+
+    unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
+    filled = (batch for batch in batches if batch.num_rows)
+    for part, first in enumerate(filled):
+        extractor = Extractor(task.spec)
+        extracted = (
+            run_batch(extractor, batch, partition, f"DataFrame, partition {unit}") for batch in itertools.chain([first], filled)
+        )
+        path = task.path(partition, unit, attempt, part)
+        written = _write_file(task, path, extractor.schema, extracted)
+        num_files.add(1)
+        num_rows.add(written.num_rows)
+        yield _report_row(path, written, extractor)
+
+
+def _write_file(task: UnitTask, path: str, schema: SlotSchema, batches: Iterator[pa.RecordBatch]) -> DataFileReport:
+    """One data file from as many of the batches as it takes; the others are left for the next."""
+    url, output = join(task.table_url, path), task.spec.output
+    with open_data_file(url, schema, task.file_metadata(), output.rows_per_row_group) as writer:
+        for batch in batches:
+            writer.write(batch)
+            if writer.num_rows >= output.rows_per_file:
+                break
+        return writer.close()
+
+
+def _report_row(path: str, written: DataFileReport, extractor: Extractor) -> pa.RecordBatch:
+    columns: dict[str, list[Any]] = {
+        "path": [path],
+        "num_rows": [written.num_rows],
+        "size_bytes": [written.size_bytes],
+        "digest": [written.digest],
+        "counts": [json.dumps(dict(extractor.counts))],
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _unit_report(row: "Row", partition: Mapping[str, str]) -> UnitReport:
+    return UnitReport(
+        path=row["path"],
+        partition=partition,
+        num_rows=row["num_rows"],
+        size_bytes=row["size_bytes"],
+        digest=row["digest"],
+        counts=json.loads(row["counts"]),
+    )

@@ -1,0 +1,118 @@
+"""One unit of an extraction: raw rows in, one data file out. What runs units, and where, is a runner's business."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from featstore.errors import InputError, OperatorError
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.raw import RawRange, Unit, check_constant, open_raw, read_batches
+from featstore.files import join, redact
+from featstore.spec.model import Spec
+from featstore.table.layout import data_file_name, partition_path
+from featstore.table.metadata import FileMetadata
+from featstore.table.writer import open_data_file
+
+Progress = Callable[[int, int, int], None]
+"""Called with (files done, files in total, rows done), one call at a time, from any thread."""
+
+
+def ignore_progress(num_files: int, num_files_total: int, num_rows: int) -> None:
+    """Tells nobody."""
+
+
+OnRows = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitReport:
+    """One data file that a unit wrote: its path in the table, and the sha256 of its bytes."""
+
+    path: str
+    partition: Mapping[str, str]
+    num_rows: int
+    size_bytes: int
+    digest: str
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitTask:
+    """What every unit of a run has in common. Picklable, so that it travels to other processes."""
+
+    spec: Spec
+    table_url: str
+    run_id: str
+
+    def file_metadata(self) -> FileMetadata:
+        return FileMetadata(spec_hash=self.spec.hash, spec_version=self.spec.version)
+
+    def path(self, partition: Mapping[str, str], unit: int, attempt: int, part: int = 0) -> str:
+        """The path, relative to the table, of the file that an attempt writes."""
+        name = data_file_name(self.run_id, unit, attempt, part)
+        return f"{partition_path(partition)}/{name}" if partition else name
+
+
+class Runner(Protocol):
+    """Runs a task over units and returns one report per unit, in any order; raises what a unit raises.
+
+    When it returns or raises, no unit is at work any more, as far as it can tell.
+    """
+
+    def __call__(self, task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]: ...
+
+
+def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lambda num_rows: None) -> UnitReport:
+    """Writes the unit's one data file. Errors name the raw file and the rows; then no file appears."""
+    extractor = Extractor(task.spec)
+    path = task.path(unit.partition, unit.index, attempt)
+    rows_per_row_group = task.spec.output.rows_per_row_group
+    with open_data_file(join(task.table_url, path), extractor.schema, task.file_metadata(), rows_per_row_group) as writer:
+        for raw in unit.ranges:
+            for batch in _extract_range(raw, extractor, unit.partition):
+                writer.write(batch)
+                on_rows(batch.num_rows)
+        written = writer.close()
+    return UnitReport(
+        path=path,
+        partition=unit.partition,
+        num_rows=written.num_rows,
+        size_bytes=written.size_bytes,
+        digest=written.digest,
+        counts=dict(extractor.counts),
+    )
+
+
+def run_batch(extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> pa.RecordBatch:
+    """One raw batch, checked against the partition and extracted; `where` says in errors what the rows are."""
+    check_constant(batch, partition, where)
+    try:
+        return extractor(batch)
+    except OperatorError as error:
+        raise OperatorError(f"{where}: {error}") from error
+
+
+def raw_columns(extractor: Extractor, names: Sequence[str], partition: Mapping[str, str]) -> list[str]:
+    """The raw columns that a run reads: the extractor's, and those that must agree with the partition."""
+    also = [key for key in partition if key in names and key not in extractor.input_columns]
+    return [*extractor.input_columns, *also]
+
+
+def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
+    """Binds the extractor to raw columns; InputError names the file whose columns do not fit."""
+    try:
+        extractor.bind(schema)
+    except InputError as error:
+        raise InputError(f"{redact(url)}: {error}") from None
+
+
+def _extract_range(raw: RawRange, extractor: Extractor, partition: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    row = raw.first_row
+    with open_raw(raw.url) as file:
+        bind(raw.url, extractor, file.schema_arrow)
+        for batch in read_batches(file, raw, raw_columns(extractor, file.schema_arrow.names, partition)):
+            where = f"{redact(raw.url)}, rows {row} to {row + batch.num_rows - 1}"
+            yield run_batch(extractor, batch, partition, where)
+            row += batch.num_rows

@@ -1,0 +1,288 @@
+"""Delta tables through delta-rs: open a snapshot, read the history, commit data files that are already written."""
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from featstore.errors import CommitConflictError, DataFileError, InputError, TableNotFoundError
+from featstore.files import join, local_path, redact, scheme
+from featstore.schema import SlotSchema
+from featstore.table.evolution import merge_schemas
+from featstore.table.layout import LOG_DIR, decode_path, partition_path
+from featstore.table.metadata import KEY, CommitMetadata
+from featstore.table.parquet_dir import read_footers
+from featstore.table.snapshot import DataFile, Snapshot, files_digest
+
+_DELTA_SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "hdfs"})
+_UNREADABLE = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
+_MAX_COMMIT_ATTEMPTS = 20
+_NUM_RECENT_COMMITS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """One version of a table. `metadata` is None for a commit that featstore did not make."""
+
+    version: int
+    timestamp_ms: int
+    operation: str
+    metadata: CommitMetadata | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a run wants to publish: `files`, which replace all files of `partitions`.
+
+    `base` is the table as the run found it, None where there was none; `schema` is that of the new files with the
+    partition keys. A table without partition keys has the one partition `{}`.
+    """
+
+    base: Snapshot | None
+    schema: SlotSchema
+    partitions: tuple[Mapping[str, str], ...]
+    files: tuple[DataFile, ...]
+    metadata: CommitMetadata
+
+
+Publish = Callable[[str, DeltaTable | None, Change], None]
+
+
+def is_delta(url: str) -> bool:
+    """Whether a Delta log lies under the URL."""
+    path = local_path(url)
+    if path is not None:
+        return (path / LOG_DIR).is_dir()
+    return scheme(url) in _DELTA_SCHEMES and bool(DeltaTable.is_deltatable(url))
+
+
+def open_delta(url: str, version: int | None = None) -> Snapshot:
+    """The table's snapshot, at `version` or the newest. TableNotFoundError where there is no table or no such version."""
+    table = _load_existing(url)
+    if version is not None and version != table.version():
+        table = _at_version(url, version, table)
+    return _snapshot(url, table)
+
+
+def open_delta_or_none(url: str) -> Snapshot | None:
+    """The newest snapshot, or None where there is no table yet."""
+    table = _load(url)
+    return None if table is None else _snapshot(url, table)
+
+
+def history(url: str) -> list[Commit]:
+    """The commits that the table's log still holds, newest first. TableNotFoundError where there is no table."""
+    return list(_commits(_load_existing(url)))
+
+
+def commit_of_run(url: str, run_id: str) -> Commit | None:
+    """The commit that a run made, or None."""
+    table = _load(url)
+    known = () if table is None else _commits(table)
+    return next((c for c in known if c.metadata is not None and c.metadata.run_id == run_id), None)
+
+
+def commit_of_input(
+    snapshot: Snapshot, partitions: Iterable[Mapping[str, str]], *, spec_hash: str, input_digest: str
+) -> Commit | None:
+    """The commit that made these partitions what they are in `snapshot`, if it had this spec and input; else None.
+
+    A later replacement of the partitions, by anyone, is noticed: their files are then others than those of the commit.
+    """
+    wanted = (spec_hash, input_digest, files_digest(snapshot.in_partitions(partitions)))
+    found = ((c, c.metadata) for c in history(snapshot.url) if c.metadata is not None)
+    return next((c for c, m in found if (m.spec_hash, m.input_digest, m.data_digest) == wanted), None)
+
+
+def commit(url: str, change: Change, publish: Publish | None = None) -> int:
+    """Publishes the change as one new version, and returns that version.
+
+    CommitConflictError if the partitions are no longer as the run found them. Other writers' commits to other partitions
+    are no conflict: the change is applied to the newest version. If publishing fails but the run's commit is found in the
+    table, the reply was lost, not the commit.
+    """
+    publish = publish or publish_once
+    for attempt in itertools.count(1):
+        table = _load(url)
+        _check_base(url, table, change)
+        try:
+            publish(url, table, change)
+        except (DeltaError, OSError):
+            landed = commit_of_run(url, change.metadata.run_id)
+            if landed is not None:
+                return landed.version
+            if attempt == _MAX_COMMIT_ATTEMPTS or _version(_load(url)) == _version(table):
+                raise
+        else:
+            break
+    landed = commit_of_run(url, change.metadata.run_id)
+    if landed is None:
+        raise CommitConflictError(f"{redact(url)}: the commit of run {change.metadata.run_id} is not in the table's log")
+    return landed.version
+
+
+def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
+    """One attempt to commit the change on top of `table` (None: as a new table). Raises what delta-rs raises.
+
+    Each partition is a transaction id, so that of two concurrent writers of one partition, also of an empty one, the
+    second fails.
+    """
+    version = _version(table) + 1
+    properties = CommitProperties(
+        custom_metadata={KEY: change.metadata.to_mapping()},
+        app_transactions=[Transaction(f"{KEY}/{partition_path(p)}", version) for p in change.partitions],
+    )
+    keys = [key.name for key in change.schema.partition_keys]
+    actions = [_add_action(file) for file in change.files]
+    if table is None:
+        schema = _delta_schema(change.schema)
+        create_table_with_add_actions(_delta_url(url), schema, actions, partition_by=keys, commit_properties=properties)
+        return
+    found = _slot_schema(table)
+    merged = merge_schemas(found, as_stored(change.schema), redact(url))
+    schema = table.schema() if merged == found else _delta_schema(merged)
+    filters = replaced(change.partitions, _partitions(url, table))
+    table.create_write_transaction(actions, "overwrite", schema, keys, filters, commit_properties=properties)
+
+
+def as_stored(schema: SlotSchema) -> SlotSchema:
+    """The schema as a Delta table gives it back: types that Delta does not have become their nearest."""
+    stored = pa.schema(_delta_schema(schema).to_arrow())
+    return SlotSchema.from_arrow(stored, [key.name for key in schema.partition_keys])
+
+
+def replaced(
+    partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str]]
+) -> list[tuple[str, str, Any]] | None:
+    """The conjunction of `key in values` that selects `partitions` and no other of the `existing` ones.
+
+    None selects all: a table without partition keys. InputError where no such conjunction exists.
+    """
+    wanted = [dict(partition) for partition in partitions]
+    values = {key: sorted({partition[key] for partition in wanted}) for key in wanted[0]}
+    also = [p for p in existing if all(p[key] in found for key, found in values.items()) and dict(p) not in wanted]
+    if also:
+        raise InputError(
+            f"one run cannot replace {', '.join(map(partition_path, wanted))} without {partition_path(also[0])}; "
+            f"run each value of {next(iter(values))} alone"
+        )
+    return [(key, "in", found) for key, found in values.items()] or None
+
+
+def _load(url: str) -> DeltaTable | None:
+    try:
+        return DeltaTable(_delta_url(url)) if is_delta(url) else None
+    except NoDeltaTableError:
+        return None
+
+
+def _load_existing(url: str) -> DeltaTable:
+    table = _load(url)
+    if table is None:
+        raise TableNotFoundError(f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)")
+    return table
+
+
+def _at_version(url: str, version: int, newest: DeltaTable) -> DeltaTable:
+    known = sorted(c.version for c in _commits(newest))
+    if version not in known:
+        raise TableNotFoundError(f"no version {version} of {redact(url)}; it has versions {known[0]} to {known[-1]}")
+    return DeltaTable(_delta_url(url), version=version)
+
+
+def _delta_url(url: str) -> str:
+    path = local_path(url)
+    return url if path is None else str(path.absolute())
+
+
+def _version(table: DeltaTable | None) -> int:
+    return -1 if table is None else int(table.version())
+
+
+def _snapshot(url: str, table: DeltaTable) -> Snapshot:
+    _check_readable(url, table)
+    recent = (c.metadata.spec_hash for c in _commits(table, _NUM_RECENT_COMMITS) if c.metadata is not None)
+    return Snapshot(
+        url=url,
+        version=int(table.version()),
+        schema=_slot_schema(table),
+        data_files=tuple(sorted(_data_files(url, table), key=lambda file: file.path)),
+        spec_hash=next(recent, None),
+    )
+
+
+def _check_readable(url: str, table: DeltaTable) -> None:
+    features = set(table.protocol().reader_features or ())
+    for feature in sorted(features & _UNREADABLE.keys()):
+        raise DataFileError(f"{redact(url)} is a Delta table with {_UNREADABLE[feature]}, which featstore does not read")
+
+
+def _slot_schema(table: DeltaTable) -> SlotSchema:
+    return SlotSchema.from_arrow(pa.schema(table.schema().to_arrow()), table.metadata().partition_columns)
+
+
+def _data_files(url: str, table: DeltaTable) -> list[DataFile]:
+    keys = table.metadata().partition_columns
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    paths = [decode_path(action["path"]) for action in actions]
+    urls = [path if "://" in path else join(url, path) for path in paths]
+    unknown = [file for file, action in zip(urls, actions, strict=True) if action.get("num_records") is None]
+    rows = {file: footer.num_rows for file, footer in zip(unknown, read_footers(unknown), strict=True)}
+    return [
+        DataFile(
+            path=path,
+            url=file,
+            size_bytes=action["size_bytes"],
+            num_rows=rows[file] if file in rows else action["num_records"],
+            partition={key: _text(action[f"partition.{key}"]) for key in keys},
+        )
+        for path, file, action in zip(paths, urls, actions, strict=True)
+    ]
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str]]:
+    return [file.partition for file in _data_files(url, table)]
+
+
+def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
+    for entry in table.history(limit):
+        found = entry.get(KEY)
+        where = f"version {entry['version']}"
+        yield Commit(
+            version=entry["version"],
+            timestamp_ms=entry["timestamp"],
+            operation=entry["operation"],
+            metadata=None if found is None else CommitMetadata.from_mapping(found, where),
+        )
+
+
+def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
+    now = () if table is None else _snapshot(url, table).in_partitions(change.partitions)
+    base = () if change.base is None else change.base.in_partitions(change.partitions)
+    if {file.path for file in now} != {file.path for file in base}:
+        names = ", ".join(partition_path(partition) or "the table" for partition in change.partitions)
+        raise CommitConflictError(
+            f"{redact(url)}: another writer committed {names} while this run was at work (now version {_version(table)}); "
+            f"nothing of this run is visible: run it again"
+        )
+
+
+def _add_action(file: DataFile) -> AddAction:
+    stats = json.dumps({"numRecords": file.num_rows})
+    return AddAction(file.path, file.size_bytes, dict(file.partition), int(time.time() * 1000), True, stats)
+
+
+def _delta_schema(schema: SlotSchema) -> Schema:
+    return Schema.from_arrow(schema.to_arrow(nullable=True, partition_keys=True))

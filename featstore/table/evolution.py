@@ -1,0 +1,77 @@
+"""How a table's schema grows when a run with another spec joins it."""
+
+import pyarrow as pa
+
+from featstore.errors import InputError
+from featstore.schema import Slot, SlotSchema
+
+
+def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
+    """The schema of table `where` once files of `new` join it: what it had in its order, then what is new.
+
+    A slot is known by its number: a renamed slot takes its new name in its old place. InputError for a slot number used
+    again under another kind or shape, a name that now means something else, or other partition keys.
+    """
+    slots = _merge_slots(old.slots, new.slots, where)
+    merged = SlotSchema(
+        slots=slots,
+        labels=_merge_fields(old.labels, new.labels),
+        weight=new.weight or old.weight,
+        kept=_merge_fields(old.kept, new.kept),
+        partition_keys=old.partition_keys,
+    )
+    if [key.name for key in old.partition_keys] != [key.name for key in new.partition_keys]:
+        raise InputError(f"{where} is partitioned by {_names(old)}, this run writes partitions by {_names(new)}")
+    _check_names(old, new, where)
+    return merged
+
+
+def _merge_slots(old: tuple[Slot, ...], new: tuple[Slot, ...], where: str) -> tuple[Slot, ...]:
+    by_number = {slot.number: slot for slot in new}
+    names = {slot.name: slot for slot in old}
+    for slot in new:
+        known = names.get(slot.name)
+        if known is not None and known.number != slot.number and known.number not in by_number:
+            raise InputError(
+                f"slot {slot.name!r} has number {slot.number}, in {where} that name belongs to number {known.number}; "
+                f"numbers are permanent: keep {known.number}, or take another name"
+            )
+    kept = [_continued(slot, by_number.get(slot.number), where) for slot in old]
+    numbers = {slot.number for slot in old}
+    return (*kept, *(slot for slot in new if slot.number not in numbers))
+
+
+def _continued(old: Slot, new: Slot | None, where: str) -> Slot:
+    if new is None or old.number is None:
+        return old
+    if (old.kind, old.shape) != (new.kind, new.shape):
+        raise InputError(
+            f"slot number {old.number} ({new.name!r}: {new.kind}, {new.shape_text}) is already used in {where} "
+            f"by {old.name!r} ({old.kind}, {old.shape_text}); numbers are never reused: take a new one"
+        )
+    return new
+
+
+def _merge_fields(old: tuple[pa.Field, ...], new: tuple[pa.Field, ...]) -> tuple[pa.Field, ...]:
+    names = {column.name for column in old}
+    return (*old, *(column for column in new if column.name not in names))
+
+
+def _check_names(old: SlotSchema, new: SlotSchema, where: str) -> None:
+    before, after = _meanings(old), _meanings(new)
+    for name in before.keys() & after.keys():
+        if before[name] != after[name]:
+            raise InputError(
+                f"column {name!r} is a {before[name]} in {where}, and would become a {after[name]}; take another name"
+            )
+
+
+def _meanings(schema: SlotSchema) -> dict[str, str]:
+    roles = {"label": schema.labels, "kept column": schema.kept, "partition key": schema.partition_keys}
+    roles["weight"] = () if schema.weight is None else (schema.weight,)
+    found = {column.name: f"{role} ({column.type})" for role, columns in roles.items() for column in columns}
+    return found | {slot.name: "slot" for slot in schema.slots}
+
+
+def _names(schema: SlotSchema) -> str:
+    return ", ".join(key.name for key in schema.partition_keys) or "nothing"

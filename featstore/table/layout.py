@@ -1,0 +1,65 @@
+"""Where a table's files lie: Hive partition directories and attempt-named data files. Paths are composed only here."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+LOG_DIR = "_delta_log"
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_RUN_TAG_CHARS = 8
+_DATA_FILE = re.compile(r"part-\d{5,}-(?P<run>[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
+_UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
+
+
+def partition_path(partition: Mapping[str, str]) -> str:
+    """`{"month": "2013-01"}` as `month=2013-01`: one directory per key in the given order, escaped as Hive does.
+
+    A table without partition keys has the empty path.
+    """
+    return "/".join(f"{_escape(key)}={_escape(value) if value else NULL_PARTITION}" for key, value in partition.items())
+
+
+def parse_partition(path: str) -> dict[str, str]:
+    """The keys and values of the `key=value` directories of a file's path; the file name is not looked at."""
+    directories = [part.partition("=") for part in path.split("/")[:-1]]
+    return {unquote(key): _unescape(value) for key, equals, value in directories if key and equals}
+
+
+def data_file_name(run_id: str, unit: int, attempt: int, part: int = 0) -> str:
+    """The name of the file that one attempt at one unit of one run writes.
+
+    No two attempts share a name, so a retried or speculative attempt never overwrites a file that a snapshot names.
+    `part` counts the files of an attempt that writes several.
+    """
+    suffix = f"-{part:05d}" if part else ""
+    return f"part-{unit:05d}-{_run_tag(run_id)}-{attempt}{suffix}.parquet"
+
+
+def is_of_run(name: str, run_id: str) -> bool:
+    """Whether a data file's name or path says that this run wrote it."""
+    found = _DATA_FILE.fullmatch(name.rpartition("/")[2])
+    return found is not None and found["run"] == _run_tag(run_id)
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a file's name or path is one that `data_file_name` makes."""
+    return _DATA_FILE.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def decode_path(logged: str) -> str:
+    """The path of a data file as a Delta log writes it (percent-encoded once), relative to the table."""
+    return unquote(logged)
+
+
+def _run_tag(run_id: str) -> str:
+    """Eight characters of the id's sha256: ids that people choose often begin alike."""
+    return hashlib.sha256(run_id.encode()).hexdigest()[:_RUN_TAG_CHARS]
+
+
+def _escape(text: str) -> str:
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def _unescape(text: str) -> str:
+    return "" if text == NULL_PARTITION else unquote(text)

@@ -1,0 +1,97 @@
+"""A directory, glob or file of Parquet, written by anyone, as a snapshot without a version."""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from featstore.errors import DataFileError, TableNotFoundError
+from featstore.files import FileEntry, list_files, local_path, open_read, redact
+from featstore.schema import Role, SlotSchema
+from featstore.table.layout import parse_partition
+from featstore.table.metadata import KEY, FileMetadata
+from featstore.table.snapshot import DataFile, Snapshot
+
+_NUM_FOOTER_THREADS = 16
+
+
+def open_parquet_dir(url: str) -> Snapshot:
+    """The files at `url` as a snapshot: rows and columns from the footers, partitions from `key=value` directories.
+
+    The schema is the union of the files' columns in path order. TableNotFoundError where no Parquet file is found,
+    DataFileError for a file that is no Parquet, or a column that two files hold with different types.
+    """
+    entries = list_files(url)
+    if not entries:
+        raise TableNotFoundError(
+            f"no table at {redact(url)}: expected a Delta table, or a directory or glob with .parquet files"
+        )
+    footers = read_footers([entry.url for entry in entries])
+    partitions = [parse_partition(entry.name) for entry in entries]
+    keys = tuple(dict.fromkeys(key for partition in partitions for key in partition))
+    return Snapshot(
+        url=url,
+        version=None,
+        schema=_union(entries, footers, keys),
+        data_files=tuple(map(_data_file, entries, footers, partitions)),
+        spec_hash=_common_spec_hash(entries, footers),
+    )
+
+
+def read_footers(urls: Sequence[str]) -> list[pq.FileMetaData]:
+    """The footers of many files, read in parallel, in the order given. DataFileError names a file that is no Parquet."""
+    if not urls:
+        return []
+    with ThreadPoolExecutor(min(_NUM_FOOTER_THREADS, len(urls))) as threads:
+        return list(threads.map(read_footer, urls))
+
+
+def read_footer(url: str) -> pq.FileMetaData:
+    """One file's footer. DataFileError if it is no Parquet."""
+    path = local_path(url)
+    try:
+        if path is not None:
+            return pq.read_metadata(path)
+        with open_read(url) as file:
+            return pq.read_metadata(file)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the file system; Arrow's own have no number
+            raise
+        raise DataFileError(f"{redact(url)} is no Parquet file ({str(error).splitlines()[0]})") from None
+
+
+def _data_file(entry: FileEntry, footer: pq.FileMetaData, partition: dict[str, str]) -> DataFile:
+    return DataFile(path=entry.name, url=entry.url, size_bytes=entry.size_bytes, num_rows=footer.num_rows, partition=partition)
+
+
+def _union(entries: Iterable[FileEntry], footers: Iterable[pq.FileMetaData], keys: tuple[str, ...]) -> SlotSchema:
+    columns: dict[str, tuple[pa.Field, str]] = {}
+    for entry, footer in zip(entries, footers, strict=True):
+        for column in footer.schema.to_arrow_schema():
+            if column.name in keys:
+                continue
+            known, first = columns.setdefault(column.name, (column, entry.name))
+            if not _same_meaning(known, column):
+                raise DataFileError(
+                    f"column {column.name!r} is {known.type} in {first}, and {column.type} in {entry.name}; "
+                    f"open the files of one kind with a glob"
+                )
+    partition_keys = [pa.field(key, pa.string(), metadata={b"featstore.role": Role.PARTITION.encode()}) for key in keys]
+    return SlotSchema.from_arrow(pa.schema([*(c for c, _ in columns.values()), *partition_keys]), keys)
+
+
+def _same_meaning(one: pa.Field, other: pa.Field) -> bool:
+    """Equal types, or types that are one kind and shape of slot: a file may hold int32 where another has int64."""
+    if one.type == other.type:
+        return True
+    slots = [SlotSchema.from_arrow(pa.schema([column])).slots for column in (one, other)]
+    return all(slots) and (slots[0][0].kind, slots[0][0].shape) == (slots[1][0].kind, slots[1][0].shape)
+
+
+def _common_spec_hash(entries: Iterable[FileEntry], footers: Iterable[pq.FileMetaData]) -> str | None:
+    texts = [(footer.metadata or {}).get(KEY.encode()) for footer in footers]
+    if not all(texts):
+        return None
+    hashes = {FileMetadata.from_json(t, e.url).spec_hash for t, e in zip(texts, entries, strict=True) if t is not None}
+    return hashes.pop() if len(hashes) == 1 else None

@@ -1,0 +1,96 @@
+"""Extracts features on Spark, as one commit to a table. For `spark-submit`, and for plain `python` where that is enough.
+
+    spark-submit spark_jobs/extract_features.py --spec flights.spec.yaml --input raw/month=2013-01 --table /data/flights \\
+        --partition month=2013-01
+
+Exit code 0: done, or nothing to do because an equal run did it before. 2: bad input, with one line that says what.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+
+from featstore import api
+from featstore.errors import FeatstoreError, InputError
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.job import ExtractReport
+from featstore.extraction.progress import ProgressBar
+from featstore.extraction.spark import spark_session
+from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one extraction and prints what it did; returns the exit code."""
+    options = parse_arguments(arguments)
+    try:
+        spec = load_spec(options.spec)
+        Extractor(spec)  # finds what is wrong with the spec before Spark takes its time to start
+        spark = spark_session("featstore extract", hive=options.hive_table is not None)
+        try:
+            report = extract(options, spec, spark)
+        finally:
+            spark.stop()
+    except (FeatstoreError, FileNotFoundError) as error:
+        print(f"extract_features: error: {error}", file=sys.stderr)
+        return 2
+    print(report)
+    return 0
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; ends the process with exit code 2 where they are wrong."""
+    parser = argparse.ArgumentParser(prog="extract_features", description=(__doc__ or "").partition("\n")[0])
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--input", metavar="URL", help="raw Parquet: a file, a directory or a glob")
+    source.add_argument("--sql", metavar="QUERY", help="a Spark SQL query instead of files")
+    source.add_argument("--hive-table", metavar="NAME", help="a table of the Hive metastore instead of files")
+    parser.add_argument("--spec", required=True, metavar="URL", help="the spec: what the features are")
+    parser.add_argument("--table", required=True, metavar="URL", help="the table to write; made where there is none")
+    parser.add_argument("--partition", action="append", default=[], type=key_value, metavar="KEY=VALUE",
+                        help="the partition that all of the input belongs to, which the run replaces; repeatable")  # fmt: skip
+    parser.add_argument("--partition-from-path", action="append", default=[], metavar="KEY",
+                        help="take this key from the input's KEY=VALUE directories instead; repeatable")  # fmt: skip
+    parser.add_argument("--run-id", metavar="ID", help="names the run: repeated with an equal id, it commits nothing")
+    return parser.parse_args(arguments)
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """`month=2013-01` as a pair."""
+    key, equals, value = text.partition("=")
+    if not (key and equals and value):
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, found {text!r}")
+    return key, value
+
+
+def extract(options: argparse.Namespace, spec: Spec, spark: SparkSession) -> ExtractReport:
+    """The run that the options describe, on this session."""
+    with ProgressBar() as progress:
+        return api.extract(
+            spec,
+            options.input,
+            options.table,
+            partition=dict(options.partition),
+            partition_from_path=options.partition_from_path,
+            spark=spark,
+            dataframe=dataframe(options, spark),
+            progress=progress,
+            run_id=options.run_id,
+        )
+
+
+def dataframe(options: argparse.Namespace, spark: SparkSession) -> DataFrame | None:
+    """The query's or the table's rows, None for files. InputError where Spark cannot make sense of it."""
+    try:
+        if options.sql is not None:
+            return spark.sql(options.sql)
+        return None if options.hive_table is None else spark.table(options.hive_table)
+    except (AnalysisException, ParseException) as error:
+        raise InputError(f"Spark cannot run the query: {str(error).strip().splitlines()[0]}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""What several parts' tests share: a real HTTP server on loopback that can be told to misbehave, and one Spark session."""
+
+import http.server
+import threading
+import xml.sax.saxutils
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+from hypothesis import settings
+
+from featstore.extraction.spark import spark_session
+
+settings.register_profile("featstore", deadline=None)
+settings.load_profile("featstore")
+
+
+@dataclass
+class Loopback:
+    """The server's files by path, and its log.
+
+    `cuts`: how many of the next bodies are cut in the middle, per path. `status`: the answer for a path instead of its
+    file. `gates`: a body is only sent to its end once the path's event is set. `log`: (method, path, Range header).
+    """
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    cuts: dict[str, int] = field(default_factory=dict)
+    status: dict[str, int] = field(default_factory=dict)
+    gates: dict[str, threading.Event] = field(default_factory=dict)
+    log: list[tuple[str, str, str | None]] = field(default_factory=list)
+    num_cuts: int = 0
+    half_sent: threading.Event = field(default_factory=threading.Event)
+
+    def num_gets(self, path: str) -> int:
+        return sum(method == "GET" and logged == path for method, logged, _ in self.log)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    site: Loopback
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        parts = urlsplit(self.path)
+        path = unquote(parts.path)
+        self.site.log.append((self.command, path, self.headers.get("Range")))
+        if "list-type" in parts.query and path not in self.site.status:
+            self._send(200, _s3_listing(self.site, path.strip("/"), parse_qs(parts.query)), body=body)
+        elif path in self.site.status or path not in self.site.files:
+            self._send(self.site.status.get(path, 404), b"", body=body)
+        else:
+            self._send_file(path, self.site.files[path], body=body)
+
+    def _send_file(self, path: str, data: bytes, *, body: bool) -> None:
+        wanted = self.headers.get("Range")
+        if wanted is None:
+            self._send(200, data, body=body, path=path)
+            return
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        start = int(first) if first else len(data) - int(last)
+        end = min(int(last) + 1, len(data)) if first and last else len(data)
+        self._send(206, data[start:end], body=body, path=path, content_range=f"bytes {start}-{end - 1}/{len(data)}")
+
+    def _send(self, status: int, data: bytes, *, body: bool, path: str = "", content_range: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        if content_range:
+            self.send_header("Content-Range", content_range)
+        self.end_headers()
+        if body:
+            self._send_body(path, data)
+
+    def _send_body(self, path: str, data: bytes) -> None:
+        half = len(data) // 2
+        self.wfile.write(data[:half])
+        self.wfile.flush()
+        if self.site.cuts.get(path, 0) > 0:
+            self.site.cuts[path] -= 1
+            self.site.num_cuts += 1
+            self.close_connection = True
+            return
+        if path in self.site.gates:
+            self.site.half_sent.set()
+            assert self.site.gates[path].wait(60)
+        self.wfile.write(data[half:])
+
+
+def _s3_listing(site: Loopback, bucket: str, query: dict[str, list[str]]) -> bytes:
+    prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
+    keys = [path.removeprefix(f"/{bucket}/") for path in sorted(site.files) if path.startswith(f"/{bucket}/{prefix}")]
+    below = {key: key[len(prefix) :] for key in keys}
+    folders = {prefix + rest.partition("/")[0] + "/" for rest in below.values() if delimiter and "/" in rest}
+    objects = "".join(
+        f"<Contents><Key>{xml.sax.saxutils.escape(key)}</Key><LastModified>2015-10-21T07:28:00.000Z</LastModified>"
+        f'<ETag>"1"</ETag><Size>{len(site.files[f"/{bucket}/{key}"])}</Size></Contents>'
+        for key, rest in below.items()
+        if not (delimiter and "/" in rest)
+    )
+    prefixes = "".join(f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>" for folder in sorted(folders))
+    head = f"<Name>{bucket}</Name><IsTruncated>false</IsTruncated>"
+    return f'<?xml version="1.0"?><ListBucketResult>{head}{objects}{prefixes}</ListBucketResult>'.encode()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is part of many tests."""
+
+
+@pytest.fixture
+def loopback() -> Iterator[Loopback]:
+    site = Loopback()
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site}))
+    site.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield site
+    for gate in site.gates.values():
+        gate.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+SPARK_OPTIONS = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The one Spark session of a test run: small, quick to start, and nothing of it left in the working directory."""
+    home = tmp_path_factory.mktemp("spark")
+    options = SPARK_OPTIONS | {
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        "spark.local.dir": str(home / "local"),
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={home}",
+    }
+    session = spark_session("featstore tests", options)
+    yield session
+    session.stop()

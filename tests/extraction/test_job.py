@@ -1,0 +1,217 @@
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.errors import InputError, OperatorError
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
+from featstore.extraction.local import LocalRunner
+from featstore.extraction.raw import Unit
+from featstore.extraction.unit import Progress, UnitReport, UnitTask
+from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec
+from featstore.table.delta import history, open_delta
+
+
+@pytest.fixture
+def job(spec: Spec, raw: Path, tmp_path: Path) -> ExtractJob:
+    return ExtractJob(spec=spec, input_url=str(raw), table_url=str(tmp_path / "table"), partition={"month": "1"}, run_id="r1")
+
+
+def table_rows(url: str) -> list[dict[str, Any]]:
+    files = open_delta(url).data_files
+    return [row for file in files for row in pq.read_table(file.url, partitioning=None).to_pylist()]
+
+
+def test_rows_arrive_in_order_and_are_those_of_the_extractor(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 333)
+    write_raw("b.parquet", 200, 333)
+    report = extract_files(job)
+    assert (report.version, report.committed, report.num_rows, report.num_files) == (0, True, 533, 3)
+    raw = pa.concat_tables([pq.read_table(f"{job.input_url}/{name}.parquet") for name in "ab"]).combine_chunks()
+    expected = Extractor(job.spec)(raw.to_batches()[0])
+    assert str(table_rows(job.table_url)) == str(expected.to_pylist())
+
+
+def test_the_commit_and_the_report_say_what_was_done(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 100)
+    report = extract_files(job)
+    snapshot = open_delta(job.table_url)
+    assert (snapshot.spec_hash, snapshot.partitions) == (job.spec.hash, ({"month": "1"},))
+    metadata = history(job.table_url)[0].metadata
+    assert metadata is not None
+    assert (metadata.run_id, metadata.num_rows, metadata.data_digest) == ("r1", 100, snapshot.digest)
+    assert metadata.counts == report.counts
+    assert str(report).startswith(f"committed version 0 of {job.table_url}: 100 rows in 1 files, {snapshot.size_bytes:,} bytes")
+
+
+def test_the_table_is_read_by_other_engines(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 300)
+    extract_files(job)
+    rows = polars.read_delta(job.table_url)
+    assert rows.columns == ["user_id", "tag_ids", "price_log", "click", "user", "month"]
+    assert rows["click"].sum() == 150
+    assert rows["month"].unique().to_list() == ["1"]
+
+
+def test_several_partitions_from_the_path_arrive_in_one_commit(job: ExtractJob, write_raw: Any) -> None:
+    for month in range(1, 4):
+        write_raw(f"month={month}/a.parquet", 100 * month, month=str(month))
+    job = replace(job, partition={}, partition_from_path=("month",))
+    report = extract_files(job)
+    assert (report.version, report.num_rows) == (0, 600)
+    found = [(file.partition["month"], file.num_rows) for file in open_delta(job.table_url).data_files]
+    assert found == [("1", 100), ("2", 200), ("3", 240), ("3", 60)]
+
+
+def test_an_equal_run_commits_nothing_and_says_so(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 100)
+    first = extract_files(job)
+    again = extract_files(replace(job, run_id="r2"))
+    assert (again.committed, again.version, again.run_id, again.num_rows) == (False, 0, "r1", 100)
+    assert replace(again, committed=True, seconds=0) == replace(first, seconds=0)
+    assert str(again).startswith("nothing to do: an equal run was committed before as version 0")
+    assert len(history(job.table_url)) == 1
+
+
+def test_an_equal_run_is_done_again_once_its_partition_was_replaced(job: ExtractJob, write_raw: Any) -> None:
+    path = write_raw("a.parquet", 100)
+    extract_files(job)
+    other = write_raw("../other/b.parquet", 50)
+    extract_files(replace(job, input_url=str(other.parent), run_id="r2"))
+    report = extract_files(replace(job, input_url=str(path.parent), run_id="r3"))
+    assert (report.committed, report.version) == (True, 2)
+    assert open_delta(job.table_url).num_rows == 100
+
+
+@pytest.mark.parametrize("change", ["input", "spec", "partition"])
+def test_a_run_that_differs_commits(job: ExtractJob, write_raw: Any, document: dict[str, Any], change: str) -> None:
+    write_raw("a.parquet", 100)
+    extract_files(job)
+    job = replace(job, run_id="r2")
+    if change == "input":
+        write_raw("a.parquet", 100)
+    if change == "spec":
+        document["slots"][2]["default"] = 1.0
+        job = replace(job, spec=load_spec(document))
+    if change == "partition":
+        job = replace(job, partition={"month": "2"})
+    report = extract_files(job)
+    assert (report.committed, report.version) == (True, 1)
+
+
+def test_a_repeated_run_id_is_the_same_run(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 100)
+    extract_files(job)
+    assert not extract_files(job).committed
+    write_raw("a.parquet", 90)
+    with pytest.raises(InputError, match=r"run id 'r1' is version 0 of .*table, of another spec or input; take a new id"):
+        extract_files(job)
+
+
+def test_a_new_slot_joins_the_table_and_old_files_lack_it(job: ExtractJob, write_raw: Any, document: dict[str, Any]) -> None:
+    write_raw("a.parquet", 100)
+    extract_files(job)
+    document["slots"] = [*document["slots"], {"slot": 104, "name": "user_x_tags", "op": "cross", "of": ["user", "tags"]}]
+    extract_files(replace(job, spec=load_spec(document), partition={"month": "2"}, run_id="r2"))
+    snapshot = open_delta(job.table_url)
+    assert snapshot.schema.names == ("user_id", "tag_ids", "price_log", "user_x_tags")
+    stored = [set(pq.read_schema(file.url).names) for file in snapshot.data_files]
+    assert ["user_x_tags" in names for names in stored] == [False, True]
+
+
+def test_a_slot_number_of_another_shape_is_refused_before_work(
+    job: ExtractJob, write_raw: Any, document: dict[str, Any]
+) -> None:
+    write_raw("a.parquet", 100)
+    extract_files(job)
+    document["slots"][0] = {"slot": 101, "name": "user_price", "op": "log1p", "of": "price"}
+    with pytest.raises(InputError, match=r"slot number 101 \('user_price': float, scalar\) is already used"):
+        extract_files(replace(job, spec=load_spec(document), run_id="r2"), runner=no_runner)
+
+
+def no_runner(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+    raise AssertionError("work has begun")
+
+
+def test_missing_columns_are_named_before_work(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 10)
+    path = write_raw("b.parquet", 10)
+    pq.write_table(pq.read_table(path).drop_columns(["price"]), path)
+    with pytest.raises(InputError, match=r"b\.parquet: missing input column: expected 'price'"):
+        extract_files(job, runner=no_runner)
+
+
+def test_an_empty_input_leaves_the_table_as_it_is(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 0)
+    with pytest.raises(InputError, match=r"raw holds no rows; the table is left as it is"):
+        extract_files(job, runner=no_runner)
+
+
+def test_the_table_may_not_lie_within_its_input(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 10)
+    for table_url in (job.input_url, f"{job.input_url}/features"):
+        with pytest.raises(InputError, match=r"lies within the input .*raw; keep them apart"):
+            extract_files(replace(job, table_url=table_url), runner=no_runner)
+
+
+def test_a_directory_of_foreign_parquet_does_not_become_a_table(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 10)
+    write_raw("../table/theirs.parquet", 10)
+    with pytest.raises(InputError, match=r"table is no table, but holds Parquet files \(theirs\.parquet, \.\.\.\)"):
+        extract_files(job, runner=no_runner)
+
+
+def test_a_partition_key_and_a_column_may_not_share_a_name(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 10)
+    with pytest.raises(InputError, match="partition key 'user' is also the name of a column"):
+        extract_files(replace(job, partition={"user": "1"}), runner=no_runner)
+
+
+def test_a_raw_column_that_contradicts_the_partition_stops_the_run(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 100, month="2")
+    with pytest.raises(InputError, match=r"a\.parquet, rows 0 to 99: the raw column 'month' holds '2', the partition says '1'"):
+        extract_files(job)
+
+
+def test_an_operator_that_fails_names_file_and_rows(job: ExtractJob, write_raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_raw("a.parquet", 100)
+
+    def fail(extractor: Extractor, batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise OperatorError("price_log (log1p): out of memory")
+
+    monkeypatch.setattr(Extractor, "__call__", fail)
+    with pytest.raises(OperatorError, match=r"a\.parquet, rows 0 to 99: price_log \(log1p\): out of memory"):
+        extract_files(job)
+
+
+def test_progress_counts_files_and_rows(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 533)
+    seen: list[tuple[int, int, int]] = []
+    extract_files(job, progress=lambda *counts: seen.append(counts))
+    assert seen[-1] == (3, 3, 533)
+    assert seen == sorted(seen, key=lambda counts: (counts[2], counts[0]))
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_the_number_of_threads_changes_no_byte(job: ExtractJob, write_raw: Any, num_threads: int) -> None:
+    write_raw("a.parquet", 533)
+    runner = LocalRunner(num_threads)
+    reports: list[UnitReport] = []
+
+    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        reports.extend(runner(task, units, progress))
+        return reports
+
+    extract_files(job, runner=run)
+    digests = [report.digest for report in sorted(reports, key=lambda report: report.path)]
+    again: ExtractReport = extract_files(replace(job, table_url=f"{job.table_url}2", run_id="r2"))
+    files = open_delta(again.table_url).data_files
+    assert digests == [hashlib.sha256(Path(file.url).read_bytes()).hexdigest() for file in files]

@@ -1,0 +1,124 @@
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import InputError
+from featstore.extraction.raw import RawFile, check_constant, find_raw_files, input_digest, open_raw, plan_units, read_batches
+
+
+def raw_file(name: str, row_groups: list[int], **partition: str) -> RawFile:
+    return RawFile(
+        url=f"/raw/{name}",
+        name=name,
+        size_bytes=1,
+        version="1",
+        partition=partition,
+        row_groups=tuple(row_groups),
+        schema=pa.schema([]),
+    )
+
+
+def test_small_files_are_joined_and_large_ones_cut_at_row_groups() -> None:
+    units = plan_units([raw_file("a", [10, 10]), raw_file("b", [10]), raw_file("c", [30, 30, 30])], 60)
+    assert [[(r.url, r.first_row_group, r.last_row_group, r.first_row, r.num_rows) for r in u.ranges] for u in units] == [
+        [("/raw/a", 0, 1, 0, 20), ("/raw/b", 0, 0, 0, 10), ("/raw/c", 0, 0, 0, 30)],
+        [("/raw/c", 1, 2, 30, 60)],
+    ]
+    assert [unit.index for unit in units] == [0, 1]
+
+
+def test_a_unit_never_spans_two_partitions() -> None:
+    units = plan_units([raw_file("a", [1], month="1"), raw_file("b", [1], month="1"), raw_file("c", [1], month="2")], 100)
+    assert [(unit.partition, unit.num_rows) for unit in units] == [({"month": "1"}, 2), ({"month": "2"}, 1)]
+
+
+@given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=6), st.integers(1, 80))
+def test_every_row_is_in_exactly_one_unit_in_order(files: list[list[int]], rows_per_file: int) -> None:
+    planned = [raw_file(f"f{i}", groups) for i, groups in enumerate(files)]
+    units = plan_units(planned, rows_per_file)
+    found = [(r.url, group) for unit in units for r in unit.ranges for group in range(r.first_row_group, r.last_row_group + 1)]
+    wanted = [(file.url, i) for file in planned for i, num_rows in enumerate(file.row_groups) if num_rows]
+    assert found == wanted
+    largest = max((n for file in files for n in file), default=0)
+    assert all(0 < unit.num_rows <= max(rows_per_file, largest) for unit in units)
+
+
+def test_files_are_found_with_their_partitions(raw: Path, write_raw: Any) -> None:
+    write_raw("month=2/b.parquet", 50)
+    write_raw("month=10/a.parquet", 90)
+    write_raw("month=2/_temporary/c.parquet", 1)
+    files = find_raw_files(str(raw), {"site": "nyc"}, ["month"])
+    assert [(file.name, file.row_groups, file.partition) for file in files] == [
+        ("month=10/a.parquet", (40, 40, 10), {"site": "nyc", "month": "10"}),
+        ("month=2/b.parquet", (40, 10), {"site": "nyc", "month": "2"}),
+    ]
+
+
+def test_a_partition_is_taken_from_the_directories_above_a_glob_too(raw: Path, write_raw: Any) -> None:
+    write_raw("month=2/b.parquet", 5)
+    assert find_raw_files(f"{raw}/month=2/*.parquet", {}, ["month"])[0].partition == {"month": "2"}
+
+
+def test_an_input_without_files_or_directories_is_refused(raw: Path, write_raw: Any) -> None:
+    with pytest.raises(InputError, match=r"no raw files at .*raw: expected a Parquet file"):
+        find_raw_files(str(raw), {}, [])
+    write_raw("a.parquet", 1)
+    with pytest.raises(InputError, match=r"a\.parquet: expected a directory month=\.\.\. in the path"):
+        find_raw_files(str(raw), {}, ["month"])
+
+
+def test_a_raw_file_that_is_no_parquet_is_named(raw: Path, write_raw: Any) -> None:
+    write_raw("a.parquet", 1)
+    (raw / "b.parquet").write_text("flight,carrier\n")
+    with pytest.raises(InputError, match=r"raw input: .*b\.parquet is no Parquet file"):
+        find_raw_files(str(raw), {}, [])
+
+
+def test_the_input_digest_changes_when_a_file_is_replaced(raw: Path, write_raw: Any) -> None:
+    def digest() -> str:
+        return input_digest(find_raw_files(str(raw), {}, []))
+
+    write_raw("a.parquet", 10)
+    before = digest()
+    assert digest() == before
+    write_raw("a.parquet", 10)
+    replaced = digest()
+    assert replaced != before
+    write_raw("b.parquet", 10)
+    assert digest() not in (before, replaced)
+
+
+def test_only_the_named_columns_of_a_range_are_read(raw: Path, write_raw: Any) -> None:
+    write_raw("a.parquet", 100)
+    unit = plan_units(find_raw_files(str(raw), {}, []), 40)[1]
+    with open_raw(unit.ranges[0].url) as file:
+        rows = pa.Table.from_batches(read_batches(file, unit.ranges[0], ["price"]))
+    assert rows.column_names == ["price"]
+    assert rows["price"].to_pylist() == [row / 3 for row in range(40, 80)]
+
+
+def test_rows_that_cannot_be_decoded_are_named(raw: Path, write_raw: Any) -> None:
+    path = write_raw("a.parquet", 100)
+    units = plan_units(find_raw_files(str(raw), {}, []), 40)
+    data = bytearray(path.read_bytes())
+    end_of_pages = len(data) - 8 - pq.read_metadata(path).serialized_size
+    data[4:end_of_pages] = b"\xff" * (end_of_pages - 4)
+    path.write_bytes(bytes(data))
+    with open_raw(str(path)) as file, pytest.raises(InputError, match=r"a\.parquet, rows 0 to 39: cannot be read"):
+        list(read_batches(file, units[0].ranges[0], ["user", "price"]))
+
+
+@pytest.mark.parametrize("values", [["1", "1"], [1, 1]])
+def test_a_raw_column_that_agrees_with_the_partition_is_fine(values: list[object]) -> None:
+    check_constant(pa.record_batch({"month": values}), {"month": "1", "site": "x"}, "here")
+
+
+@pytest.mark.parametrize("values", [["1", "2"], [1, 2], ["1", None]])
+def test_a_raw_column_that_disagrees_with_the_partition_is_refused(values: list[object]) -> None:
+    with pytest.raises(InputError, match=r"here: the raw column 'month' holds ('2'|None), the partition says '1'"):
+        check_constant(pa.record_batch({"month": values}), {"month": "1"}, "here")

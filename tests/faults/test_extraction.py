@@ -1,0 +1,242 @@
+"""Whatever goes wrong during an extraction, the table is at its previous version or at the next one, whole."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.errors import CommitConflictError, InputError
+from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.local import LocalRunner
+from featstore.extraction.raw import Unit
+from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
+from featstore.spec.parse import load_spec
+from featstore.table import delta
+from featstore.table.delta import history, open_delta, open_delta_or_none
+
+DOCUMENT = {
+    "spec": 1,
+    "inputs": {"user": "string", "clicked": "long"},
+    "labels": {"click": "clicked"},
+    "slots": [{"slot": 1, "name": "user", "op": "hash", "of": "user"}],
+    "output": {"rows_per_row_group": 100, "rows_per_file": 100},
+}
+
+
+def write_raw(path: Path, num_rows: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = {"user": [f"u{row}" for row in range(num_rows)], "clicked": [row % 2 for row in range(num_rows)]}
+    pq.write_table(pa.table(rows), path, row_group_size=100)
+
+
+@pytest.fixture(params=["no table", "a table"])
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> ExtractJob:
+    """A run over five units: into a new table, and into one whose partition it replaces."""
+    write_raw(tmp_path / "raw" / "a.parquet", 500)
+    raw, table = str(tmp_path / "raw"), str(tmp_path / "table")
+    job = ExtractJob(spec=load_spec(DOCUMENT), input_url=raw, table_url=table, partition={"day": "1"}, run_id="new")
+    if request.param == "a table":
+        write_raw(tmp_path / "old" / "a.parquet", 50)
+        extract_files(replace(job, input_url=str(tmp_path / "old"), run_id="old"))
+    return job
+
+
+@pytest.fixture
+def before(job: ExtractJob) -> set[str]:
+    return data_files(job)
+
+
+def data_files(job: ExtractJob) -> set[str]:
+    return {str(path) for path in Path(job.table_url).rglob("*") if path.is_file() and "_delta_log" not in path.parts}
+
+
+def assert_as_before(job: ExtractJob, before: set[str]) -> None:
+    snapshot = open_delta_or_none(job.table_url)
+    assert (snapshot.num_rows if snapshot else 0) == (50 if before else 0)
+    assert data_files(job) == before
+
+
+def assert_new(job: ExtractJob) -> None:
+    snapshot = open_delta(job.table_url)
+    assert (snapshot.num_rows, len(snapshot.data_files)) == (500, 5)
+    assert all(Path(file.url).stat().st_size == file.size_bytes for file in snapshot.data_files)
+
+
+def test_a_unit_that_fails_leaves_the_table_and_no_file(job: ExtractJob, before: set[str]) -> None:
+    written: list[str] = []
+
+    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        written.extend(run_unit(task, unit).path for unit in units[:3])
+        raise InputError("unit 3 cannot be read")
+
+    with pytest.raises(InputError, match="unit 3 cannot be read"):
+        extract_files(job, runner=run)
+    assert len(written) == 3
+    assert_as_before(job, before)
+    extract_files(job)
+    assert_new(job)
+
+
+def test_a_repeated_attempt_leaves_at_most_a_file_that_nobody_names(job: ExtractJob, before: set[str]) -> None:
+    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        for unit in units:
+            run_unit(task, unit, attempt=0)
+        return [run_unit(task, unit, attempt=1) for unit in units]
+
+    extract_files(job, runner=run)
+    assert_new(job)
+    assert len(data_files(job) - before) == 10
+
+
+def test_a_failing_thread_stops_the_others(job: ExtractJob, before: set[str], tmp_path: Path) -> None:
+    raw = tmp_path / "raw" / "a.parquet"
+    data = bytearray(raw.read_bytes())
+    first_page = pq.read_metadata(raw).row_group(0).column(0).data_page_offset
+    data[first_page : first_page + 40] = b"\xff" * 40
+    raw.write_bytes(bytes(data))
+    with pytest.raises(InputError, match=r"a\.parquet, rows 0 to 99: cannot be read"):
+        extract_files(job, runner=LocalRunner(1))
+    assert_as_before(job, before)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("featstore")]
+
+
+def test_an_interrupt_while_units_run_leaves_the_table_and_no_file(job: ExtractJob, before: set[str]) -> None:
+    seen: list[int] = []
+
+    def interrupt(num_files: int, num_files_total: int, num_rows: int) -> None:
+        seen.append(num_files)
+        if num_files == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract_files(job, runner=LocalRunner(2), progress=interrupt)
+    assert 2 in seen
+    assert_as_before(job, before)
+
+
+def test_an_interrupt_between_writing_and_commit_leaves_the_table_and_no_file(job: ExtractJob, before: set[str]) -> None:
+    interrupted: list[int] = []
+
+    def commit(url: str, change: delta.Change) -> int:
+        interrupted.append(len(change.files))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract_files(job, commit=commit)
+    assert interrupted == [5]
+    assert_as_before(job, before)
+
+
+def test_an_interrupt_right_after_the_commit_keeps_the_new_version_whole(job: ExtractJob) -> None:
+    def commit(url: str, change: delta.Change) -> int:
+        delta.commit(url, change)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract_files(job, commit=commit)
+    assert_new(job)
+
+
+def test_a_reply_lost_after_the_commit_landed_is_recognised_by_the_run_id(job: ExtractJob, before: set[str]) -> None:
+    lost: list[bool] = []
+
+    def publish(url: str, table: Any, change: delta.Change) -> None:
+        delta.publish_once(url, table, change)
+        lost.append(True)
+        raise OSError("connection reset by peer")
+
+    report = extract_files(job, commit=partial(delta.commit, publish=publish))
+    assert lost == [True]
+    assert (report.committed, report.version) == (True, 1 if before else 0)
+    assert len(history(job.table_url)) == report.version + 1
+    assert_new(job)
+
+
+def test_a_commit_that_fails_leaves_the_table_and_no_file(job: ExtractJob, before: set[str]) -> None:
+    attempts: list[bool] = []
+
+    def publish(url: str, table: Any, change: delta.Change) -> None:
+        attempts.append(True)
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device"):
+        extract_files(job, commit=partial(delta.commit, publish=publish))
+    assert attempts == [True]
+    assert_as_before(job, before)
+
+
+def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(job: ExtractJob, tmp_path: Path) -> None:
+    write_raw(tmp_path / "mine" / "a.parquet", 300)
+    mine = replace(job, input_url=str(tmp_path / "mine"), run_id="mine")
+
+    def overtaken(url: str, change: delta.Change) -> int:
+        extract_files(job)
+        return delta.commit(url, change)
+
+    with pytest.raises(CommitConflictError, match="another writer committed day=1 while this run was at work"):
+        extract_files(mine, commit=overtaken)
+    assert_new(job)
+    assert len(data_files(job)) == 5 + (open_delta(job.table_url).version == 1)
+
+
+def test_writers_of_two_partitions_both_commit(job: ExtractJob) -> None:
+    other = replace(job, partition={"day": "2"}, run_id="other")
+
+    def overtaken(url: str, change: delta.Change) -> int:
+        extract_files(other)
+        return delta.commit(url, change)
+
+    extract_files(job, commit=overtaken)
+    assert {file.partition["day"] for file in open_delta(job.table_url).data_files} == {"1", "2"}
+    assert open_delta(job.table_url).num_rows == 1000
+
+
+def test_readers_of_the_old_version_go_on_while_it_is_replaced(job: ExtractJob, before: set[str]) -> None:
+    old = open_delta_or_none(job.table_url)
+    extract_files(job)
+    for file in old.data_files if old else ():
+        assert pq.read_table(file.url, partitioning=None).num_rows == file.num_rows
+    assert before <= data_files(job)
+
+
+WRITER = """
+import sys
+from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.local import LocalRunner
+from featstore.spec.parse import load_spec
+raw, table = sys.argv[1:]
+
+def told(num_files, num_files_total, num_rows):
+    print(num_files, flush=True)
+
+spec = load_spec({document})
+extract_files(ExtractJob(spec=spec, input_url=raw, table_url=table, run_id="killed"), runner=LocalRunner(1), progress=told)
+"""
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_extraction_is_invisible_and_can_be_run_again(tmp_path: Path, kill: signal.Signals) -> None:
+    write_raw(tmp_path / "raw" / "a.parquet", 20_000)
+    arguments = [str(tmp_path / "raw"), str(tmp_path / "table")]
+    code = WRITER.format(document=DOCUMENT)
+    with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != b"3":
+            assert process.poll() is None
+        process.send_signal(kill)
+        process.communicate()
+    assert process.returncode != 0
+    assert open_delta_or_none(arguments[1]) is None
+    left = len(list((tmp_path / "table").glob("*.parquet")))
+    assert (left > 0) == (kill is signal.SIGKILL)
+    job = ExtractJob(spec=load_spec(DOCUMENT), input_url=arguments[0], table_url=arguments[1], run_id="killed")
+    assert extract_files(job).num_rows == 20_000

@@ -1,0 +1,277 @@
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from featstore.errors import CommitConflictError, DataFileError, InputError, TableNotFoundError
+from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.table import delta
+from featstore.table.delta import Change, commit, commit_of_input, commit_of_run, history, is_delta, open_delta
+from featstore.table.metadata import CommitMetadata
+from featstore.table.snapshot import DataFile, Snapshot, files_digest
+
+
+def change(
+    schema: SlotSchema, files: Iterable[DataFile], run_id: str = "r1", base: Snapshot | None = None, **changed: Any
+) -> Change:
+    files = tuple(files)
+    partitions = tuple({json.dumps(dict(file.partition)): file.partition for file in files}.values())
+    metadata = CommitMetadata(
+        run_id=run_id,
+        spec_hash="s1",
+        spec_version=1,
+        input_digest="i1",
+        data_digest=files_digest(files),
+        partitions=partitions,
+        num_files=len(files),
+        num_rows=sum(file.num_rows for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
+    )
+    keys = tuple(pa.field(key, pa.string()) for key in partitions[0])
+    schema = schema.with_partition_keys(keys)
+    return Change(base=base, schema=schema, partitions=partitions, files=files, metadata=replace(metadata, **changed))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def paths(url: Path) -> list[str]:
+    return [file.path for file in open_delta(str(url)).data_files]
+
+
+def test_a_first_commit_makes_the_table_and_describes_it(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    file = write_file(table, {"month": "1"}, "r1")
+    assert commit(str(table), change(schema, [file])) == 0
+    snapshot = open_delta(str(table))
+    assert snapshot.data_files == (file,)
+    assert snapshot.schema == schema.with_partition_keys([pa.field("month", pa.string())])
+    assert (snapshot.version, snapshot.spec_hash, snapshot.num_rows) == (0, "s1", 10)
+    assert is_delta(str(table))
+
+
+def test_file_urls_and_plain_paths_name_the_same_table(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {}, "r1")]))
+    assert open_delta(f"file://{table}").digest == open_delta(str(table)).digest
+
+
+def test_other_engines_read_the_table(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {"month": "a:b/c d%"}, "r1")]))
+    rows = polars.read_delta(str(table)).sort("place")
+    assert rows["month"].unique().to_list() == ["a:b/c d%"]
+    assert rows["user"].to_list() == [row % 7 + 1 for row in range(10)]
+    assert open_delta(str(table)).data_files[0].partition == {"month": "a:b/c d%"}
+
+
+def test_a_commit_replaces_its_partitions_and_no_other(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    first = [write_file(table, {"month": month}, "r1") for month in "123"]
+    commit(str(table), change(schema, first))
+    second = [write_file(table, {"month": month}, "r2") for month in "14"]
+    assert commit(str(table), change(schema, second, "r2", open_delta(str(table)))) == 1
+    assert paths(table) == sorted([first[1].path, first[2].path, second[0].path, second[1].path])
+    assert [file.path for file in open_delta(str(table), 0).data_files] == sorted(file.path for file in first)
+
+
+def test_a_table_without_partition_keys_is_replaced_whole(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {}, "r1")]))
+    file = write_file(table, {}, "r2")
+    commit(str(table), change(schema, [file], "r2", open_delta(str(table))))
+    assert paths(table) == [file.path]
+
+
+def test_a_new_slot_becomes_a_column_in_the_same_commit(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
+    wider = replace(schema, slots=(*schema.slots, Slot(name="price", kind=SlotKind.FLOAT, number=104, op="log1p")))
+    file = write_file(table, {"month": "2"}, "r2", 10, wider)
+    assert commit(str(table), change(wider, [file], "r2", open_delta(str(table)))) == 1
+    assert open_delta(str(table)).schema.names == ("user", "tags", "place", "price")
+    assert open_delta(str(table)).schema["price"].number == 104
+    assert polars.read_delta(str(table))["price"].null_count() == 10
+
+
+def test_a_commit_that_adds_no_column_leaves_the_tables_metadata_alone(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", open_delta(str(table))))
+    log = (table / "_delta_log" / f"{1:020d}.json").read_text()
+    assert "metaData" not in log
+    assert '"featstore"' in log
+
+
+def test_types_that_delta_lacks_are_kept_as_their_nearest(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    odd = replace(schema, kept=(pa.field("request", pa.large_string()), pa.field("ts", pa.timestamp("ms", tz="UTC"))))
+    assert [str(field.type) for field in delta.as_stored(odd).kept] == ["string", "timestamp[us, tz=UTC]"]
+
+
+def test_the_history_tells_what_each_run_did(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
+    commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r2")], "r2", open_delta(str(table))))
+    newest, oldest = history(str(table))
+    assert (newest.version, oldest.version) == (1, 0)
+    assert newest.metadata is not None
+    assert newest.metadata.partitions == ({"month": "2"},)
+    found = commit_of_run(str(table), "r1")
+    assert found is not None
+    assert found.version == 0
+    assert commit_of_run(str(table), "r3") is None
+
+
+def test_an_equal_input_is_found_until_its_partition_changes(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
+    commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r2")], "r2", open_delta(str(table))))
+    wanted = {"spec_hash": "s1", "input_digest": "i1"}
+
+    def found(**other: str) -> int | None:
+        same = commit_of_input(open_delta(str(table)), [{"month": "1"}], **(wanted | other))
+        return None if same is None else same.version
+
+    assert found() == 0
+    assert found(spec_hash="s2") is None
+    assert found(input_digest="i2") is None
+    DeltaTable(str(table)).delete("month = '1'")
+    assert found() is None
+
+
+def test_the_second_writer_of_a_partition_is_refused(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
+    base = open_delta(str(table))
+    winner = write_file(table, {"month": "2"}, "r2")
+    commit(str(table), change(schema, [winner], "r2", base))
+    with pytest.raises(CommitConflictError, match="another writer committed month=2 while this run was at work"):
+        commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r3")], "r3", base))
+    assert winner.path in paths(table)
+    assert open_delta(str(table)).version == 1
+
+
+def test_writers_of_other_partitions_do_not_disturb_each_other(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {"month": m}, "r1") for m in "12"]))
+    base = open_delta(str(table))
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", base))
+    assert commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r3")], "r3", base)) == 2
+
+
+def test_of_many_concurrent_writers_of_an_empty_partition_one_wins(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r0")], "r0"))
+    base = open_delta(str(table))
+    changes = [change(schema, [write_file(table, {"month": "2"}, f"r{i}")], f"r{i}", base) for i in range(1, 5)]
+    everyone = threading.Barrier(len(changes))
+    outcomes: list[object] = []
+
+    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
+        everyone.wait(30)
+        delta.publish_once(url, found, wanted)
+
+    def write(wanted: Change) -> None:
+        try:
+            outcomes.append(commit(str(table), wanted, publish))
+        except CommitConflictError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=write, args=(wanted,)) for wanted in changes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [1]
+    assert len(open_delta(str(table)).in_partitions([{"month": "2"}])) == 1
+
+
+def test_of_concurrent_first_writers_both_partitions_arrive(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    """Both find no table; the second to commit finds one, and joins it."""
+    first = change(schema, [write_file(table, {"month": "1"}, "r1")])
+    second = change(schema, [write_file(table, {"month": "2"}, "r2")], "r2")
+    raced = []
+
+    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
+        if not raced:
+            raced.append(commit(url, first))
+        delta.publish_once(url, found, wanted)
+
+    assert commit(str(table), second, publish) == 1
+    assert raced == [0]
+    assert open_delta(str(table)).partitions == ({"month": "1"}, {"month": "2"})
+
+
+def test_a_reply_lost_after_the_commit_landed_is_a_commit(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    lost = []
+
+    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
+        delta.publish_once(url, found, wanted)
+        lost.append(True)
+        raise OSError("connection reset")
+
+    assert commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]), publish) == 0
+    assert lost == [True]
+    assert len(history(str(table))) == 1
+
+
+def test_a_failure_that_is_no_conflict_is_raised_as_it_is(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    attempts = []
+
+    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
+        attempts.append(1)
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]), publish)
+    assert attempts == [1]
+    assert not is_delta(str(table))
+
+
+def test_a_run_replaces_partitions_of_two_keys_where_one_condition_names_them() -> None:
+    existing = [{"dt": day, "hour": hour} for day in "12" for hour in "ab"]
+    assert delta.replaced([{"dt": "1", "hour": "a"}, {"dt": "1", "hour": "b"}], existing) == [
+        ("dt", "in", ["1"]),
+        ("hour", "in", ["a", "b"]),
+    ]
+    with pytest.raises(InputError, match="one run cannot replace dt=1/hour=a, dt=2/hour=b without dt=1/hour=b"):
+        delta.replaced([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
+
+
+def test_no_table_and_no_version_are_named(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    with pytest.raises(TableNotFoundError, match=r"no table at .*table: expected a Delta table"):
+        open_delta(str(table))
+    with pytest.raises(TableNotFoundError, match=r"no table at .*table"):
+        history(str(table))
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
+    with pytest.raises(TableNotFoundError, match=r"no version 7 of .*table; it has versions 0 to 0"):
+        open_delta(str(table), 7)
+
+
+def test_a_foreign_delta_table_opens_without_our_metadata(table: Path) -> None:
+    rows = polars.DataFrame({"id": [1, 2], "score": [0.5, 1.5], "name": ["a", "b"], "day": ["x", "y"]})
+    rows.write_delta(str(table), delta_write_options={"partition_by": ["day"]})
+    snapshot = open_delta(str(table))
+    assert (snapshot.schema.names, snapshot.spec_hash, snapshot.num_rows) == (("id", "score"), None, 2)
+    assert [file.partition for file in snapshot.data_files] == [{"day": "x"}, {"day": "y"}]
+    assert history(str(table))[0].metadata is None
+
+
+def test_rows_are_read_from_footers_where_the_log_has_no_statistics(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {}, "r1")]))
+    log = table / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        line.get("add", {}).pop("stats", None)
+    log.write_text("\n".join(map(json.dumps, lines)))
+    assert open_delta(str(table)).num_rows == 10
+
+
+def test_a_table_with_deletion_vectors_is_refused(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    commit(str(table), change(schema, [write_file(table, {}, "r1")]))
+    log = table / "_delta_log" / f"{0:020d}.json"
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    lines = [line for line in log.read_text().splitlines() if "protocol" not in json.loads(line)]
+    log.write_text("\n".join([*lines, json.dumps(protocol)]))
+    with pytest.raises(DataFileError, match="deletion vectors, which featstore does not read"):
+        open_delta(str(table))

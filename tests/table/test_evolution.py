@@ -1,0 +1,72 @@
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from featstore.errors import InputError
+from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.table.evolution import merge_schemas
+
+USER = Slot(name="user", kind=SlotKind.ID, number=101, op="hash")
+TAGS = Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=102, op="hash")
+PRICE = Slot(name="price", kind=SlotKind.FLOAT, number=103, op="log1p")
+MONTH = pa.field("month", pa.string())
+OLD = SlotSchema(slots=(USER, TAGS), labels=(pa.field("click", pa.int64()),), partition_keys=(MONTH,))
+
+
+def test_a_new_slot_joins_behind_those_the_table_has() -> None:
+    merged = merge_schemas(OLD, replace(OLD, slots=(PRICE, USER, TAGS)), "t")
+    assert merged.names == ("user", "tags", "price")
+
+
+def test_a_slot_that_the_new_spec_lacks_stays_in_the_table() -> None:
+    assert merge_schemas(OLD, replace(OLD, slots=(USER,)), "t") == OLD
+
+
+def test_a_renamed_slot_keeps_its_place_and_number() -> None:
+    merged = merge_schemas(OLD, replace(OLD, slots=(replace(USER, name="visitor"), TAGS)), "t")
+    assert [(slot.name, slot.number) for slot in merged] == [("visitor", 101), ("tags", 102)]
+
+
+def test_two_slots_may_exchange_their_names() -> None:
+    same_shape = replace(TAGS, shape=())
+    old = replace(OLD, slots=(USER, same_shape))
+    merged = merge_schemas(old, replace(OLD, slots=(replace(USER, name="tags"), replace(same_shape, name="user"))), "t")
+    assert [(slot.name, slot.number) for slot in merged] == [("tags", 101), ("user", 102)]
+
+
+def test_new_labels_and_kept_columns_join() -> None:
+    new = replace(OLD, labels=(pa.field("buy", pa.int64()),), kept=(pa.field("request", pa.string()),))
+    merged = merge_schemas(OLD, new, "t")
+    assert [field.name for field in merged.labels] == ["click", "buy"]
+    assert [field.name for field in merged.kept] == ["request"]
+
+
+@pytest.mark.parametrize(
+    ("slots", "message"),
+    [
+        (
+            (replace(USER, shape=(None,)),),
+            r"101 \('user': id, list\) is already used in t by 'user' \(id, scalar\)",
+        ),
+        ((Slot(name="age", kind=SlotKind.FLOAT, number=101),), r"slot number 101 \('age': float, scalar\) is already used"),
+        ((replace(USER, number=201),), r"slot 'user' has number 201, in t that name belongs to number 101"),
+        (
+            (Slot(name="click", kind=SlotKind.ID, number=7),),
+            r"'click' is a label \(int64\) in t, and would become a slot",
+        ),
+    ],
+)
+def test_what_a_number_or_a_name_means_never_changes(slots: tuple[Slot, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        merge_schemas(OLD, replace(OLD, slots=slots, labels=()), "t")
+
+
+def test_a_label_keeps_its_type() -> None:
+    with pytest.raises(InputError, match=r"'click' is a label \(int64\) in t, and would become a label \(double\)"):
+        merge_schemas(OLD, replace(OLD, labels=(pa.field("click", pa.float64()),)), "t")
+
+
+def test_a_table_keeps_its_partition_keys() -> None:
+    with pytest.raises(InputError, match="t is partitioned by month, this run writes partitions by nothing"):
+        merge_schemas(OLD, replace(OLD, partition_keys=()), "t")

@@ -1,0 +1,56 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.table.layout import data_file_name, decode_path, is_data_file, is_of_run, parse_partition, partition_path
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text != "__HIVE_DEFAULT_PARTITION__")
+
+
+@pytest.mark.parametrize(
+    ("partition", "path"),
+    [
+        ({}, ""),
+        ({"month": "2013-01"}, "month=2013-01"),
+        ({"dt": "2026-11-01", "hour": "7"}, "dt=2026-11-01/hour=7"),
+        ({"k": "a/b:c%d e"}, "k=a%2Fb%3Ac%25d%20e"),
+        ({"k": "a=b[1]*?"}, "k=a%3Db%5B1%5D%2A%3F"),
+        ({"k": ""}, "k=__HIVE_DEFAULT_PARTITION__"),
+        ({"ort": "Köln"}, "ort=Köln"),
+    ],
+)
+def test_partitions_are_directories_escaped_as_hive_does(partition: dict[str, str], path: str) -> None:
+    assert partition_path(partition) == path
+    assert parse_partition(f"{path}/part.parquet") == partition
+
+
+@given(st.dictionaries(TEXT, st.one_of(TEXT, st.just("")), max_size=3))
+def test_every_partition_survives_its_path(partition: dict[str, str]) -> None:
+    path = f"{partition_path(partition)}/x=1.parquet"
+    assert parse_partition(path) == partition
+    assert path.count("/") == max(len(partition), 1)
+
+
+def test_directories_without_an_equals_sign_are_no_partition() -> None:
+    assert parse_partition("/data/flights/month=2013-01/a=b.parquet") == {"month": "2013-01"}
+    assert parse_partition("data/=x/month=/a.parquet") == {"month": ""}
+
+
+def test_file_names_tell_unit_run_and_attempt() -> None:
+    name = data_file_name("run-1", 12, 3)
+    assert name == "part-00012-4e65d3fb-3.parquet"
+    assert data_file_name("run-1", 12, 3, 1) == "part-00012-4e65d3fb-3-00001.parquet"
+    assert is_data_file(name)
+    assert is_data_file("part-00012-4e65d3fb-3-00001.parquet")
+    assert not is_data_file("clicks.parquet")
+    assert is_of_run(f"month=1/{name}", "run-1")
+
+
+def test_runs_whose_ids_begin_alike_never_share_a_file_name() -> None:
+    names = {data_file_name(f"daily-2026-11-{day:02d}", 0, 0) for day in range(1, 31)}
+    assert len(names) == 30
+    assert not is_of_run(data_file_name("daily-2026-11-01", 0, 0), "daily-2026-11-02")
+
+
+def test_a_logged_path_is_decoded_once() -> None:
+    assert decode_path("month=a%253Ab/x%20y.parquet") == "month=a%3Ab/x y.parquet"

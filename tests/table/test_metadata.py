@@ -1,0 +1,53 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from featstore.errors import DataFileError
+from featstore.table.metadata import CommitMetadata, FileMetadata, to_json
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+COMMIT = CommitMetadata(
+    run_id="0123456789abcdef0123456789abcdef",
+    spec_hash="5f" * 32,
+    spec_version=1,
+    input_digest="1d" * 32,
+    data_digest="da" * 32,
+    partitions=({"month": "2013-01"}, {"month": "2013-02"}),
+    num_files=2,
+    num_rows=300,
+    size_bytes=12_345,
+    counts={"price: nan": 3},
+)
+
+
+def test_commit_metadata_is_byte_for_byte_as_agreed() -> None:
+    assert to_json(COMMIT.to_mapping()) + "\n" == (GOLDEN / "commit_metadata.json").read_text()
+
+
+def test_commit_metadata_is_read_back() -> None:
+    assert CommitMetadata.from_mapping(json.loads(to_json(COMMIT.to_mapping())), "version 3") == COMMIT
+
+
+def test_file_metadata_is_read_back() -> None:
+    metadata = FileMetadata(spec_hash="ab", spec_version=1)
+    assert FileMetadata.from_json(metadata.to_json(), "a.parquet") == metadata
+
+
+def test_unknown_keys_of_a_known_format_are_ignored() -> None:
+    text = to_json({"format": 1, "spec_hash": "ab", "spec_version": 1, "later": True})
+    assert FileMetadata.from_json(text, "a.parquet").spec_hash == "ab"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"format":2}', r"a\.parquet: metadata format 2, this featstore reads 1; upgrade"),
+        ("{", r"a\.parquet: the metadata under 'featstore' is no JSON"),
+        ("[]", r"a\.parquet: expected a JSON object under 'featstore', found list"),
+        ('{"format":1}', r"a\.parquet: incomplete metadata under 'featstore'"),
+    ],
+)
+def test_metadata_that_is_not_ours_is_refused(text: str, message: str) -> None:
+    with pytest.raises(DataFileError, match=message):
+        FileMetadata.from_json(text, "a.parquet")

@@ -1,0 +1,86 @@
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.errors import DataFileError, TableNotFoundError
+from featstore.schema import SlotSchema
+from featstore.table.parquet_dir import open_parquet_dir
+
+
+def write(path: Path, **columns: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+def test_a_directory_by_anyone_gets_slots_by_type_and_partitions_by_path(tmp_path: Path) -> None:
+    write(tmp_path / "month=1" / "b.parquet", id=[1, 2], score=[0.5, 1.5], name=["a", "b"], tags=[[1], [2, 3]])
+    write(tmp_path / "month=2" / "a.parquet", id=[3], score=[2.5], name=["c"], tags=[[4]])
+    snapshot = open_parquet_dir(str(tmp_path))
+    assert [(slot.name, slot.kind.value, slot.shape_text) for slot in snapshot.schema] == [
+        ("id", "id", "scalar"),
+        ("score", "float", "scalar"),
+        ("tags", "id", "list"),
+    ]
+    assert [field.name for field in snapshot.schema.kept] == ["name"]
+    assert [field.name for field in snapshot.schema.partition_keys] == ["month"]
+    assert [(file.path, file.num_rows, file.partition) for file in snapshot.data_files] == [
+        ("month=1/b.parquet", 2, {"month": "1"}),
+        ("month=2/a.parquet", 1, {"month": "2"}),
+    ]
+    assert (snapshot.version, snapshot.spec_hash) == (None, None)
+
+
+def test_a_glob_and_a_file_are_tables_too(tmp_path: Path) -> None:
+    write(tmp_path / "month=1" / "a.parquet", id=[1])
+    write(tmp_path / "month=2" / "a.parquet", id=[1, 2])
+    assert open_parquet_dir(f"{tmp_path}/month=*/a.parquet").num_rows == 3
+    assert open_parquet_dir(f"{tmp_path}/month=2/a.parquet").num_rows == 2
+
+
+def test_files_of_differing_columns_make_the_union(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", id=pa.array([1], pa.int32()), old=[1])
+    write(tmp_path / "b.parquet", id=[1], new=[0.5])
+    assert open_parquet_dir(str(tmp_path)).schema.names == ("id", "old", "new")
+
+
+def test_a_column_that_also_names_a_directory_is_a_partition(tmp_path: Path) -> None:
+    write(tmp_path / "month=1" / "a.parquet", id=[1], month=[1])
+    schema = open_parquet_dir(str(tmp_path)).schema
+    assert schema.names == ("id",)
+    assert schema.to_arrow(partition_keys=True).names == ["id", "month"]
+
+
+def test_a_column_of_two_meanings_is_named_with_both_files(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", id=[1])
+    write(tmp_path / "b.parquet", id=["x"])
+    with pytest.raises(DataFileError, match=r"column 'id' is int64 in a\.parquet, and string in b\.parquet"):
+        open_parquet_dir(str(tmp_path))
+
+
+def test_nothing_there_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFoundError, match=r"no table at .*nowhere: expected a Delta table, or a directory or glob"):
+        open_parquet_dir(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("content", ["", "id,name\n1,a\n", "PAR1" + "x" * 100 + "\x10\0\0\0PAR1"])
+def test_a_file_that_is_no_parquet_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.parquet").write_text(content)
+    with pytest.raises(DataFileError, match=r"a\.parquet is no Parquet file"):
+        open_parquet_dir(str(tmp_path))
+
+
+def test_our_own_files_tell_their_spec(tmp_path: Path, schema: SlotSchema, write_file: Any) -> None:
+    write_file(tmp_path, {"month": "1"}, "r1")
+    snapshot = open_parquet_dir(str(tmp_path))
+    assert snapshot.spec_hash == "s1"
+    assert snapshot.schema == schema.with_partition_keys([pa.field("month", pa.string())])
+
+
+def test_files_are_opened_over_http(loopback: Any, tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", id=[1, 2, 3])
+    loopback.files["/data/a.parquet"] = (tmp_path / "a.parquet").read_bytes()
+    snapshot = open_parquet_dir(f"{loopback.url}/data/a.parquet")
+    assert (snapshot.num_rows, snapshot.data_files[0].url) == (3, f"{loopback.url}/data/a.parquet")

@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+from featstore.schema import SlotSchema
+from featstore.table.snapshot import DataFile, Snapshot, files_digest
+
+
+def data_file(path: str, num_rows: int = 10, **partition: str) -> DataFile:
+    return DataFile(path=path, url=f"/t/{path}", size_bytes=100, num_rows=num_rows, partition=partition)
+
+
+FILES = (data_file("m=1/a", m="1"), data_file("m=1/b", m="1"), data_file("m=2/a", m="2"))
+SNAPSHOT = Snapshot(url="/t", version=3, schema=SlotSchema(), data_files=FILES)
+
+
+def test_a_snapshot_adds_up_its_files() -> None:
+    assert (SNAPSHOT.num_rows, SNAPSHOT.size_bytes, SNAPSHOT.partitions) == (30, 300, ({"m": "1"}, {"m": "2"}))
+    assert SNAPSHOT.in_partitions([{"m": "1"}]) == FILES[:2]
+    assert SNAPSHOT.in_partitions([{"m": "3"}]) == ()
+
+
+def test_the_digest_names_the_files_and_is_the_same_for_ever() -> None:
+    assert SNAPSHOT.digest == "d904ce2ebc960b3f926b3254f338f7c8ea116ea30732c5525b8856845d14c5c8"
+    assert files_digest(reversed(FILES)) == SNAPSHOT.digest
+
+
+@pytest.mark.parametrize("other", [data_file("m=2/b", m="2"), data_file("m=2/a", 11, m="2")])
+def test_the_digest_changes_with_the_files(other: DataFile) -> None:
+    assert files_digest([*FILES[:2], other]) != SNAPSHOT.digest
+
+
+def test_the_digest_does_not_depend_on_where_the_table_lies(tmp_path: Path) -> None:
+    moved = Snapshot(url=str(tmp_path), version=9, schema=SlotSchema(), data_files=FILES)
+    assert moved.digest == SNAPSHOT.digest
