@@ -24,7 +24,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 faults: $(INSTALLED)
-	$(BIN)/python -m pytest tests/faults tests/dispatch tests/staging --run-faults
+	$(BIN)/python -m pytest tests/faults tests/dispatch tests/staging tests/loader --hypothesis-profile=campaign
 
 bench: $(INSTALLED)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

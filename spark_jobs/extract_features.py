@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         spec = load_spec(options.spec)
         Extractor(spec)  # finds what is wrong with the spec before Spark takes its time to start
-        spark = spark_session("featstore extract", hive=options.hive_table is not None)
+        spark = spark_session("featstore extract", hive=options.input is None)
         try:
             report = extract(options, spec, spark)
         finally:

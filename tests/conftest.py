@@ -14,6 +14,7 @@ from hypothesis import settings
 from featstore.extraction.spark import spark_session
 
 settings.register_profile("featstore", deadline=None)
+settings.register_profile("campaign", deadline=None, max_examples=2_000)  # `make faults`
 settings.load_profile("featstore")
 
 
@@ -154,6 +155,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.local.dir": str(home / "local"),
         "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={home}",
     }
-    session = spark_session("featstore tests", options)
+    session = spark_session("featstore tests", options, hive=True)
     yield session
     session.stop()

@@ -262,13 +262,21 @@ def options(script: ModuleType, job: ExtractJob, *arguments: str) -> Any:
     return script.parse_arguments(["--spec", "spec.yaml", "--table", job.table_url, "--partition", "month=1", *arguments])
 
 
-@pytest.mark.parametrize("source", [("--sql", "select * from log where price < 50"), ("--hive-table", "log")])
-def test_the_script_extracts_queries_and_tables(
-    script: ModuleType, job: ExtractJob, frame: DataFrame, source: tuple[str, str]
+@pytest.fixture
+def hive_table(frame: DataFrame) -> Iterator[str]:
+    """The raw rows as a table of a Hive metastore, which Derby keeps."""
+    frame.write.format("parquet").saveAsTable("raw_log")
+    assert frame.sparkSession.conf.get("spark.sql.catalogImplementation") == "hive"
+    yield "default.raw_log"
+    frame.sparkSession.sql("drop table raw_log")
+
+
+@pytest.mark.parametrize(("option", "source"), [("--sql", "select * from {} where price < 50"), ("--hive-table", "{}")])
+def test_the_script_extracts_queries_and_hive_tables(
+    script: ModuleType, job: ExtractJob, spark: Any, hive_table: str, option: str, source: str
 ) -> None:
-    frame.createOrReplaceTempView("log")
-    report = script.extract(options(script, job, *source), job.spec, frame.sparkSession)
-    assert report.num_rows == (150 if source[0] == "--sql" else 533)
+    report = script.extract(options(script, job, option, source.format(hive_table)), job.spec, spark)
+    assert report.num_rows == (150 if option == "--sql" else 533)
     assert report.partitions == ({"month": "1"},)
 
 
