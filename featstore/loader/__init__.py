@@ -1,0 +1,16 @@
+"""From a table and a selection to batches of tensors.
+
+| file | holds |
+|---|---|
+| loader.py | `FeatureLoader`: plan, dispatch, staging, reading and batches meet here |
+| config.py | a training config (YAML or mapping) to the loader's arguments |
+| request.py | the arguments, checked against the table's schema |
+| tensors.py, packed.py | `Jagged`, `Batch`; a batch in a few buffers |
+| blocks.py | decoded rows of one split, in the order of delivery |
+| stream.py | a split to its blocks; several open splits interleaved |
+| shuffle.py | windows and permutations |
+| batching.py | blocks to exact batches and the progress they stand for |
+| pipeline.py | the decode thread and its bounded queue |
+| passes.py | which store, which keys, which epoch |
+| state.py | positions as JSON, merged over workers |
+"""

@@ -1,0 +1,79 @@
+"""Blocks to batches of an exact number of rows, with the progress that each stands for."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from featstore.loader.blocks import Block, Span, Spans
+from featstore.loader.tensors import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A split's stream has been delivered through `through` rows; `is_complete`: to its end."""
+
+    split_index: int
+    through: int
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The spans of one batch, and what is delivered with it. Without spans: progress for which there is no batch."""
+
+    spans: tuple[Span, ...]
+    segments: tuple[Segment, ...]
+    num_dropped_rows: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        return sum(map(len, self.spans))
+
+    def batch(self) -> Batch:
+        """The batch, as views of the blocks; there must be spans."""
+        extras = [span.block.extras.slice(span.begin, len(span)) for span in self.spans]
+        return Batch(
+            Spans(self.spans), num_rows=self.num_rows, extras=extras[0] if len(extras) == 1 else pa.concat_tables(extras)
+        )
+
+
+def cut(blocks: Iterable[Block], batch_size: int, *, drop_last: bool) -> Iterator[Cut]:
+    """Cuts the blocks, in their order, into batches of `batch_size` rows; the last may be shorter, or is dropped.
+
+    Lets go of a block once its last row is cut off.
+    """
+    spans: list[Span] = []
+    segments: list[Segment] = []
+    missing = batch_size
+    for block in blocks:
+        for span in _spans(block, missing, batch_size):
+            spans += [span] if len(span) else []
+            segments.append(_segment(span))
+            missing -= len(span)
+            if not missing:
+                yield Cut(tuple(spans), tuple(segments))
+                spans, segments, missing = [], [], batch_size
+            del span
+        del block
+    if drop_last:
+        yield Cut((), tuple(segments), num_dropped_rows=batch_size - missing)
+    elif segments:
+        yield Cut(tuple(spans), tuple(segments))
+
+
+def _spans(block: Block, missing: int, batch_size: int) -> Iterator[Span]:
+    """The block's rows in pieces: the first completes a batch that lacks `missing` rows. An empty block is one empty piece."""
+    begin = block.begin
+    while True:
+        end = min(begin + missing, block.num_rows)
+        yield Span(block, begin, end)
+        begin, missing = end, batch_size
+        if begin >= block.num_rows:
+            return
+
+
+def _segment(span: Span) -> Segment:
+    origin, num_rows = span.block.origin, span.block.num_rows
+    is_end = span.end == num_rows
+    return Segment(origin.split_index, origin.through(span.end, num_rows), is_end and origin.is_last)

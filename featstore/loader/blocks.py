@@ -1,0 +1,138 @@
+"""Decoded rows of one split in the order of delivery, and views of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from featstore.loader.packed import Packed, pack
+from featstore.loader.tensors import Column, Jagged, Key
+from featstore.reading.columns import Array, Ragged, Values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a block lies in its split's stream of rows, which counts every row of the file, delivered or not.
+
+    The block stands for the stream's rows `first_row` to `end_row`. `places` are the rows that passed the filters, counted
+    from `first_row`, or None where all did. `is_last`: the split ends here.
+    """
+
+    split_index: int
+    first_row: int
+    end_row: int
+    is_last: bool
+    places: Array | None = None
+
+    def through(self, row: int, num_rows: int) -> int:
+        """How far in the stream one is after `row` of the block's `num_rows` rows."""
+        if row == num_rows:
+            return self.end_row
+        if self.places is None:
+            return self.first_row + row
+        return self.first_row + (int(self.places[row - 1]) + 1 if row else 0)
+
+    def row_at(self, position: int) -> int:
+        """The first row of the block that is not before `position` of the stream."""
+        ahead = max(0, position - self.first_row)
+        return ahead if self.places is None else int(np.searchsorted(self.places, ahead))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Decoded columns of `num_rows` rows, of which those before `begin` were delivered earlier."""
+
+    num_rows: int
+    columns: Mapping[Key, Values]
+    extras: pa.Table
+    origin: Origin
+    begin: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that the block keeps, views of Arrow's buffers included."""
+        return sum(_size_bytes(values) for values in self.columns.values()) + int(self.extras.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows `begin` to `end` of a block."""
+
+    block: Block
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def get(self, key: Key) -> Column:
+        values = self.block.columns[key]
+        if not isinstance(values, Ragged):
+            return torch.from_numpy(values[self.begin : self.end])
+        offsets = values.offsets[self.begin : self.end + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
+        from_zero = np.subtract(offsets, first, dtype=np.int64)
+        return Jagged(torch.from_numpy(values.values[first:last]), torch.from_numpy(from_zero))
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The columns of a batch as views of blocks; a column of a batch that straddles blocks is put together when asked for."""
+
+    spans: Sequence[Span]
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple(self.spans[0].block.columns)
+
+    def get(self, key: Key) -> Column:
+        if len(self.spans) == 1:
+            return self.spans[0].get(key)
+        return _concatenated([span.get(key) for span in self.spans])
+
+    def packed(self) -> Packed:
+        return pack(self)
+
+    def moved(self, **how: Any) -> Packed:
+        return pack(self).moved(**how)
+
+
+def _concatenated(columns: Sequence[Column]) -> Column:
+    tensors = [column for column in columns if isinstance(column, torch.Tensor)]
+    if tensors:
+        return torch.cat(tensors)
+    jagged = [column for column in columns if isinstance(column, Jagged)]
+    offsets, before = [jagged[0].offsets[:1]], 0
+    for column in jagged:
+        offsets.append(column.offsets[1:] + before)
+        before += len(column.values)
+    return Jagged(torch.cat([column.values for column in jagged]), torch.cat(offsets))
+
+
+def writable(values: Values) -> Values:
+    """The same memory under arrays that call themselves writable: torch knows no read-only tensors and warns of them."""
+    if isinstance(values, Ragged):
+        return Ragged(_lent(values.values), values.offsets)
+    return _lent(values)
+
+
+def _lent(array: Array) -> Array:
+    return array if array.flags.writeable else np.asarray(_Lent(array))
+
+
+class _Lent:
+    """Shows an array's memory as writable; numpy keeps this object, and so the memory, as long as a view lives."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, array: Array) -> None:
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+        self.owner = array
+
+
+def _size_bytes(values: Values) -> int:
+    return values.values.nbytes + values.offsets.nbytes if isinstance(values, Ragged) else values.nbytes

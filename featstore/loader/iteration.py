@@ -1,0 +1,260 @@
+"""One pass over a loader's epochs: claims to work, work to blocks, blocks to batches, batches to delivered progress."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Protocol
+
+from featstore.dispatch.coordinator import Claim, Coordinator
+from featstore.dispatch.plan import Plan, Split
+from featstore.errors import StateError
+from featstore.files import local_path, open_read
+from featstore.loader.batching import Cut, cut
+from featstore.loader.cleanup import when_gone
+from featstore.loader.decode import Partition
+from featstore.loader.passes import Pass, Place
+from featstore.loader.pipeline import Pipeline
+from featstore.loader.request import Request
+from featstore.loader.shuffle import Shuffle
+from featstore.loader.state import LoaderState, delivered
+from featstore.loader.stats import Stats
+from featstore.loader.stream import Order, SplitReader, Work, read_blocks
+from featstore.loader.tensors import Batch
+from featstore.staging.stager import Staged, StageItem, Stager
+from featstore.table.snapshot import DataFile
+
+_REPORT_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a loader reads and how: equal in all of its workers."""
+
+    request: Request
+    files: Mapping[str, tuple[DataFile, Partition]]
+    table: str
+    seed: int = 0
+    num_epochs: int = 1
+    batch_size: int = 8192
+    drop_last: bool = False
+    shuffle: Shuffle | None = None
+    budget_bytes: int = 1_000_000_000
+    lease_s: float = 60.0
+
+    def plan(self, epoch: int) -> Plan:
+        splits = [Split(path=path, num_rows=file.num_rows) for path, (file, _) in self.files.items()]
+        return Plan(splits=splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
+
+    def start(self, epoch: int, first_epoch: int, place: Place) -> LoaderState:
+        """The state of a worker that has delivered nothing of the epoch."""
+        return LoaderState(
+            table=self.table,
+            plan=self.plan(epoch=0).digest,
+            seed=self.seed,
+            window_rows=self.shuffle.window_rows if self.shuffle else None,
+            num_epochs=self.num_epochs,
+            epoch=epoch,
+            first_epoch=first_epoch,
+            num_workers=place.num_workers,
+            workers=(place.index,),
+        )
+
+    def resumed(self, saved: LoaderState, place: Place) -> LoaderState:
+        """The state of a worker that goes on from a saved one."""
+        return replace(saved, num_workers=place.num_workers, workers=(place.index,))
+
+
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+class Run:
+    """The threads and the position of one pass in one process; one consumer, close() from any thread."""
+
+    def __init__(self, job: Job, begun: Pass, start: LoaderState, *, stats: Stats, stager: Stager | None) -> None:
+        self._job, self._begun, self._stats, self._stager = job, begun, stats, stager
+        self._place_in_epoch, self._done = start, dict(start.done)
+        self._worker = f"{start.workers[0]}-{os.getpid()}"
+        self._claims: dict[int, Claim] = {}
+        self._unreported: dict[int, int] = {}
+        self._reported_at = time.monotonic()
+        self._coordinator: Coordinator | None = None
+        self._open: list[_Closeable] = []
+        self._pending: Cut | None = None
+        self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
+
+    @property
+    def state(self) -> LoaderState:
+        """A copy of where the pass is, at what was delivered last."""
+        return replace(self._place_in_epoch, done=dict(self._done))
+
+    def cuts(self) -> Iterator[Cut]:
+        """The batches of all epochs that are left, each to be delivered before the next is asked for."""
+        end = self._begun.first_epoch + self._job.num_epochs
+        for epoch in range(self._place_in_epoch.epoch, end):
+            with self._coordinate(epoch) as coordinator:
+                # Whoever waits for leases of others holds none: they may be waiting too. Workers of a DataLoader never wait:
+                # it asks them in turn, so a worker cannot deliver its last batch while another keeps its turn. If one dies,
+                # the DataLoader raises.
+                may_wait = not self._begun.is_dataloader
+                while not self.is_closed and (claim := next(coordinator.claims(wait=may_wait), None)) is not None:
+                    yield from self._read(coordinator, claim)
+                if self.is_closed:
+                    return
+            self._stats.counts["epochs"] += 1
+            first_epoch = end if epoch + 1 == end else self._begun.first_epoch
+            self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
+            self._done.clear()
+        self.is_exhausted = True
+
+    def hand_over(self, with_rows: Cut) -> Batch:
+        """The cut's batch, which counts as delivered at the next `acknowledge()`."""
+        batch = with_rows.batch()
+        self._pending = with_rows
+        self._stats.counts["batches"] += 1
+        self._stats.counts["rows"] += batch.num_rows
+        return batch
+
+    def acknowledge(self) -> None:
+        """The batch in the consumer's hands counts as delivered."""
+        pending, self._pending = self._pending, None
+        if pending is not None and not self.is_closed:
+            self.deliver(pending)
+
+    def deliver(self, delivery: Cut) -> None:
+        """The consumer has what the cut stands for: notes it, and tells the store now and then."""
+        for segment in delivery.segments:
+            self._done[segment.split_index] = delivered(self._done, segment)
+            self._unreported[segment.split_index] = segment.through
+            if segment.is_complete:
+                self._unreported.pop(segment.split_index)
+                self._complete(self._claims.pop(segment.split_index))
+        self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
+        if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
+            self._report()
+
+    def close(self) -> None:
+        """Gives claims back, ends and joins the threads, lets go of files. May be called more than once."""
+        if self.is_closed or os.getpid() != self._pid:
+            return
+        self.is_closed = True
+        if self._coordinator is not None:
+            try:
+                self._report()
+            finally:
+                self._coordinator.close()
+        for part in self._open:
+            part.close()
+
+    def _coordinate(self, epoch: int) -> Coordinator:
+        self._coordinator = Coordinator(
+            self._begun.address,
+            plan=self._job.plan(epoch),
+            prefix=self._begun.prefix,
+            worker=self._worker,
+            lease_s=self._job.lease_s,
+            done=dict(self._done),
+        )
+        return self._coordinator
+
+    def _read(self, coordinator: Coordinator, first: Claim) -> Iterator[Cut]:
+        """Batches of all that can be claimed without waiting for others; the last of them may be short."""
+        claims = self._noted(chain([first], coordinator.claims(wait=False)))
+        order = Order(seed=self._job.seed, epoch=self._place_in_epoch.epoch, shuffle=self._job.shuffle)
+
+        def open_split(work: Work) -> SplitReader:
+            # Workers of a DataLoader are many: each decodes on one core, as torch computes on one there.
+            use_threads = not self._begun.is_dataloader
+            return SplitReader(work, request=self._job.request, order=order, stats=self._stats, use_threads=use_threads)
+
+        work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
+        pipeline = Pipeline(read_blocks(work, open_split, order.interleave), self._job.budget_bytes, self._stats)
+        self._open.append(pipeline)
+        yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last)
+        pipeline.close()
+        self._open.clear()
+
+    def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
+        for claim in claims:
+            self._claims[claim.index] = claim
+            yield claim
+
+    def _direct(self, claims: Iterable[Claim]) -> Iterator[Work]:
+        """Files read where they are."""
+        for claim in claims:
+            file, partition = self._job.files[claim.split.path]
+            yield Work(claim=claim, source=local_path(file.url) or open_read(file.url), partition=partition)
+
+    def _staged(self, stager: Stager, claims: Iterable[Claim]) -> Iterator[Work]:
+        """Files brought to the local disk first, in a thread of the stager's that takes the claims."""
+        stream = stager.stage(self._item(claim) for claim in claims)
+        self._open.insert(0, _Stream(stream))
+        for staged in stream:
+            claim = staged.key
+            assert isinstance(claim, Claim)
+            _, partition = self._job.files[claim.split.path]
+            yield Work(claim=claim, source=staged.path, partition=partition, release=staged.release)
+
+    def _item(self, claim: Claim) -> StageItem:
+        file, _ = self._job.files[claim.split.path]
+        return StageItem(key=claim, url=file.url, size_bytes=file.size_bytes)
+
+    def _complete(self, claim: Claim) -> None:
+        assert self._coordinator is not None
+        if not self._coordinator.complete(claim):
+            self._stats.counts["leases_lost"] += 1
+
+    def _report(self) -> None:
+        """Tells the store how far partial splits are delivered: where a takeover would begin."""
+        assert self._coordinator is not None
+        self._reported_at = time.monotonic()
+        for index, through in self._unreported.items():
+            self._coordinator.acknowledge(self._claims[index], through)
+        self._unreported.clear()
+
+
+class _Stream:
+    """Closes a stager's stream, and with it the thread that would wait for room."""
+
+    def __init__(self, stream: Iterator[Staged]) -> None:
+        self._stream = stream
+
+    def close(self) -> None:
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            close()
+
+
+class Iteration:
+    """The batches of one pass. Letting go of it, as a loop does that ends or breaks, ends its threads.
+
+    `owner` lives as long as the iteration does: it keeps the directories that the run uses.
+    """
+
+    def __init__(self, run: Run, owner: object) -> None:
+        self._run, self._owner = run, owner
+        self._cuts = run.cuts()
+        self._close = when_gone(self, run.close)
+
+    def __iter__(self) -> "Iteration":
+        return self
+
+    def __next__(self) -> Batch:
+        if self._run.is_closed and not self._run.is_exhausted:
+            raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")
+        try:
+            self._run.acknowledge()
+            return self._run.hand_over(self._next_cut())
+        except BaseException:
+            self._close()
+            raise
+
+    def _next_cut(self) -> Cut:
+        """The next cut that has rows; what others stand for is delivered without a batch."""
+        for with_rows in self._cuts:
+            if with_rows.spans:
+                return with_rows
+            self._run.deliver(with_rows)
+        raise StopIteration

@@ -1,0 +1,278 @@
+"""`FeatureLoader`: from a table and a selection to batches. Where dispatch, staging, reading and tensors meet."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any, NoReturn, Protocol
+
+from torch.utils.data import IterableDataset
+
+from featstore.dispatch.options import Dispatch
+from featstore.errors import ConfigError, SelectionError, StateError
+from featstore.files import fetch, redact
+from featstore.loader.cleanup import when_gone
+from featstore.loader.config import as_options, load_train_config
+from featstore.loader.decode import Partition
+from featstore.loader.iteration import Iteration, Job, Run
+from featstore.loader.passes import Passes, Place
+from featstore.loader.request import Request, resolve
+from featstore.loader.shuffle import Shuffle
+from featstore.loader.state import LoaderState, merge_states
+from featstore.loader.stats import Stats
+from featstore.loader.tensors import Batch
+from featstore.reading.footer import Footer
+from featstore.staging.budget import parse_bytes, require_fits
+from featstore.staging.options import Staging
+from featstore.staging.stager import Stager
+from featstore.table.open import open_snapshot
+from featstore.table.snapshot import DataFile, Snapshot
+
+_ORDERS = ("dynamic",)
+
+
+class TableLike(Protocol):
+    """A table opened by `featstore.open_table`."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+
+class FeatureLoader(IterableDataset[Batch]):
+    """Batches of the selected slots of a table.
+
+    Iterate it, or wrap it as `DataLoader(loader, batch_size=None, num_workers=k)`: its workers share each epoch, every row
+    once. Each iteration is the next `num_epochs` epochs. A batch counts as delivered when the next one is asked for, or
+    at `ack()`. One consumer at a time; `close()`, or the end of a `with` block, from any thread.
+
+    `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len}`. `labels`, `weight`: scalar
+    numeric columns, delivered as float32; `{name, null: drop | raise | <value>}` says what a null label does. `extras`:
+    columns delivered as an Arrow table. `where`: SQL over partition keys and columns. `shuffle`: None reads files in their
+    order. `staging`: None reads local files in place and stages remote ones in a private directory. `dispatch`: `auto`,
+    a store's URL, or options. `memory_budget`: bytes of decoded rows that may wait for the consumer.
+
+    ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
+    """
+
+    def __init__(
+        self,
+        table: TableLike | Snapshot | str | Path,
+        *,
+        slots: Iterable[str | Mapping[str, Any]],
+        labels: Iterable[str | Mapping[str, Any]] = (),
+        weight: str | None = None,
+        extras: Iterable[str] = (),
+        batch_size: int = 8192,
+        where: str | None = None,
+        seed: int = 0,
+        num_epochs: int = 1,
+        drop_last: bool = False,
+        order: str = "dynamic",
+        shuffle: Shuffle | Mapping[str, Any] | None = None,
+        staging: Staging | Mapping[str, Any] | None = None,
+        dispatch: Dispatch | Mapping[str, Any] | str = "auto",
+        memory_budget: int | str = "1GB",
+    ) -> None:
+        if order not in _ORDERS:
+            raise ConfigError(f"order: expected one of {', '.join(_ORDERS)}, found {order!r}; static order is not built yet")
+        options = as_options(Dispatch, {"store": dispatch} if isinstance(dispatch, str) else dispatch, "dispatch") or Dispatch()
+        snapshot = _snapshot(table)
+        request = resolve(snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where)
+        self._job = Job(
+            request=request,
+            files=_files(snapshot, request),
+            table=snapshot.digest,
+            seed=_count("seed", seed, minimum=0),
+            num_epochs=_count("num_epochs", num_epochs, minimum=1),
+            batch_size=_count("batch_size", batch_size, minimum=1),
+            drop_last=drop_last,
+            shuffle=as_options(Shuffle, shuffle, "shuffle"),
+            budget_bytes=parse_bytes(memory_budget, "memory_budget"),
+            lease_s=options.lease_s,
+        )
+        self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
+        self._passes = Passes(options, self._job.plan(epoch=0).digest[:16], num_epochs)
+        self._stats = Stats()
+        self._restored: LoaderState | None = None
+        self._run: Run | None = None
+        self._stager: Stager | None = None
+        self._pid = os.getpid()
+        when_gone(self, self._passes.close)
+
+    @classmethod
+    def from_config(cls, source: str | Path | Mapping[str, Any], **overrides: Any) -> "FeatureLoader":
+        """The loader that a training config describes; keyword arguments replace its keys."""
+        return cls(**load_train_config(source, overrides))
+
+    merge_states = staticmethod(merge_states)
+
+    def __iter__(self) -> Iteration:
+        self._adopt()
+        if self._run is not None:
+            self._run.close()
+        place = Place.here()
+        begun = self._passes.begin(place)
+        start = self._job.start(begun.first_epoch, begun.first_epoch, place)
+        if self._restored is not None and begun.number == 0:
+            start = self._job.resumed(self._restored, place)
+        self._run = Run(self._job, begun, start, stats=self._stats, stager=self._stager_here())
+        return Iteration(self._run, self)
+
+    def __len__(self) -> NoReturn:
+        raise TypeError(
+            "a loader in dynamic order has no len(): how many batches a worker gets depends on how fast the others are; "
+            "count rows instead"
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
+    def ack(self) -> None:
+        """The batch that was handed out last counts as delivered now, not only when the next is asked for."""
+        if self._run is not None:
+            self._run.acknowledge()
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration begins with this epoch: its order follows from it and the seed."""
+        self._passes.set_epoch(_count("epoch", epoch, minimum=0))
+        self._forget_run()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this process has delivered, as small JSON data, between any two batches.
+
+        With several workers unite theirs with `merge_states`. StateError in a process whose DataLoader workers do the reading.
+        """
+        self._adopt()
+        if self._run is not None:
+            return self._run.state.to_json()
+        if self._passes.has_workers():
+            raise StateError(
+                "state_dict(): the batches were read by DataLoader workers, and this process does not know how far they are: "
+                "call it in the workers (torchdata's StatefulDataLoader does) and unite the states with merge_states"
+            )
+        return self._next_state().to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration goes on where the state was saved, on any number of workers.
+
+        StateError where the state is of another table, selection of files, seed or format, or lacks workers of its step.
+        """
+        saved = LoaderState.from_json(state)
+        saved.require_fit(self._job.start(0, 0, Place.here()))
+        saved.require_complete()
+        self._forget_run()
+        self._restored = saved
+        self._passes.restore(saved.digest_int, saved.first_epoch)
+
+    def stats(self) -> dict[str, int | float]:
+        """What this process has done since the loader was made: counts, and seconds under names that end with `_s`.
+
+        `wait_s` is what the consumer waited for batches, `decode_s` what reading and decoding took.
+        """
+        staged = {f"staging_{name}": value for name, value in vars(self._stager.stats()).items()} if self._stager else {}
+        return {**self._stats.to_dict(), "staging_staged_bytes": 0, **staged}
+
+    def close(self) -> None:
+        """Ends the iteration under way and removes temporary files; the loader may be iterated again."""
+        self._adopt()
+        if self._run is not None:
+            self._run.close()
+        if self._stager is not None:
+            self._stager.close()
+            self._stager = None
+        self._passes.close()
+
+    def __enter__(self) -> "FeatureLoader":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to a worker process: everything but what runs here."""
+        return self.__dict__ | {"_run": None, "_stager": None, "_stats": Stats()}
+
+    def _adopt(self) -> None:
+        """Forgets what a fork copied of the parent's threads."""
+        if self._pid != os.getpid():
+            self._pid, self._run, self._stager, self._stats = os.getpid(), None, None, Stats()
+
+    def _forget_run(self) -> None:
+        self._adopt()
+        if self._run is not None:
+            self._run.close()
+        self._run = None
+
+    def _next_state(self) -> LoaderState:
+        place = Place.here()
+        epoch = self._passes.next_epoch()
+        if self._restored is not None and epoch == self._restored.first_epoch:
+            return self._job.resumed(self._restored, place)
+        return self._job.start(epoch, epoch, place)
+
+    def _stager_here(self) -> Stager | None:
+        """The stager of this process, where any file is to be staged."""
+        if self._staging is None:
+            return None
+        if self._stager is None:
+            transport = _Transport()
+            self._stager = Stager(self._staging, fetch=transport.fetch, check=transport.check)
+            when_gone(self, self._stager.close)
+        return self._stager
+
+
+class _Transport:
+    """Brings a file and checks what came, remembering its URL for the error. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._url = ""
+
+    def fetch(self, url: str, target: IO[bytes]) -> int:
+        self._url = url
+        return fetch(url, target)
+
+    def check(self, path: Path) -> None:
+        Footer(path, redact(self._url)).close()
+
+
+def _snapshot(table: TableLike | Snapshot | str | Path) -> Snapshot:
+    if isinstance(table, Snapshot):
+        return table
+    if isinstance(table, str | Path):
+        return open_snapshot(str(table))
+    snapshot = getattr(table, "snapshot", None)
+    if not isinstance(snapshot, Snapshot):
+        raise ConfigError(f"table: expected a Table, a Snapshot or a URL, found {type(table).__name__}")
+    return snapshot
+
+
+def _files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
+    """The data files whose partitions can match `where`, by path."""
+    files = {}
+    for file in snapshot.data_files:
+        matches = None if request.where is None else request.where.matches_partition(file.partition)
+        if matches is not False:
+            files[file.path] = (file, Partition(values=file.partition, is_decided=matches is True))
+    if snapshot.data_files and not files and request.where is not None:
+        found = ", ".join(sorted({"/".join(map("=".join, file.partition.items())) for file in snapshot.data_files})[:5])
+        raise SelectionError(f"where {request.where.text!r}: matches no partition of the table, which has {found}")
+    return files
+
+
+def _staging(options: Staging | None, job: Job) -> Staging | None:
+    """The options, where any file is to be staged, else None. BudgetError where what is open at once does not fit."""
+    options = options or Staging()
+    files = [(file.url, file.size_bytes) for file, _ in job.files.values() if options.stages(file.url)]
+    if not files:
+        return None
+    require_fits(
+        ((redact(url), size) for url, size in files),
+        options.num_budget_bytes,
+        num_open=job.shuffle.interleave if job.shuffle else 1,
+    )
+    return options
+
+
+def _count(name: str, value: object, *, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ConfigError(f"{name}: expected an integer of {minimum} or more, found {value!r}")
+    return value

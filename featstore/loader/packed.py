@@ -1,0 +1,63 @@
+"""Columns packed into one buffer per dtype, so that moving a batch is a handful of copies and not hundreds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from featstore.loader.tensors import Column, Columns, Jagged, Key
+
+# (dtype, first element, shape) of one tensor in the buffer of its dtype.
+Place = tuple[torch.dtype, int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """Buffers by dtype, and for each column the place of its values and, where it is jagged, of its offsets."""
+
+    buffers: Mapping[torch.dtype, torch.Tensor]
+    places: Mapping[Key, tuple[Place, ...]]
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple(self.places)
+
+    def get(self, key: Key) -> Column:
+        tensors = [self._tensor(place) for place in self.places[key]]
+        return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
+
+    def _tensor(self, place: Place) -> torch.Tensor:
+        dtype, start, shape = place
+        flat = self.buffers[dtype].narrow(0, start, _num_elements(shape))
+        return flat if len(shape) == 1 else flat.view(shape)
+
+    def packed(self) -> "Packed":
+        return Packed(buffers={dtype: buffer.clone() for dtype, buffer in self.buffers.items()}, places=self.places)
+
+    def moved(self, *, pin: bool = False, **how: Any) -> "Packed":
+        moved = {dtype: buffer.pin_memory() if pin else buffer.to(**how) for dtype, buffer in self.buffers.items()}
+        return Packed(buffers=moved, places=self.places)
+
+
+def pack(columns: Columns) -> Packed:
+    """Copies the columns into buffers of their own: one copy of each value."""
+    places: dict[Key, tuple[Place, ...]] = {}
+    parts: dict[torch.dtype, list[torch.Tensor]] = {}
+    filled: dict[torch.dtype, int] = {}
+    for key in columns.keys:
+        column = columns.get(key)
+        tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
+        for tensor in tensors:
+            start = filled.get(tensor.dtype, 0)
+            places[key] = (*places.get(key, ()), (tensor.dtype, start, tuple(tensor.shape)))
+            parts.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
+            filled[tensor.dtype] = start + tensor.numel()
+    return Packed(buffers={dtype: torch.cat(tensors) for dtype, tensors in parts.items()}, places=places)
+
+
+def _num_elements(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

@@ -1,0 +1,174 @@
+"""Which store a loader's workers meet in, under which keys, and which epoch each iteration is.
+
+An iteration over a loader is a pass: `num_epochs` epochs. Workers of one DataLoader agree on a pass without talking: all of
+them name it alike (the DataLoader's base seed and how often they were iterated), and the store numbers the names in the
+order in which they first come up.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.utils.data import get_worker_info
+
+from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.options import AUTO, Dispatch
+from featstore.dispatch.stores.address import Store, StoreAddress, bind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which worker this process is: of a DataLoader, of a torchrun job, of both, or the only one.
+
+    `session` is equal for the workers of one DataLoader and changes when workers are started anew.
+    """
+
+    index: int
+    num_workers: int
+    session: str
+    is_dataloader: bool
+
+    @classmethod
+    def here(cls) -> "Place":
+        worker = get_worker_info()
+        rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+        if worker is None:
+            return cls(index=rank, num_workers=world, session="direct", is_dataloader=False)
+        return cls(
+            index=rank * worker.num_workers + worker.id,
+            num_workers=world * worker.num_workers,
+            session=f"{worker.num_workers}-{worker.seed - worker.id}",
+            is_dataloader=True,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One iteration: its store, the prefix of its keys, its number since the last restore, and its first epoch."""
+
+    address: StoreAddress
+    prefix: str
+    number: int
+    first_epoch: int
+    is_dataloader: bool
+
+
+class Passes:
+    """Numbers the passes of one loader and of its copies in DataLoader workers. Belongs to the process that made it."""
+
+    def __init__(self, options: Dispatch, loader_key: str, num_epochs: int) -> None:
+        self._options, self._loader_key, self._num_epochs = options, loader_key, num_epochs
+        self._client = uuid.uuid4().hex
+        self._owner = os.getpid()
+        # Memory for this process, made again in a copy that was sent to another one; workers meet in the run directory.
+        self._memory = bind(f"memory://{self._client}") if options.store == AUTO else None
+        self._explicit = None if options.store == AUTO else bind(options.store)
+        self.run_directory = Path(tempfile.gettempdir()) / f"featstore-run-{self._client}"
+        self._first_epoch = 0
+        self._restart, self._num_restores = 0, 0
+
+    def begin(self, place: Place) -> Pass:
+        """The next pass of this worker: the same for all workers of its DataLoader."""
+        address = self._address(place)
+        store = address.open()
+        try:
+            count = store.add(f"{self._prefix}iterations/{place.session}/{place.index}", 1)
+            number = self._number(store, f"{place.session}/{count}")
+            first_epoch = self._epoch_of(store, number)
+            if place.is_dataloader:
+                store.set(f"{self._prefix}workers", "seen")
+        finally:
+            store.close()
+        prefix = run_prefix(self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}")
+        return Pass(address=address, prefix=prefix, number=number, first_epoch=first_epoch, is_dataloader=place.is_dataloader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass begins with this epoch."""
+        self._first_epoch = epoch
+        for address in self._addresses():
+            store = address.open()
+            store.set(f"{self._prefix}epoch", f"{self._num_passes(store)} {epoch}")
+            store.close()
+
+    def next_epoch(self) -> int:
+        """The epoch with which the next pass of this process begins."""
+        store = (self._explicit or self._memory or self._workers_address).open()
+        try:
+            return self._epoch_of(store, self._num_passes(store))
+        finally:
+            store.close()
+
+    def restore(self, state_id: int, first_epoch: int) -> None:
+        """Forgets all passes: the next has number 0, under keys that follow from the state and are new to this run."""
+        self._num_restores += 1
+        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
+        self._restart = (state_id << 16) + (attempt << 8) + self._num_restores
+        self._first_epoch = first_epoch
+
+    def has_workers(self) -> bool:
+        """Whether DataLoader workers of this loader have iterated since it was made, or restored."""
+        for address in self._addresses():
+            store = address.open()
+            has_seen = store.check([f"{self._prefix}workers"])
+            store.close()
+            if has_seen:
+                return True
+        return False
+
+    def close(self) -> None:
+        """Removes the run directory, in the process that chose it."""
+        remove_run_directory(self.run_directory, self._owner)
+
+    @property
+    def _run_id(self) -> str:
+        chosen = self._options.run_id or os.environ.get("TORCHELASTIC_RUN_ID") or "default"
+        return re.sub(r"[^A-Za-z0-9._-]", "_", chosen)[:128]
+
+    @property
+    def _prefix(self) -> str:
+        """Of the keys that only this loader and its copies use."""
+        return run_prefix(self._run_id, restart=self._restart, loader=self._client)
+
+    @property
+    def _workers_address(self) -> StoreAddress:
+        return bind(f"sqlite://{self.run_directory}/store.sqlite")
+
+    def _address(self, place: Place) -> StoreAddress:
+        if self._explicit is not None:
+            return self._explicit
+        if self._memory is not None and not place.is_dataloader:
+            return self._memory
+        self.run_directory.mkdir(mode=0o700, exist_ok=True)
+        return self._workers_address
+
+    def _addresses(self) -> list[StoreAddress]:
+        """The stores that hold passes already, or may do so unseen."""
+        known = [address for address in (self._memory, self._explicit) if address is not None]
+        return known + ([self._workers_address] if self.run_directory.exists() else [])
+
+    def _number(self, store: Store, name: str) -> int:
+        number = 0
+        while store.compare_set(f"{self._prefix}passes/{number}", "", name) != name:
+            number += 1
+        return number
+
+    def _num_passes(self, store: Store) -> int:
+        number = 0
+        while store.get_or_none(f"{self._prefix}passes/{number}") is not None:
+            number += 1
+        return number
+
+    def _epoch_of(self, store: Store, number: int) -> int:
+        told = store.get_or_none(f"{self._prefix}epoch")
+        first_number, first_epoch = map(int, told.split()) if told else (0, self._first_epoch)
+        return first_epoch + (number - first_number) * self._num_epochs
+
+
+def remove_run_directory(directory: Path, owner: int) -> None:
+    """Removes what workers left, unless a forked copy asks."""
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,186 @@
+"""What a loader was asked for, checked against the table's schema before any file is opened."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from featstore.errors import ConfigError, SelectionError, nearest
+from featstore.reading.footer import Selection
+from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.selection import Where, parse_where, select
+
+RAISE, DROP = "raise", "drop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotRequest:
+    """A slot and how it is delivered: ids in `[0, buckets)`, lists cut after `max_len` elements."""
+
+    slot: Slot
+    buckets: int | None = None
+    max_len: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRequest:
+    """A numeric column delivered as float32, and what a null in it does: `raise`, `drop` the row, or become a value."""
+
+    field: pa.Field
+    null: str | float = RAISE
+
+    @property
+    def name(self) -> str:
+        return str(self.field.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The columns of a batch and the rows that get into one."""
+
+    slots: tuple[SlotRequest, ...]
+    labels: tuple[LabelRequest, ...] = ()
+    weight: LabelRequest | None = None
+    extras: tuple[pa.Field, ...] = ()
+    where: Where | None = None
+    schema: SlotSchema
+
+    @property
+    def numbers(self) -> tuple[LabelRequest, ...]:
+        """Labels, and the weight where there is one."""
+        return self.labels if self.weight is None else (*self.labels, self.weight)
+
+    @property
+    def partition_keys(self) -> Mapping[str, pa.Field]:
+        return {field.name: field for field in self.schema.partition_keys}
+
+    @property
+    def where_slots(self) -> tuple[Slot, ...]:
+        names = self.where.columns if self.where else ()
+        return tuple(slot for slot in self.schema if slot.name in names)
+
+    @property
+    def where_others(self) -> tuple[pa.Field, ...]:
+        """Labels, weight and kept columns that `where` reads."""
+        names = self.where.columns if self.where else ()
+        fields = self.schema.to_arrow(nullable=True)
+        return tuple(field for field in fields if field.name in names and field.name not in self.schema)
+
+    @property
+    def selection(self) -> Selection:
+        """All columns to read from data files."""
+        slots = {slot.name: slot for slot in (*(item.slot for item in self.slots), *self.where_slots)}
+        fields = (*(item.field for item in self.numbers), *self.extras, *self.where_others)
+        others = {field.name: field for field in fields if field.name not in self.partition_keys}
+        return Selection(slots=tuple(slots.values()), others=tuple(others.values()))
+
+
+def resolve(
+    schema: SlotSchema,
+    *,
+    slots: Iterable[str | Mapping[str, Any]],
+    labels: Iterable[str | Mapping[str, Any]] = (),
+    weight: str | None = None,
+    extras: Iterable[str] = (),
+    where: str | None = None,
+) -> Request:
+    """The request for these arguments. ConfigError or SelectionError for what the table cannot give."""
+    chosen = _slots(schema, _items("slots", slots))
+    numbers = tuple(_label(schema, item) for item in _items("labels", labels))
+    if not chosen and not numbers:
+        raise ConfigError("slots: expected at least one slot or label, found none")
+    return Request(
+        slots=chosen,
+        labels=numbers,
+        weight=None if weight is None else LabelRequest(field=_number_field(schema, weight, "weight")),
+        extras=tuple(_field(schema, name, "extras") for name in _items("extras", extras)),
+        where=None if where is None else parse_where(where, _types(schema)),
+        schema=schema,
+    )
+
+
+def _items(what: str, items: Any) -> list[Any]:
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        raise ConfigError(f"{what}: expected a list, found {items!r}")
+    return list(items)
+
+
+def _slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
+    """Each selected slot once, in the order of first mention; options of a dict also refine what a glob selected."""
+    options: dict[str, Mapping[str, Any]] = {}
+    patterns = []
+    for item in items:
+        if isinstance(item, Mapping):
+            name = _known_keys("slots", item, {"name", "buckets", "max_len"})
+            _ = schema[name]
+            options[name] = item
+            patterns.append(name)
+        elif isinstance(item, str):
+            patterns.append(item)
+        else:
+            raise ConfigError(f"slots: expected a name or {{name: ..., buckets: ...}}, found {item!r}")
+    return tuple(_slot(schema[name], options.get(name, {})) for name in select(patterns, schema.names))
+
+
+def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
+    buckets = _count(slot, options, "buckets", minimum=2)
+    max_len = _count(slot, options, "max_len", minimum=1)
+    if buckets is not None and slot.kind is not SlotKind.ID:
+        raise ConfigError(f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot")
+    if buckets is not None and slot.num_indices is not None:
+        raise ConfigError(f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out buckets")
+    if max_len is not None and not slot.is_list:
+        raise ConfigError(f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}")
+    return SlotRequest(slot=slot, buckets=buckets, max_len=max_len)
+
+
+def _count(slot: Slot, options: Mapping[str, Any], key: str, *, minimum: int) -> int | None:
+    value = options.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
+        raise ConfigError(f"slots: {slot.name!r}: expected {key} of {minimum} or more, found {value!r}")
+    return value
+
+
+def _label(schema: SlotSchema, item: Any) -> LabelRequest:
+    if isinstance(item, str):
+        return LabelRequest(field=_number_field(schema, item, "labels"))
+    if not isinstance(item, Mapping):
+        raise ConfigError(f"labels: expected a name or {{name: ..., null: ...}}, found {item!r}")
+    # YAML reads the key of `{name: click, null: drop}` as null, not as text.
+    item = {"null" if key is None else key: value for key, value in item.items()}
+    name = _known_keys("labels", item, {"name", "null"})
+    null = item.get("null", RAISE)
+    is_value = isinstance(null, int | float) and not isinstance(null, bool)
+    if not is_value and null not in (RAISE, DROP):
+        raise ConfigError(f"labels: {name!r}: expected null: drop, raise or a number, found {null!r}")
+    return LabelRequest(field=_number_field(schema, name, "labels"), null=float(null) if is_value else null)
+
+
+def _known_keys(what: str, item: Mapping[str, Any], known: set[str]) -> str:
+    """The item's name, after a look at its keys."""
+    for key in item:
+        if key not in known:
+            raise ConfigError(f"{what}: unknown key {key!r} in {dict(item)}{nearest(str(key), known)}")
+    if not isinstance(item.get("name"), str):
+        raise ConfigError(f"{what}: expected a name in {dict(item)}")
+    return str(item["name"])
+
+
+def _types(schema: SlotSchema) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in schema.to_arrow(nullable=True, partition_keys=True)}
+
+
+def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
+    columns = schema.to_arrow(nullable=True, partition_keys=True)
+    if name not in columns.names:
+        raise SelectionError(f"{what}: no column {name!r} in the table{nearest(name, columns.names)}")
+    return columns.field(name)
+
+
+def _number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:
+    field = _field(schema, name, what)
+    is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type)
+    if not is_number or any(key.name == name for key in schema.partition_keys):
+        raise ConfigError(f"{what}: {name!r}: expected a scalar numeric column of the data files, found {field.type}")
+    return field

@@ -1,0 +1,55 @@
+"""Windows of row groups, and the order of rows in a window.
+
+A split's stream of rows is a pure function of seed, epoch, the split's place in the plan and the options here: any worker
+that takes a split over, at any row of its stream, delivers the same rows from there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from featstore.errors import ConfigError
+from featstore.reading.columns import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle:
+    """How rows are mixed. Splits come in a seeded order.
+
+    `window_rows`: rows change places within windows of consecutive row groups of one split, each window the fewest row
+    groups that hold so many rows. `interleave`: so many splits are open at once and give a window in turn.
+    """
+
+    window_rows: int = 100_000
+    interleave: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("window_rows", "interleave"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"shuffle.{name}: expected an integer of 1 or more, found {value!r}")
+
+
+def windows(row_group_rows: Sequence[int], window_rows: int | None) -> list[range]:
+    """Consecutive row groups, as ranges of their indices: one each without shuffling (None)."""
+    if window_rows is None:
+        return [range(i, i + 1) for i in range(len(row_group_rows))]
+    cuts, first, rows = [], 0, 0
+    for index, num_rows in enumerate(row_group_rows):
+        rows += num_rows
+        if rows >= window_rows:
+            cuts.append(range(first, index + 1))
+            first, rows = index + 1, 0
+    if first < len(row_group_rows):
+        cuts.append(range(first, len(row_group_rows)))
+    return cuts
+
+
+def permutation(num_rows: int, *key: int) -> Array:
+    """The order of a window's rows: int64 (num_rows,), keyed by seed, epoch, split and window.
+
+    It sorts the raw output of Philox, which numpy promises never to change; `Generator.permutation` has no such promise.
+    """
+    bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(num_rows)
+    return np.argsort(bits, kind="stable")

@@ -1,0 +1,140 @@
+"""Where a loader is, as JSON: what was delivered of the epoch's splits, by their position in the plan.
+
+The format is a contract (docs/contracts.md, tests/golden/loader_state.json). Rows are counted in a split's stream, in the
+order of delivery and with those that filters left out, so a state fits any batch size and any number of workers.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from featstore.errors import StateError
+from featstore.loader.batching import Segment
+
+FORMAT = 1
+Done = Mapping[int, int | Literal["complete"]]
+_SAME = {
+    "table": "table, or version of it,",
+    "plan": "`where`, seed or set of files",
+    "seed": "seed",
+    "window_rows": "shuffle.window_rows",
+    "num_epochs": "num_epochs",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderState:
+    """The state of one worker, or of all `num_workers` of a step, as far as `workers` names them.
+
+    `table` is the snapshot's digest, `plan` names the splits. `first_epoch` is where the running pass over `num_epochs`
+    epochs began and `epoch` where it is; `done` is what was delivered of that epoch.
+    """
+
+    table: str
+    plan: str
+    seed: int
+    window_rows: int | None
+    num_epochs: int
+    epoch: int
+    first_epoch: int
+    num_workers: int = 1
+    workers: tuple[int, ...] = (0,)
+    done: Done = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `json.dumps`: complete splits as ranges, both ends included."""
+        fields = {key: value for key, value in asdict(self).items() if key != "done"}
+        complete = sorted(index for index, rows in self.done.items() if rows == "complete")
+        partial = {str(index): rows for index, rows in sorted(self.done.items()) if rows != "complete"}
+        return {"format": FORMAT, **fields, "workers": list(self.workers), "complete": _ranges(complete), "partial": partial}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "LoaderState":
+        """StateError for data of another format."""
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            found = data.get("format") if isinstance(data, Mapping) else data
+            raise StateError(f"loader state: expected format {FORMAT}, found {found!r}")
+        try:
+            fields = {key: value for key, value in data.items() if key not in ("format", "complete", "partial", "workers")}
+            done: dict[int, int | Literal["complete"]] = {int(index): int(rows) for index, rows in data["partial"].items()}
+            for first, last in data["complete"]:
+                done.update(dict.fromkeys(range(first, last + 1), "complete"))
+            return cls(**fields, workers=tuple(data["workers"]), done=done)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(f"loader state: damaged, or changed by hand: {error}") from error
+
+    @property
+    def digest_int(self) -> int:
+        """A 32-bit number that names the state."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+    def require_fit(self, other: "LoaderState") -> None:
+        """StateError where `other`, a loader's own state, is of another table, plan or order."""
+        for key, what in _SAME.items():
+            mine, found = getattr(self, key), getattr(other, key)
+            if mine != found:
+                raise StateError(f"loader state: of another {what} than this loader's: saved with {mine}, found {found}")
+
+    def require_complete(self) -> None:
+        """StateError where workers of the step are missing."""
+        missing = sorted(set(range(self.num_workers)) - set(self.workers))
+        if missing:
+            raise StateError(
+                f"loader state: of worker {list(self.workers)} of {self.num_workers}; worker {missing} missing: "
+                "unite the states of all workers with FeatureLoader.merge_states([...])"
+            )
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Unites the states that all workers saved at one step. StateError where they are not of one step of one run.
+
+    Near the end of an epoch workers may be in different ones: StateError too; save one step later.
+    """
+    parsed = [LoaderState.from_json(state) for state in states]
+    if not parsed:
+        raise StateError("merge_states: expected the states of all workers, found none")
+    first = parsed[0]
+    workers: set[int] = set()
+    done: dict[int, int | Literal["complete"]] = {}
+    for state in parsed:
+        _require_same_run(state, first, workers)
+        workers.update(state.workers)
+        done = _united(done, state.done)
+    return replace(first, workers=tuple(sorted(workers)), done=done).to_json()
+
+
+def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int]) -> None:
+    for key in ("table", "plan", "seed", "window_rows", "num_epochs", "num_workers", "epoch", "first_epoch"):
+        if getattr(state, key) != getattr(first, key):
+            raise StateError(f"merge_states: the states differ in {key}: {getattr(state, key)} and {getattr(first, key)}")
+    if workers & set(state.workers):
+        raise StateError(f"merge_states: more than one state of worker {sorted(workers & set(state.workers))}")
+
+
+def _united(one: Done, other: Done) -> dict[int, int | Literal["complete"]]:
+    united = dict(one)
+    for index, rows in other.items():
+        before = united.get(index, 0)
+        united[index] = "complete" if "complete" in (rows, before) else max(int(rows), int(before))
+    return united
+
+
+def delivered(done: Done, segment: Segment) -> int | Literal["complete"]:
+    """What is delivered of the segment's split once the segment is."""
+    before = done.get(segment.split_index, 0)
+    if segment.is_complete or before == "complete":
+        return "complete"
+    return max(segment.through, before)
+
+
+def _ranges(indices: Iterable[int]) -> list[list[int]]:
+    ranges: list[list[int]] = []
+    for index in indices:
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ranges

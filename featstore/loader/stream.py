@@ -1,0 +1,162 @@
+"""A claimed split to its blocks, and several open splits interleaved."""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from featstore.dispatch.coordinator import Claim
+from featstore.errors import DataFileError
+from featstore.loader.blocks import Block, Origin
+from featstore.loader.decode import Partition, block_columns, block_extras, passing
+from featstore.loader.request import Request
+from featstore.loader.shuffle import Shuffle, permutation, windows
+from featstore.loader.stats import Stats
+from featstore.reading.columns import Array
+from featstore.reading.footer import Footer
+from featstore.reading.reader import RowGroupReader, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A claimed split and where its file is read: a local path, or an open remote file; `release` lets go of a staged one."""
+
+    claim: Claim
+    source: Path | BinaryIO
+    partition: Partition
+    release: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """All that the order of a split's rows depends on."""
+
+    seed: int
+    epoch: int
+    shuffle: Shuffle | None
+
+    @property
+    def window_rows(self) -> int | None:
+        return self.shuffle.window_rows if self.shuffle else None
+
+    @property
+    def interleave(self) -> int:
+        return self.shuffle.interleave if self.shuffle else 1
+
+    def permutation(self, num_rows: int, split_index: int, window: int) -> Array | None:
+        """The order of rows in a window, or None for the file's own."""
+        return permutation(num_rows, self.seed, self.epoch, split_index, window) if self.shuffle else None
+
+
+class SplitReader:
+    """Reads one split window by window; owned by one thread, which closes it."""
+
+    def __init__(self, work: Work, *, request: Request, order: Order, stats: Stats, use_threads: bool = True) -> None:
+        self._work, self._request, self._order, self._stats = work, request, order, stats
+        self._next, self._row = 0, 0
+        with stats.timed("decode_s"):
+            self._footer = Footer(work.source, work.claim.split.path)
+            try:
+                self._reader = RowGroupReader(self._footer, request.selection, use_threads=use_threads)
+                self._windows = self._cut()
+            except BaseException:
+                self._footer.close()
+                raise
+        self._skip_delivered()
+
+    @property
+    def is_finished(self) -> bool:
+        return self._next >= len(self._windows)
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Which of several open splits gives the next block: the least. A function of positions alone, so that a resumed
+        loader goes on in the same order: a split in the middle of a window first, then the one with the fewest windows read."""
+        return self._row >= self._work.claim.start_row, self._next
+
+    def read(self) -> Block:
+        """The next block; there must be one."""
+        window, first_row = self._next, self._row
+        self._next += 1
+        self._row += self._num_rows(self._windows[window])
+        with self._stats.timed("decode_s"):
+            rows, places = self._rows(window, self._row - first_row)
+            origin = Origin(
+                split_index=self._work.claim.index,
+                first_row=first_row,
+                end_row=self._row,
+                is_last=self.is_finished,
+                places=places,
+            )
+            return Block(
+                num_rows=rows.num_rows,
+                columns=block_columns(rows, self._request, self._stats.counts),
+                extras=block_extras(rows, self._request, self._work.partition),
+                origin=origin,
+                begin=min(origin.row_at(self._work.claim.start_row), rows.num_rows),
+            )
+
+    def close(self) -> None:
+        self._footer.close()
+        self._work.release()
+
+    def _rows(self, window: int, num_rows: int) -> tuple[Rows, Array | None]:
+        """The window's rows in the order of delivery without those filtered out, and the places of those that are left."""
+        rows = self._reader.read(self._windows[window])
+        order = self._order.permutation(num_rows, self._work.claim.index, window)
+        mask = passing(rows, self._request, self._work.partition, self._stats.counts)
+        if mask is None:
+            return (rows if order is None else rows.take(order)), None
+        places = np.flatnonzero(mask if order is None else mask[order])
+        return rows.take(places if order is None else order[places]), places
+
+    def _cut(self) -> list[range]:
+        """The windows of the split, as ranges of the file's row groups; one without row groups for a file without rows."""
+        split, rows = self._work.claim.split, self._footer.row_group_rows
+        end = len(rows) if split.last_row_group is None else split.last_row_group + 1
+        mine = rows[split.first_row_group : end]
+        if sum(mine) != split.num_rows:
+            raise DataFileError(f"{split.path}: expected {split.num_rows} rows, as the table says, found {sum(mine)}")
+        first = split.first_row_group
+        cuts = [range(cut.start + first, cut.stop + first) for cut in windows(mine, self._order.window_rows)]
+        return cuts or [range(0)]
+
+    def _skip_delivered(self) -> None:
+        """Passes over windows that were delivered whole; the last one stays, to say that the split has ended."""
+        while self._next < len(self._windows) - 1:
+            after = self._row + self._num_rows(self._windows[self._next])
+            if after > self._work.claim.start_row:
+                break
+            self._next, self._row = self._next + 1, after
+
+    def _num_rows(self, window: range) -> int:
+        return sum(self._footer.row_group_rows[index] for index in window)
+
+
+def read_blocks(work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int) -> Generator[Block, None, None]:
+    """The blocks of all splits, `width` of them open at a time; closes what it opened, however it ends."""
+    open_splits: list[SplitReader] = []
+    try:
+        while True:
+            while len(open_splits) < width and (item := next(work, None)) is not None:
+                open_splits.append(_opened(item, open_split))
+            if not open_splits:
+                return
+            split = min(open_splits, key=lambda candidate: candidate.rank)
+            yield split.read()
+            if split.is_finished:
+                open_splits.remove(split)
+                split.close()
+    finally:
+        for split in open_splits:
+            split.close()
+
+
+def _opened(item: Work, open_split: Callable[[Work], SplitReader]) -> SplitReader:
+    try:
+        return open_split(item)
+    except BaseException:
+        item.release()
+        raise

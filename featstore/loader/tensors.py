@@ -1,0 +1,166 @@
+"""What the training loop gets: a batch of tensors."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
+
+import pyarrow as pa
+import torch
+
+from featstore.errors import nearest
+
+Device = torch.device | str | int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Jagged:
+    """A variable-length column: row i is `values[offsets[i]:offsets[i + 1]]`.
+
+    `values`: int64 or float32 (num_values,). `offsets`: int64 (num_rows + 1,), beginning with 0, ending with num_values.
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+    def lengths(self) -> torch.Tensor:
+        """int64 (num_rows,)."""
+        return self.offsets.diff()
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        """The values of one row; negative rows count from the end."""
+        num_rows = len(self)
+        if not -num_rows <= row < num_rows:
+            raise IndexError(f"row {row} of {num_rows}")
+        row %= num_rows
+        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[row] for row in range(len(self)))
+
+    def to(self, device: Device, *, non_blocking: bool = False) -> "Jagged":
+        values, offsets = (part.to(device, non_blocking=non_blocking) for part in (self.values, self.offsets))
+        return Jagged(values, offsets)
+
+    def clone(self) -> "Jagged":
+        return Jagged(self.values.clone(), self.offsets.clone())
+
+
+Column = torch.Tensor | Jagged
+Key = tuple[str, str]
+SLOT, LABEL, WEIGHT = "slot", "label", "weight"
+
+
+class Columns(Protocol):
+    """Where a batch finds its columns, by role and name."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The columns there are, slots first."""
+
+    def get(self, key: Key) -> Column:
+        """The column as tensors, made when asked for; KeyError where there is none."""
+
+    def packed(self) -> "Columns":
+        """The same columns as views of a few buffers of their own, one per dtype."""
+
+    def moved(self, **how: Any) -> "Columns":
+        """Packed columns whose buffers were moved by `Tensor.to`, or pinned (`pin=True`)."""
+
+
+class Batch:
+    """Rows in the order of delivery: `batch["slot"]` is int64 or float32 `(num_rows,)`, `(num_rows, width)`, or `Jagged`.
+
+    As the loader delivers it in the same process, tensors are views of decoded memory that other batches share: read-only
+    by contract, `clone()` is yours to write. A batch that was moved, pinned, cloned or sent from another process is packed
+    into one buffer per dtype. Views are made when a column is first asked for. Not thread-safe while that happens.
+    """
+
+    def __init__(self, columns: Columns, *, num_rows: int, extras: pa.Table) -> None:
+        self.num_rows = num_rows
+        self.extras = extras
+        self._columns = columns
+        self._made: dict[Key, Column] = {}
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The slots' names, in the order of the selection."""
+        return self._names(SLOT)
+
+    def __getitem__(self, slot: str) -> Any:
+        """The slot's Tensor or Jagged; KeyError with the nearest names where the batch has no such slot."""
+        try:
+            return self._column((SLOT, slot))
+        except KeyError:
+            raise KeyError(f"no slot {slot!r} in the batch{nearest(slot, self.slots)}") from None
+
+    def __contains__(self, slot: object) -> bool:
+        return slot in self.slots
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __repr__(self) -> str:
+        return f"Batch(num_rows={self.num_rows}, slots={list(self.slots)}, labels={list(self._names(LABEL))})"
+
+    @cached_property
+    def labels(self) -> Mapping[str, torch.Tensor]:
+        """Each label as float32 (num_rows,)."""
+        return {name: self._column((LABEL, name)) for name in self._names(LABEL)}
+
+    @property
+    def weight(self) -> torch.Tensor | None:
+        """float32 (num_rows,), or None where the loader was given no weight."""
+        names = self._names(WEIGHT)
+        return self._column((WEIGHT, names[0])) if names else None
+
+    def to(self, device: Device, *, non_blocking: bool = False) -> "Batch":
+        """The batch on a device, packed: one copy per dtype. `extras` stay where they are."""
+        return self._with(self._columns.moved(device=torch.device(device), non_blocking=non_blocking))
+
+    def pin_memory(self) -> "Batch":
+        """The batch packed in page-locked memory, from where copies to a device need not block."""
+        return self._with(self._columns.moved(pin=True))
+
+    def clone(self) -> "Batch":
+        """A packed copy that shares memory with nothing, yours to write."""
+        return self._with(self._columns.packed())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self._columns.packed(), self.num_rows, _to_ipc(self.extras))
+
+    def _names(self, role: str) -> tuple[str, ...]:
+        return _names(self._columns.keys, role)
+
+    def _column(self, key: Key) -> Any:
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = self._columns.get(key)
+        return made
+
+    def _with(self, columns: Columns) -> "Batch":
+        return Batch(columns, num_rows=self.num_rows, extras=self.extras)
+
+
+@lru_cache(maxsize=64)
+def _names(keys: tuple[Key, ...], role: str) -> tuple[str, ...]:
+    """The same for all batches of a loader: looked up, not made again for each."""
+    return tuple(name for of, name in keys if of == role)
+
+
+def _to_ipc(table: pa.Table) -> bytes | int:
+    """Arrow pickles the whole memory under a slice; its stream format only the slice. Without columns, the row count."""
+    if not table.num_columns:
+        return int(table.num_rows)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _received(columns: Columns, num_rows: int, extras: bytes | int) -> Batch:
+    table = pa.table({}) if isinstance(extras, int) else pa.ipc.open_stream(extras).read_all()
+    return Batch(columns, num_rows=num_rows, extras=table)

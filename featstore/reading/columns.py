@@ -1,0 +1,163 @@
+"""Arrow columns to numpy buffers: views where the column holds no null, and missing marks where it does.
+
+Scalars become values (num_rows,), fixed widths values (num_rows, width), lists `Ragged`. Ids are int64 from end to end: they
+never pass through floating point, which keeps only 53 bits of them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.schema import Slot, SlotKind
+
+Array = npt.NDArray[Any]
+
+# `to_pandas_dtype` would import pandas, as `Array.to_numpy` does.
+_DTYPES: dict[pa.DataType, np.dtype[Any]] = {
+    pa.int64(): np.dtype(np.int64),
+    pa.int32(): np.dtype(np.int32),
+    pa.uint8(): np.dtype(np.uint8),
+    pa.float32(): np.dtype(np.float32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Lists: row i is `values[offsets[i]:offsets[i + 1]]`.
+
+    `offsets` (num_rows + 1,) is of any integer width and may begin above 0, as views of Arrow's buffers do.
+    """
+
+    values: Array
+    offsets: Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+Values = Array | Ragged
+
+
+def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
+    """The column as int64 ids or float32 values in the slot's shape, without nulls.
+
+    A null scalar is the missing mark, a null list one mark, an empty list stays empty, null elements of a list are dropped.
+    ValueError, or ArrowInvalid, where values do not fit the slot.
+    """
+    array = _one_array(column)
+    if slot.is_list:
+        return _ragged(array, slot)
+    return _numbers(array, slot) if slot.width is None else _fixed_width(array, slot, slot.width)
+
+
+def missing_values(slot: Slot, num_rows: int) -> Values:
+    """A column of missing values, for a file without the slot."""
+    width = slot.width or 1
+    marks = np.full(num_rows * width, slot.missing, dtype=_dtype(slot))
+    if slot.is_list:
+        return Ragged(marks, np.arange(num_rows + 1, dtype=np.int64))
+    return marks.reshape(num_rows, width) if slot.shape else marks
+
+
+def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
+    """A numeric column as float32 (num_rows,) and which rows hold a value, bool (num_rows,), or None where all do.
+
+    NaN is no value, and what stands in `values` where there is no value is NaN.
+    """
+    array = _one_array(column)
+    array = array if array.type == pa.float32() else array.cast(pa.float32(), safe=False)
+    values = _view(array.fill_null(np.nan) if array.null_count else array)
+    valid = ~np.isnan(values)
+    return values, None if valid.all() else valid
+
+
+def truncate(ragged: Ragged, max_len: int) -> Ragged:
+    """The first `max_len` elements of each list."""
+    lengths = np.diff(ragged.offsets)
+    if not len(lengths) or int(lengths.max()) <= max_len:
+        return ragged
+    kept = np.minimum(lengths, max_len)
+    offsets = _offsets(kept)
+    places = np.arange(offsets[-1]) + np.repeat(ragged.offsets[:-1] - offsets[:-1], kept)
+    return Ragged(ragged.values[places], offsets)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+
+
+def _dtype(slot: Slot) -> type[np.int64] | type[np.float32]:
+    return np.int64 if slot.kind is SlotKind.ID else np.float32
+
+
+def _numbers(array: pa.Array, slot: Slot) -> Array:
+    """int64 or float32 values, nulls as the missing mark; ArrowInvalid where an unsigned id is above 2^63 - 1."""
+    target = pa.int64() if slot.kind is SlotKind.ID else pa.float32()
+    if array.type != target:
+        array = array.cast(target, safe=slot.kind is SlotKind.ID)
+    return _view(array.fill_null(slot.missing) if array.null_count else array)
+
+
+def _view(array: pa.Array) -> Array:
+    """The values of a primitive array without nulls; `to_numpy` would make floats of ids with nulls."""
+    dtype = _DTYPES[array.type]
+    buffer = array.buffers()[1]
+    if buffer is None or not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def _validity(array: pa.Array) -> Array:
+    """Which entries are not null: bool (len(array),)."""
+    return _view(array.is_valid().cast(pa.uint8())).astype(bool)
+
+
+def _ragged(array: pa.Array, slot: Slot) -> Ragged:
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
+    # `offsets` of a slice are those of the slice, but count in `values`, which are those of the whole.
+    offsets, elements = _view(array.offsets), array.values
+    if not len(array):
+        return Ragged(np.empty(0, _dtype(slot)), np.zeros(1, np.int64))
+    if not array.null_count and not elements.null_count:
+        return Ragged(_numbers(elements, slot), offsets)
+    return _without_nulls(array, _numbers(elements, slot), offsets, slot)
+
+
+def _without_nulls(array: pa.Array, values: Array, offsets: Array, slot: Slot) -> Ragged:
+    """Drops null elements, and what offsets keep under null lists; gives each null list one missing mark."""
+    is_list = _validity(array)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    kept = np.repeat(is_list, np.diff(offsets))
+    if array.values.null_count:
+        kept &= _validity(array.values)[begin:end]
+    offsets = np.concatenate([[0], np.cumsum(kept)])[offsets - begin]
+    marks = np.cumsum(~is_list)
+    values = np.insert(values[begin:end][kept], offsets[:-1][~is_list], slot.missing)
+    return Ragged(values, offsets + np.concatenate([[0], marks]))
+
+
+def _fixed_width(array: pa.Array, slot: Slot, width: int) -> Array:
+    if not pa.types.is_fixed_size_list(array.type):
+        array = _equal_lists(array, width)
+    elements = array.values.slice(array.offset * width, len(array) * width)
+    values = _numbers(elements, slot).reshape(len(array), width)
+    if array.null_count:
+        values = np.where(_validity(array)[:, None], values, _dtype(slot)(slot.missing))
+    return values
+
+
+def _equal_lists(array: pa.Array, width: int) -> pa.Array:
+    """Lists that must all have `width` elements, or be null, as fixed-size lists."""
+    lengths = array.value_lengths().fill_null(width)
+    if len(lengths) and pc.any(pc.not_equal(lengths, width)).as_py():
+        raise ValueError(f"a list of another length than {width}")
+    return array.cast(pa.list_(array.type.value_type, width))
+
+
+def _offsets(lengths: Array) -> Array:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])

@@ -1,0 +1,121 @@
+"""An open data file: its footer, parsed once, and the columns in it that a selection asks for."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from featstore.errors import DataFileError
+from featstore.schema import Slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The columns that a job reads: slots, found by number and then by name, and other columns, found by name."""
+
+    slots: tuple[Slot, ...] = ()
+    others: tuple[pa.Field, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileColumns:
+    """A selection in one file: for each selected name the file's column, or None where the file has none."""
+
+    slots: Mapping[str, str | None]
+    others: Mapping[str, str | None]
+    leaves: tuple[str, ...]
+
+
+class Footer:
+    """One Parquet file, by local path or open for reading; close() it, or use it as a context manager. Not thread-safe.
+
+    `name` is what errors call the file: its path in the table rather than where it was staged.
+    """
+
+    def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
+        self.name = name or str(source)
+        try:
+            self.file = pq.ParquetFile(source)
+        except FileNotFoundError:
+            raise DataFileError(f"{self.name}: expected a data file, found none; was it vacuumed?") from None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataFileError(f"{self.name}: expected a Parquet file, found something else: {error}") from error
+        self.schema: pa.Schema = self.file.schema_arrow
+        metadata = self.file.metadata
+        self.row_group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self.row_group_rows)
+
+    def resolve(self, selection: Selection) -> FileColumns:
+        """Finds the selected columns. DataFileError where one has a type that cannot be what was selected."""
+        found = [(Slot.from_field(field), field) for field in self.schema]
+        by_number = {slot.number: field for slot, field in found if slot is not None}
+        slots = {slot.name: self._slot_column(slot, by_number.get(slot.number)) for slot in selection.slots}
+        others = {field.name: self._other_column(field) for field in selection.others}
+        wanted = {name for name in (*slots.values(), *others.values()) if name is not None}
+        return FileColumns(slots=slots, others=others, leaves=tuple(self._leaves(wanted)))
+
+    def _slot_column(self, slot: Slot, numbered: pa.Field | None) -> str | None:
+        field = numbered if slot.number is not None and numbered is not None else self._field(slot.name)
+        if field is None or pa.types.is_null(field.type):
+            return None
+        found = Slot.from_field(field)
+        if found is not None and None not in (found.number, slot.number) and found.number != slot.number:
+            return None
+        if found is None or found.kind is not slot.kind or not _fits(found, slot):
+            raise DataFileError(f"{self.name}: column {field.name!r}: expected {slot.arrow_type()}, found {field.type}")
+        return str(field.name)
+
+    def _other_column(self, expected: pa.Field) -> str | None:
+        field = self._field(expected.name)
+        if field is None or pa.types.is_null(field.type):
+            return None
+        if field.type != expected.type and not (_is_number(field.type) and _is_number(expected.type)):
+            raise DataFileError(f"{self.name}: column {field.name!r}: expected {expected.type}, found {field.type}")
+        return str(field.name)
+
+    def _field(self, name: str) -> pa.Field | None:
+        index = self.schema.get_field_index(name)
+        return self.schema.field(index) if index >= 0 else None
+
+    def _leaves(self, wanted: Iterable[str]) -> list[str]:
+        """Paths of the leaf columns below the wanted ones: names with dots are told apart by counting leaves."""
+        wanted, leaves, first = set(wanted), [], 0
+        for field in self.schema:
+            after = first + _num_leaves(field.type)
+            if field.name in wanted:
+                leaves += [self.file.schema.column(i).path for i in range(first, after)]
+            first = after
+        return leaves
+
+    def close(self) -> None:
+        self.file.close()
+
+    def __enter__(self) -> "Footer":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _fits(found: Slot, expected: Slot) -> bool:
+    """Whether values of the found shape can be delivered in the expected one."""
+    if not found.shape or not expected.shape:
+        return found.shape == expected.shape
+    return expected.is_list or found.is_list or found.width == expected.width
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+def _num_leaves(type_: pa.DataType) -> int:
+    if pa.types.is_nested(type_):
+        return sum(_num_leaves(type_.field(i).type) for i in range(type_.num_fields)) or 1
+    return 1

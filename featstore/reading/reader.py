@@ -1,0 +1,79 @@
+"""Row groups of one open data file, one at a time, as Arrow columns under the names of the table."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.errors import DataFileError
+from featstore.reading.columns import Values, missing_values, slot_values
+from featstore.reading.footer import FileColumns, Footer, Selection
+from featstore.schema import Slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of one file as read: the selected columns of one or more row groups."""
+
+    file_name: str
+    num_rows: int
+    table: pa.Table
+    columns: FileColumns
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.table.nbytes)
+
+    def slot(self, slot: Slot) -> Values:
+        """The slot's value and offset buffers, views of Arrow's where possible; missing marks where the file has none."""
+        name = self.columns.slots[slot.name]
+        if name is None:
+            return missing_values(slot, self.num_rows)
+        try:
+            return slot_values(self.table.column(name), slot)
+        except (pa.ArrowInvalid, ValueError) as error:
+            raise DataFileError(f"{self.file_name}: column {name!r}: expected {slot.arrow_type()}, found {error}") from error
+
+    def other(self, field: pa.Field) -> pa.ChunkedArray:
+        """Another column in the type that the table gives it; nulls where the file has no such column."""
+        return self._typed(self.columns.others[field.name], field.type)
+
+    def slot_column(self, slot: Slot) -> pa.ChunkedArray:
+        """The slot as Arrow column, marks and nulls as they are in the file; nulls where the file has no such slot."""
+        return self._typed(self.columns.slots[slot.name], slot.arrow_type(nullable=True))
+
+    def _typed(self, name: str | None, type_: pa.DataType) -> pa.ChunkedArray:
+        if name is None:
+            return pa.chunked_array([pa.nulls(self.num_rows, type_)])
+        column = self.table.column(name)
+        try:
+            return column if column.type == type_ else column.cast(type_)
+        except pa.ArrowInvalid as error:
+            raise DataFileError(f"{self.file_name}: column {name!r}: expected {type_}, found {error}") from error
+
+    def take(self, indices: np.ndarray) -> "Rows":
+        """The rows at these places, in this order."""
+        return replace(self, num_rows=len(indices), table=self.table.take(pa.array(indices)))
+
+
+class RowGroupReader:
+    """Reads a selection of an open file; the caller closes the footer and lets go of one result before asking for the next."""
+
+    def __init__(self, footer: Footer, selection: Selection, *, use_threads: bool = True) -> None:
+        self.footer = footer
+        self.columns = footer.resolve(selection)
+        self._use_threads = use_threads
+
+    def read(self, row_groups: Iterable[int]) -> Rows:
+        """The rows of these row groups, in order. DataFileError where the file turns out to be damaged."""
+        tables = [self._table(index) for index in row_groups]
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        num_rows = sum(self.footer.row_group_rows[index] for index in row_groups)
+        return Rows(file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns)
+
+    def _table(self, index: int) -> pa.Table:
+        try:
+            return self.footer.file.read_row_group(index, columns=list(self.columns.leaves), use_threads=self._use_threads)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataFileError(f"{self.footer.name}: row group {index} cannot be read: {error}") from error

@@ -1,0 +1,40 @@
+"""A small table of several files, small row groups, and every kind of column."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+ROWS_PER_FILE = (70, 0, 45, 101, 64)
+NUM_ROWS = sum(ROWS_PER_FILE)
+
+
+def rows_table(first: int, num_rows: int) -> pa.Table:
+    """`row` is the row's number in the table, from which every other column follows."""
+    row = np.arange(first, first + num_rows)
+    return pa.table(
+        {
+            "row": pa.array(row, pa.int64()),
+            "half": pa.array(row / 2, pa.float32()),
+            "tags": pa.array([None if r % 7 == 3 else list(range(1, r % 5 + 1)) for r in row.tolist()], pa.list_(pa.int64())),
+            "pair": pa.array([[r, -r] for r in row.tolist()], pa.list_(pa.int64(), 2)),
+            "click": pa.array(row % 2 == 1),
+            "ripe": pa.array([None if r % 10 == 0 else r % 3 for r in row.tolist()], pa.float64()),
+            "note": pa.array([f"n{r}" for r in row.tolist()], pa.string()),
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def table_url(tmp_path_factory) -> str:
+    """A directory of Parquet, partitioned by day, 280 rows in 5 files, one of them without rows, 16 rows a row group."""
+    root = tmp_path_factory.mktemp("table")
+    first = 0
+    for day, num_rows in enumerate(ROWS_PER_FILE):
+        path = Path(root / f"dt=2026-11-0{day + 1}" / "part.parquet")
+        path.parent.mkdir()
+        pq.write_table(rows_table(first, num_rows), path, row_group_size=16)
+        first += num_rows
+    return str(root)

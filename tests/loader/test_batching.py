@@ -1,0 +1,66 @@
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.loader.batching import Segment, cut
+from featstore.loader.blocks import Block, Origin
+from featstore.loader.tensors import SLOT
+from featstore.reading.columns import Ragged
+
+KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
+
+
+def block(split: int, first: int, num_rows: int, *, is_last: bool = True, places=None, begin: int = 0) -> Block:
+    """Rows numbered `split * 1000 + place`, each with a list of that many elements modulo 3, under offsets above 0."""
+    values = np.arange(num_rows) + first + 1000 * split
+    lengths = values % 3
+    offsets = np.concatenate([[2], 2 + np.cumsum(lengths)]).astype(np.int32)
+    tags = np.concatenate([[-1, -1], np.repeat(values, lengths)])
+    end = first + (num_rows if places is None else 100)
+    origin = Origin(split_index=split, first_row=first, end_row=end, is_last=is_last, places=places)
+    columns = {KEY: values, TAGS: Ragged(tags, offsets)}
+    return Block(num_rows=num_rows, columns=columns, extras=pa.table({}), origin=origin, begin=begin)
+
+
+@given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.booleans())
+def test_batches_have_the_exact_size_and_all_rows_in_order(sizes, batch_size, drop_last):
+    blocks = [block(split, 0, num_rows) for split, num_rows in enumerate(sizes)]
+    expected = [row for one in blocks for row in one.columns[KEY].tolist()]
+    cuts = list(cut(blocks, batch_size, drop_last=drop_last))
+    batches = [one.batch() for one in cuts if one.spans]
+    found = [row for batch in batches for row in batch["row"].tolist()]
+    kept = len(expected) - len(expected) % batch_size if drop_last else len(expected)
+    assert found == expected[:kept]
+    assert sum(one.num_dropped_rows for one in cuts) == len(expected) - kept
+    assert all(batch.num_rows == batch_size for batch in batches[: kept // batch_size])
+    lists = [values.tolist() for batch in batches for values in batch["tags"]]
+    assert lists == [[row] * (row % 3) for row in found]
+    assert all(batch["tags"].offsets[0] == 0 for batch in batches)
+
+
+@given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.booleans())
+def test_every_split_is_completed_exactly_once(sizes, batch_size, drop_last):
+    cuts = cut([block(split, 0, num_rows) for split, num_rows in enumerate(sizes)], batch_size, drop_last=drop_last)
+    complete = [s.split_index for one in cuts for s in one.segments if s.is_complete]
+    assert complete == list(range(len(sizes)))
+
+
+def test_progress_counts_rows_that_were_filtered_out():
+    blocks = [block(4, 200, 3, places=np.array([7, 9, 42]))]
+    segments = [one.segments for one in cut(blocks, 2, drop_last=False)]
+    assert segments == [(Segment(4, 210, False),), (Segment(4, 300, True),)]
+
+
+def test_a_resumed_block_begins_at_the_first_row_not_delivered():
+    origin = block(4, 200, 3, places=np.array([7, 9, 42])).origin
+    assert [origin.row_at(position) for position in (0, 207, 208, 210, 243, 300)] == [0, 0, 1, 2, 3, 3]
+    (only,) = cut([block(0, 0, 5, begin=3)], 8, drop_last=False)
+    assert only.batch()["row"].tolist() == [3, 4]
+
+
+def test_a_batch_within_one_block_is_a_view_of_it():
+    one = block(0, 0, 8)
+    first, second = (found.batch() for found in cut([one], 4, drop_last=False))
+    assert second["row"].data_ptr() == one.columns[KEY].ctypes.data + 4 * 8
+    assert first["row"] is first["row"]

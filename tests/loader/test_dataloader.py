@@ -1,0 +1,113 @@
+"""Under torch's DataLoader: every worker is a dispatch client of its own."""
+
+import gc
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from featstore.errors import DispatchError, StateError
+from featstore.loader.loader import FeatureLoader
+
+# Python 3.12 and newer warn of fork in a process with threads; torch's own threads make it one.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+NUM_ROWS = 280
+
+
+def loader_for(table_url: str, **options) -> FeatureLoader:
+    return FeatureLoader(table_url, **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options})
+
+
+def check(batch) -> list[int]:
+    """The batch's rows, once all of its columns are found to belong to them."""
+    rows = batch["row"].tolist()
+    assert batch["pair"][:, 1].tolist() == [-row for row in rows]
+    assert batch["tags"].lengths().tolist() == [1 if row % 7 == 3 else row % 5 for row in rows]
+    assert batch.labels["click"].tolist() == [row % 2 for row in rows]
+    assert batch.extras["note"].to_pylist() == [f"n{row}" for row in rows]
+    return rows
+
+
+def epoch(dataloader: DataLoader) -> list[int]:
+    return [row for batch in dataloader for row in check(batch)]
+
+
+def run_directories() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("featstore*"))
+
+
+@pytest.mark.parametrize(("context", "persistent"), [("fork", False), ("fork", True), ("spawn", True)])
+def test_two_workers_share_each_epoch_without_a_doubled_or_missing_row(table_url, context, persistent):
+    before = run_directories()
+    with loader_for(table_url, shuffle={"window_rows": 40}, staging={"mode": "whole"}) as loader:
+        dataloader = DataLoader(
+            loader, batch_size=None, num_workers=2, multiprocessing_context=context, persistent_workers=persistent
+        )
+        epochs = [epoch(dataloader) for _ in range(3)]
+        assert run_directories() > before
+        del dataloader
+        gc.collect()
+    assert run_directories() == before
+    assert all(sorted(rows) == list(range(NUM_ROWS)) for rows in epochs)
+    assert len({tuple(rows) for rows in epochs}) == 3
+
+
+def test_more_workers_than_files_and_another_dataloader_over_the_same_loader(table_url):
+    with loader_for(table_url) as loader:
+        for num_workers in (1, 3, 0, 1):
+            rows = epoch(DataLoader(loader, batch_size=None, num_workers=num_workers))
+            assert Counter(rows) == Counter(range(NUM_ROWS))
+
+
+def test_an_epoch_after_a_break_is_whole(table_url):
+    with loader_for(table_url) as loader:
+        dataloader = DataLoader(loader, batch_size=None, num_workers=2)
+        for _ in dataloader:
+            break
+        assert sorted(epoch(dataloader)) == list(range(NUM_ROWS))
+
+
+def test_several_epochs_in_one_iteration(table_url):
+    with loader_for(table_url, num_epochs=2) as loader:
+        rows = epoch(DataLoader(loader, batch_size=None, num_workers=2))
+    assert Counter(rows) == Counter(dict.fromkeys(range(NUM_ROWS), 2))
+
+
+def test_set_epoch_reaches_workers_that_persist(table_url):
+    with loader_for(table_url, shuffle={"window_rows": 40}, seed=4) as loader:
+        dataloader = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
+        first, second = epoch(dataloader), epoch(dataloader)
+        loader.set_epoch(0)
+        assert epoch(dataloader) == first
+        assert epoch(dataloader) == second
+        del dataloader
+
+
+def test_a_memory_store_met_by_a_worker_is_an_error(table_url):
+    with loader_for(table_url, dispatch="memory://shared") as loader:
+        assert sorted(epoch(DataLoader(loader, batch_size=None))) == list(range(NUM_ROWS))
+        with pytest.raises(DispatchError, match="memory://shared belongs to process"):
+            epoch(DataLoader(loader, batch_size=None, num_workers=1))
+
+
+def test_the_state_of_workers_is_not_known_to_the_parent(table_url):
+    with loader_for(table_url) as loader:
+        epoch(DataLoader(loader, batch_size=None, num_workers=1))
+        with pytest.raises(StateError, match="read by DataLoader workers"):
+            loader.state_dict()
+
+
+def test_a_restored_loader_goes_on_in_workers(table_url):
+    with loader_for(table_url) as loader:
+        batches = iter(loader)
+        first = check(next(batches)) + check(next(batches))
+        loader.ack()
+        loader.load_state_dict(loader.state_dict())
+        dataloader = DataLoader(loader, batch_size=None, num_workers=2)
+        assert sorted(first + epoch(dataloader)) == list(range(NUM_ROWS))
+        assert sorted(epoch(dataloader)) == list(range(NUM_ROWS))

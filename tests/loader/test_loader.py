@@ -1,0 +1,329 @@
+import gc
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import BudgetError, ConfigError, DataFileError, SelectionError, StateError
+from featstore.loader.loader import FeatureLoader
+from featstore.table.open import open_snapshot
+
+NUM_ROWS = 280
+
+
+def rows_of(loader) -> list[int]:
+    return [row for batch in loader for row in batch["row"].tolist()]
+
+
+def divide_by_rows(loader) -> None:
+    for batch in loader:
+        _ = 1 // int(batch["row"][0])
+
+
+def our_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")]
+
+
+def our_files() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("featstore*"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind():
+    before = our_files()
+    yield
+    gc.collect()
+    assert our_threads() == []
+    assert our_files() <= before
+
+
+def test_without_shuffle_rows_come_in_the_order_of_the_files(table_url):
+    assert rows_of(FeatureLoader(table_url, slots=["row"], batch_size=33)) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize("batch_size", [1, 16, 33, 1000])
+def test_every_batch_is_full_but_the_last(table_url, batch_size):
+    sizes = [batch.num_rows for batch in FeatureLoader(table_url, slots=["row"], batch_size=batch_size)]
+    assert sizes[:-1] == [batch_size] * (NUM_ROWS // batch_size - (NUM_ROWS % batch_size == 0))
+    assert sum(sizes) == NUM_ROWS
+
+
+def test_drop_last_leaves_out_the_short_batch_and_counts_its_rows(table_url):
+    loader = FeatureLoader(table_url, slots=["row"], batch_size=33, drop_last=True)
+    assert {batch.num_rows for batch in loader} == {33}
+    assert loader.stats()["rows_dropped_last"] == NUM_ROWS % 33
+
+
+def test_a_table_may_be_a_snapshot_or_have_one(table_url):
+    snapshot = open_snapshot(table_url)
+    with_one = type("Table", (), {"snapshot": snapshot})()
+    assert rows_of(FeatureLoader(snapshot, slots=["row"])) == rows_of(FeatureLoader(with_one, slots=["row"]))
+    with pytest.raises(ConfigError, match="table: expected a Table, a Snapshot or a URL, found int"):
+        FeatureLoader(7, slots=["row"])
+
+
+@pytest.mark.parametrize("shuffle", [{"window_rows": 1}, {"window_rows": 40}, {"window_rows": 10_000, "interleave": 3}])
+def test_shuffled_rows_keep_together_and_come_once(table_url, shuffle):
+    seen = []
+    for batch in FeatureLoader(table_url, slots=["*"], extras=["note"], batch_size=33, shuffle=shuffle, seed=3):
+        rows = batch["row"].tolist()
+        seen += rows
+        assert batch["half"].tolist() == [row / 2 for row in rows]
+        assert batch["pair"].tolist() == [[row, -row] for row in rows]
+        assert batch["tags"].lengths().tolist() == [1 if row % 7 == 3 else row % 5 for row in rows]
+        assert batch.extras["note"].to_pylist() == [f"n{row}" for row in rows]
+    assert sorted(seen) == list(range(NUM_ROWS))
+    assert seen != sorted(seen)
+
+
+def test_seed_and_epoch_decide_the_order(table_url):
+    def order(seed: int, epoch: int) -> list[int]:
+        loader = FeatureLoader(table_url, slots=["row"], shuffle={"window_rows": 40}, seed=seed)
+        loader.set_epoch(epoch)
+        return rows_of(loader)
+
+    assert order(1, 0) == order(1, 0)
+    assert len({tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
+
+
+def test_each_iteration_is_the_next_epochs(table_url):
+    loader = FeatureLoader(table_url, slots=["row"], shuffle={}, num_epochs=2)
+    twice = rows_of(loader)
+    again = rows_of(loader)
+    loader.set_epoch(1)
+    from_one = rows_of(loader)
+    assert twice[NUM_ROWS:] == from_one[:NUM_ROWS]
+    assert from_one[NUM_ROWS:] == again[:NUM_ROWS]
+    assert sorted(again[:NUM_ROWS]) == sorted(again[NUM_ROWS:]) == list(range(NUM_ROWS))
+
+
+def test_where_prunes_partitions_and_filters_rows(table_url):
+    loader = FeatureLoader(table_url, slots=["row"], where="dt >= '2026-11-03' and (click = 1 or row % 4 = 0)", batch_size=9)
+    expected = [row for row in range(70, NUM_ROWS) if row % 2 or row % 4 == 0]
+    assert rows_of(loader) == expected
+    assert loader.stats()["rows_filtered"] == NUM_ROWS - 70 - len(expected)
+
+
+def test_where_may_read_partition_keys_row_by_row(table_url):
+    rows = rows_of(FeatureLoader(table_url, slots=["row"], where="dt = '2026-11-01' or row = 100"))
+    assert rows == [*range(70), 100]
+
+
+def test_where_that_matches_no_partition_is_told_of(table_url):
+    with pytest.raises(SelectionError, match="matches no partition of the table, which has dt=2026-11-01"):
+        FeatureLoader(table_url, slots=["row"], where="dt = '1999-01-01'")
+
+
+def test_missing_marks_count_as_null_in_where(table_url):
+    assert rows_of(FeatureLoader(table_url, slots=["row"], where="row is null")) == [0]
+
+
+@pytest.mark.parametrize(("null", "expected"), [("drop", None), (-1, -1.0)])
+def test_a_null_label_is_dropped_or_filled_as_told(table_url, null, expected):
+    loader = FeatureLoader(table_url, slots=["row"], labels=[{"name": "ripe", "null": null}], batch_size=33)
+    found = {row: label for b in loader for row, label in zip(b["row"].tolist(), b.labels["ripe"].tolist(), strict=True)}
+    values = {row: expected if row % 10 == 0 else float(row % 3) for row in range(NUM_ROWS)}
+    assert found == {row: value for row, value in values.items() if value is not None}
+    counted = "null_labels_dropped" if expected is None else "null_labels_filled"
+    assert loader.stats()[counted] == 28
+
+
+def test_a_null_label_raises_unless_told_otherwise(table_url):
+    with pytest.raises(DataFileError, match=r"part.parquet: label 'ripe' is null in 2 of 16 rows; .*null: drop"):
+        rows_of(FeatureLoader(table_url, slots=["row"], labels=["ripe"]))
+
+
+def test_a_null_weight_raises(table_url):
+    with pytest.raises(DataFileError, match=r"weight 'ripe' is null in 2 of 16 rows$"):
+        rows_of(FeatureLoader(table_url, slots=["row"], weight="ripe"))
+
+
+def test_buckets_hold_every_sign_and_keep_missing_at_zero(tmp_path):
+    signs = [0, 1, 2, 9, 10, 2**53 + 1, 2**63 - 1]
+    pq.write_table(pa.table({"row": signs, "tags": [[sign, 0] for sign in signs]}), tmp_path / "a.parquet")
+    slots = [{"name": "row", "buckets": 10}, {"name": "tags", "buckets": 10, "max_len": 1}]
+    (batch,) = FeatureLoader(tmp_path, slots=slots)
+    expected = [0 if sign == 0 else 1 + sign % 9 for sign in signs]
+    assert batch["row"].tolist() == batch["tags"].values.tolist() == expected
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+def test_ids_arrive_bit_for_bit(ids):
+    with tempfile.TemporaryDirectory() as directory:
+        pq.write_table(pa.table({"row": [*ids, None]}), f"{directory}/a.parquet")
+        assert rows_of(FeatureLoader(directory, slots=["row"])) == [*ids, 0]
+
+
+def test_a_slot_that_older_files_lack_is_missing_there(tmp_path):
+    pq.write_table(pa.table({"row": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"new": [[7], []], "row": pa.array([3, 4], pa.int32())}), tmp_path / "b.parquet")
+    (batch,) = FeatureLoader(tmp_path, slots=["row", "new"])
+    assert batch["row"].tolist() == [1, 2, 3, 4]
+    assert [values.tolist() for values in batch["new"]] == [[0], [0], [7], []]
+
+
+def test_no_tensor_warns_of_memory_that_cannot_be_written(table_url):
+    batch = next(iter(FeatureLoader(table_url, slots=["*"], labels=["click"], batch_size=8)))
+    assert isinstance(batch["row"], torch.Tensor)
+
+
+def test_a_file_replaced_since_it_was_listed_is_told_of(table_url, tmp_path):
+    pq.write_table(pa.table({"row": [1, 2]}), tmp_path / "a.parquet")
+    loader = FeatureLoader(tmp_path, slots=["row"])
+    pq.write_table(pa.table({"row": [1, 2, 3]}), tmp_path / "a.parquet")
+    with pytest.raises(DataFileError, match=r"a\.parquet: expected 2 rows, as the table says, found 3"):
+        rows_of(loader)
+
+
+@pytest.mark.parametrize("staging", [{"mode": "whole"}, {"mode": "whole", "ahead_files": 1}])
+def test_staged_rows_are_the_same_rows(table_url, staging):
+    with FeatureLoader(table_url, slots=["row"], staging=staging, shuffle={"interleave": 2}, seed=5) as loader:
+        staged = rows_of(loader)
+        assert loader.stats()["staging_num_staged"] == 5
+    assert staged == rows_of(FeatureLoader(table_url, slots=["row"], shuffle={"interleave": 2}, seed=5))
+
+
+@pytest.mark.parametrize("staging", [None, {"mode": "direct"}], ids=["staged", "direct"])
+def test_a_remote_table_is_staged_or_read_where_it_is(table_url, loopback, staging):
+    for path in sorted(Path(table_url).rglob("*.parquet")):
+        loopback.files["/" + str(path.relative_to(table_url))] = path.read_bytes()
+    local = open_snapshot(table_url)
+    files = tuple(type(f)(**{**vars(f), "url": f"{loopback.url}/{f.path}"}) for f in local.data_files)
+    remote = type(local)(url=loopback.url, version=None, schema=local.schema, data_files=files)
+    with FeatureLoader(remote, slots=["row"], staging=staging) as loader:
+        assert rows_of(loader) == list(range(NUM_ROWS))
+        assert loader.stats().get("staging_num_staged", 0) == (0 if staging else 5)
+
+
+def test_a_budget_below_the_largest_file_is_refused_at_once(table_url):
+    with pytest.raises(BudgetError, match=r"part\.parquet"):
+        FeatureLoader(table_url, slots=["row"], staging={"mode": "whole", "budget_bytes": 100})
+
+
+def test_a_budget_below_the_files_open_at_once_is_refused_at_once(table_url):
+    largest = max(file.size_bytes for file in open_snapshot(table_url).data_files)
+    staging = {"mode": "whole", "budget_bytes": largest + 1}
+    assert len(rows_of(FeatureLoader(table_url, slots=["row"], staging=staging))) == NUM_ROWS
+    with pytest.raises(BudgetError, match="open at once"):
+        FeatureLoader(table_url, slots=["row"], staging=staging, shuffle={"interleave": 2})
+
+
+def test_a_staged_file_that_is_no_parquet_is_named_by_its_url(table_url, tmp_path):
+    snapshot = open_snapshot(table_url)
+    (tmp_path / "bad.parquet").write_bytes(b"0" * snapshot.data_files[0].size_bytes)
+    bad = type(snapshot.data_files[0])(**{**vars(snapshot.data_files[0]), "url": str(tmp_path / "bad.parquet")})
+    remote = type(snapshot)(url=snapshot.url, version=None, schema=snapshot.schema, data_files=(bad,))
+    with (
+        FeatureLoader(remote, slots=["row"], staging={"mode": "whole"}) as loader,
+        pytest.raises(DataFileError, match=r"bad.parquet: expected a Parquet file"),
+    ):
+        rows_of(loader)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"order": "static"}, "order: expected one of dynamic, found 'static'"),
+        ({"batch_size": 0}, "batch_size: expected an integer of 1 or more, found 0"),
+        ({"num_epochs": 0}, "num_epochs: expected an integer of 1 or more"),
+        ({"seed": -1}, "seed: expected an integer of 0 or more, found -1"),
+        ({"memory_budget": "much"}, "memory_budget: expected a number of bytes"),
+        ({"shuffle": {"rows": 1}}, "shuffle: unknown key 'rows'"),
+        ({"dispatch": "nope://"}, "no dispatch store 'nope://'"),
+        ({"staging": 3}, "staging: expected keys of Staging"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(table_url, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        FeatureLoader(table_url, slots=["row"], **arguments)
+
+
+def test_a_loader_in_dynamic_order_has_no_length(table_url):
+    loader = FeatureLoader(table_url, slots=["row"])
+    assert bool(loader)
+    with pytest.raises(TypeError, match="dynamic order has no len"):
+        len(loader)
+    with pytest.raises(ConfigError, match="epoch: expected an integer of 0 or more"):
+        loader.set_epoch(-1)
+
+
+@pytest.mark.parametrize("staging", [None, {"mode": "whole", "ahead_files": 1}], ids=["in place", "staged"])
+@pytest.mark.parametrize("budget", [1, "1GB"])
+def test_a_break_ends_all_threads(table_url, staging, budget):
+    loader = FeatureLoader(table_url, slots=["*"], batch_size=1, staging=staging, memory_budget=budget)
+    for _ in range(3):
+        for _ in loader:
+            break
+        assert our_threads() == []
+    loader.close()
+
+
+def test_an_exception_in_the_loop_ends_all_threads(table_url):
+    with pytest.raises(ZeroDivisionError):
+        divide_by_rows(FeatureLoader(table_url, slots=["row"], batch_size=1))
+    assert our_threads() == []
+
+
+def test_a_loader_made_in_the_loop_lives_until_its_end(table_url):
+    total = 0
+    for batch in FeatureLoader(table_url, slots=["row"], batch_size=100, staging={"mode": "whole"}):
+        gc.collect()
+        total += batch.num_rows
+    assert total == NUM_ROWS
+
+
+def test_a_closed_iteration_says_so(table_url):
+    loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
+    first = iter(loader)
+    next(first)
+    next(iter(loader))
+    with pytest.raises(StateError, match="this iteration was closed before its end"):
+        next(first)
+    loader.close()
+    assert len(rows_of(loader)) == NUM_ROWS
+
+
+def test_an_exhausted_iteration_stays_exhausted(table_url):
+    batches = iter(FeatureLoader(table_url, slots=["row"], batch_size=1000))
+    assert len(list(batches)) == 1
+    assert list(batches) == []
+
+
+def test_close_from_another_thread_ends_a_waiting_consumer(table_url):
+    loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
+    batches = iter(loader)
+    next(batches)
+    closer = threading.Thread(target=loader.close)
+    closer.start()
+    closer.join()
+    with pytest.raises(StateError, match="closed"):
+        next(batches)
+
+
+def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url):
+    program = (
+        "from featstore.loader.loader import FeatureLoader\n"
+        f"loader = FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget=1, staging={{'mode': 'whole'}})\n"
+        "batches = iter(loader)\n"
+        "print(next(batches).num_rows)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+def test_a_batch_outlives_its_loader(table_url):
+    batch = next(iter(FeatureLoader(table_url, slots=["*"], batch_size=16)))
+    gc.collect()
+    assert batch["row"].tolist() == list(range(16))
+    assert np.array_equal(batch["half"].numpy(), np.arange(16, dtype=np.float32) / 2)

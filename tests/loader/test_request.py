@@ -1,0 +1,62 @@
+import pyarrow as pa
+import pytest
+
+from featstore.errors import ConfigError, SelectionError
+from featstore.loader.request import resolve
+from featstore.schema import Slot, SlotKind, SlotSchema
+
+SCHEMA = SlotSchema(
+    slots=(
+        Slot(name="user", kind=SlotKind.ID, number=1),
+        Slot(name="price", kind=SlotKind.FLOAT, number=2),
+        Slot(name="price_bin", kind=SlotKind.ID, number=3, num_indices=5),
+        Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=4),
+    ),
+    labels=(pa.field("click", pa.int64()),),
+    kept=(pa.field("note", pa.string()), pa.field("cost", pa.float64())),
+    partition_keys=(pa.field("dt", pa.string()),),
+)
+
+
+def test_slots_come_in_the_order_asked_for_each_once():
+    request = resolve(SCHEMA, slots=["tags", "price*", "*", {"name": "user", "buckets": 10}])
+    assert [item.slot.name for item in request.slots] == ["tags", "price", "price_bin", "user"]
+    assert request.slots[3].buckets == 10
+
+
+def test_the_selection_holds_what_where_reads_but_no_partition_key():
+    request = resolve(
+        SCHEMA, slots=["user"], labels=["click"], extras=["dt", "note"], where="dt > '1' and price > 2 and cost < 1"
+    )
+    assert [slot.name for slot in request.selection.slots] == ["user", "price"]
+    assert [field.name for field in request.selection.others] == ["click", "note", "cost"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"slots": ["usr"]}, SelectionError, "no slot matches 'usr'.*did you mean 'user'"),
+        ({"slots": [{"name": "usr"}]}, SelectionError, "no slot 'usr' in the table; did you mean 'user'"),
+        ({"slots": "user"}, ConfigError, "slots: expected a list, found 'user'"),
+        ({"slots": [7]}, ConfigError, "slots: expected a name or .* found 7"),
+        ({"slots": []}, ConfigError, "expected at least one slot or label"),
+        ({"slots": [{"name": "user", "bucket": 9}]}, ConfigError, "unknown key 'bucket'.*did you mean 'buckets'"),
+        ({"slots": [{"buckets": 9}]}, ConfigError, "slots: expected a name in"),
+        ({"slots": [{"name": "user", "buckets": 1}]}, ConfigError, "'user': expected buckets of 2 or more, found 1"),
+        ({"slots": [{"name": "price", "buckets": 9}]}, ConfigError, "'price': buckets are for id slots, found a float slot"),
+        ({"slots": [{"name": "price_bin", "buckets": 9}]}, ConfigError, "'price_bin': holds indices below 5, not signs"),
+        ({"slots": [{"name": "user", "max_len": 9}]}, ConfigError, "'user': max_len is for lists, found shape scalar"),
+        ({"labels": ["clik"]}, SelectionError, "labels: no column 'clik' in the table; did you mean 'click'"),
+        ({"labels": [{"name": "click", "null": "keep"}]}, ConfigError, "'click': expected null: drop, raise or a number"),
+        ({"labels": [7]}, ConfigError, "labels: expected a name or"),
+        ({"labels": ["note"]}, ConfigError, "'note': expected a scalar numeric column of the data files, found string"),
+        ({"labels": ["tags"]}, ConfigError, "'tags': expected a scalar numeric column of the data files, found list"),
+        ({"labels": ["dt"]}, ConfigError, "'dt': expected a scalar numeric column of the data files"),
+        ({"weight": "wheight"}, SelectionError, "weight: no column 'wheight'"),
+        ({"extras": ["nope"]}, SelectionError, "extras: no column 'nope'"),
+        ({"where": "usr = 1"}, SelectionError, "no column 'usr'"),
+    ],
+)
+def test_what_the_table_cannot_give_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        resolve(SCHEMA, **{"slots": ["user"], **arguments})

@@ -1,0 +1,219 @@
+"""Resume is proved at every step: save before each batch, restore at each, and require the same remainder."""
+
+import itertools
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from featstore.errors import DispatchError, StateError
+from featstore.loader.loader import FeatureLoader
+from featstore.loader.tensors import Jagged
+
+NUM_ROWS = 280
+ORDERS = [
+    {},
+    {"shuffle": {"window_rows": 1}},
+    {"shuffle": {"window_rows": 40, "interleave": 2}},
+    {"shuffle": {"window_rows": 1000, "interleave": 3}},
+    {"where": "row % 3 != 1", "labels": [{"name": "ripe", "null": "drop"}]},
+    {"where": "row % 3 != 1", "shuffle": {"window_rows": 40, "interleave": 2}},
+    {"num_epochs": 2, "shuffle": {"window_rows": 40}},
+    {"drop_last": True},
+    {"staging": {"mode": "whole"}, "shuffle": {"window_rows": 40, "interleave": 2}},
+]
+
+
+def make(table_url: str, **options) -> FeatureLoader:
+    return FeatureLoader(table_url, **{"slots": ["row", "tags"], "batch_size": 23, "seed": 9, **options})
+
+
+def content(batch) -> list[tuple[torch.Tensor, ...]]:
+    columns = [batch[name] for name in batch.slots] + list(batch.labels.values())
+    return [(c.values, c.offsets) if isinstance(c, Jagged) else (c,) for c in columns]
+
+
+def assert_same(found, expected) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for mine, theirs in zip(content(one), content(other), strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=str)
+def test_a_loader_resumed_at_any_batch_goes_on_bit_for_bit(table_url, options):
+    with make(table_url, **options) as loader:
+        states, batches = [loader.state_dict()], []
+        for batch in loader:
+            states.append(loader.state_dict())
+            batches.append(batch)
+        states.append(loader.state_dict())
+        following = list(loader)
+    for step, state in enumerate(states[1:-1]):
+        with make(table_url, **options) as resumed:
+            resumed.load_state_dict(json.loads(json.dumps(state)))
+            assert resumed.state_dict() == state
+            assert_same(list(resumed), batches[step:])
+            if step == 1:
+                assert_same(list(resumed), following)
+    with make(table_url, **options) as resumed:
+        resumed.load_state_dict(states[-1])
+        assert_same(list(resumed), following)
+
+
+def test_a_batch_is_delivered_when_the_next_is_asked_for_or_acknowledged(table_url):
+    loader = make(table_url)
+    batches = iter(loader)
+    next(batches)
+    assert loader.state_dict()["partial"] == {}
+    loader.ack()
+    assert loader.state_dict()["partial"] == {"0": 23}
+    next(batches)
+    assert loader.state_dict()["partial"] == {"0": 23}
+    next(batches)
+    assert loader.state_dict()["partial"] == {"0": 46}
+    loader.close()
+    assert loader.state_dict()["partial"] == {"0": 46}
+
+
+def test_a_state_does_not_depend_on_the_batch_size(table_url):
+    loader = make(table_url)
+    list(itertools.islice(loader, 5))
+    state = loader.state_dict()
+    rest = [row for batch in make_resumed(table_url, state, batch_size=101) for row in batch["row"].tolist()]
+    assert rest == list(range(4 * 23, NUM_ROWS))
+
+
+def test_a_state_with_everything_delivered_yields_nothing_and_then_the_next_epoch(table_url):
+    loader = make(table_url)
+    for _ in loader:
+        loader.ack()
+        last = loader.state_dict()
+    resumed = make_resumed(table_url, last)
+    assert list(resumed) == []
+    assert sum(batch.num_rows for batch in resumed) == NUM_ROWS
+
+
+def test_a_loader_restored_twice_begins_twice_at_the_same_place(table_url):
+    loader = make(table_url)
+    list(itertools.islice(loader, 3))
+    state = loader.state_dict()
+    for _ in range(2):
+        loader.load_state_dict(state)
+        assert next(iter(loader))["row"][0] == 46
+
+
+def test_a_restored_loader_repeats_only_what_was_not_delivered_of_its_epoch(table_url):
+    options = {"shuffle": {"window_rows": 40}}
+    loader = make(table_url, **options)
+    loader.set_epoch(3)
+    before = [row for batch in itertools.islice(loader, 6) for row in batch["row"].tolist()]
+    state = loader.state_dict()
+    assert state["epoch"] == 3
+    after = [row for batch in make_resumed(table_url, state, **options) for row in batch["row"].tolist()]
+    assert sorted(before[: 5 * 23] + after) == list(range(NUM_ROWS))
+
+
+def make_resumed(table_url: str, state, **options) -> FeatureLoader:
+    loader = make(table_url, **options)
+    loader.load_state_dict(state)
+    return loader
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 1}, "of another `where`, seed or set of files"),
+        ({"where": "dt > '2026-11-01'"}, "of another `where`, seed or set of files"),
+        ({"shuffle": {}}, "of another `where`, seed or set of files"),
+        ({"num_epochs": 2}, "of another num_epochs"),
+    ],
+)
+def test_a_state_of_another_order_is_refused(table_url, options, message):
+    with pytest.raises(StateError, match=message):
+        make(table_url, **options).load_state_dict(make(table_url).state_dict())
+
+
+def test_a_state_of_another_table_is_refused(table_url):
+    state = make(table_url).state_dict() | {"table": "0" * 64}
+    with pytest.raises(StateError, match="of another table, or version of it, than this loader's"):
+        make(table_url).load_state_dict(state)
+
+
+def test_a_state_of_another_window_is_refused(table_url):
+    state = make(table_url, shuffle={"window_rows": 5}).state_dict()
+    with pytest.raises(StateError, match=r"of another shuffle.window_rows than this loader's: saved with 5, found 6"):
+        make(table_url, shuffle={"window_rows": 6}).load_state_dict(state)
+
+
+def test_a_state_with_workers_missing_is_refused(table_url):
+    state = make(table_url).state_dict() | {"num_workers": 2}
+    with pytest.raises(StateError, match=r"worker \[1\] missing: unite the states"):
+        make(table_url).load_state_dict(state)
+
+
+def test_two_workers_of_one_store_share_an_epoch_and_their_merged_state_resumes_on_one(table_url, tmp_path, monkeypatch):
+    options = {"dispatch": {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}, "shuffle": {"window_rows": 30}}
+    loaders = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        loaders.append(make(table_url, **options))
+    rows, states = [], []
+    iterators = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
+    for step in range(6):
+        batch = next(iterators[step % 2])
+        rows += batch["row"].tolist()
+    for loader in loaders:
+        loader.ack()
+        states.append(loader.state_dict())
+        loader.close()
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    merged = FeatureLoader.merge_states(states)
+    with pytest.raises(StateError, match="missing"):
+        make(table_url, shuffle={"window_rows": 30}).load_state_dict(states[0])
+    rest = [row for batch in make_resumed(table_url, merged, shuffle={"window_rows": 30}) for row in batch["row"].tolist()]
+    assert sorted(rows + rest) == list(range(NUM_ROWS))
+
+
+def iter_as(rank: int, loader: FeatureLoader, monkeypatch):
+    monkeypatch.setenv("RANK", str(rank))
+    return iter(loader)
+
+
+def test_a_run_that_is_taken_up_again_in_its_store_goes_on_where_it_was(table_url, tmp_path):
+    dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
+    with make(table_url, dispatch=dispatch) as first:
+        before = [row for batch in itertools.islice(first, 5) for row in batch["row"].tolist()]
+    with make(table_url, dispatch=dispatch) as again:
+        after = [row for batch in again for row in batch["row"].tolist()]
+    assert sorted(before[: 4 * 23] + after) == list(range(NUM_ROWS))
+
+
+def test_workers_with_another_plan_are_refused_by_a_shared_store(table_url, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(DispatchError, match="WORLD_SIZE"):
+        make(table_url)
+
+
+def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url):
+    dispatch = {"store": "memory://half-a-batch", "run_id": "a"}
+    loaders = [make(table_url, batch_size=200, dispatch=dispatch) for _ in range(2)]
+    iterators = [iter(loader) for loader in loaders]
+    with ThreadPoolExecutor(2) as threads:
+        shares = list(threads.map(list, iterators))
+    rows = [row for share in shares for batch in share for row in batch["row"].tolist()]
+    assert sorted(rows) == list(range(NUM_ROWS))
+
+
+def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url):
+    dispatch = {"store": "memory://gives-up", "run_id": "a"}
+    one, other = (make(table_url, dispatch=dispatch) for _ in range(2))
+    batches = iter(one)
+    rows = next(batches)["row"].tolist() + next(batches)["row"].tolist()
+    one.ack()
+    one.close()
+    rows += [row for batch in other for row in batch["row"].tolist()]
+    assert sorted(rows) == list(range(NUM_ROWS))

@@ -1,0 +1,78 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import StateError
+from featstore.loader.state import LoaderState, merge_states
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "loader_state.json"
+STATE = LoaderState(
+    table="5e0c" * 16,
+    plan="91ab" * 8,
+    seed=7,
+    window_rows=100_000,
+    num_epochs=2,
+    epoch=3,
+    first_epoch=2,
+    num_workers=2,
+    workers=(1,),
+    done={0: "complete", 1: "complete", 2: "complete", 5: 8192, 9: "complete"},
+)
+
+
+def test_the_bytes_of_a_state_are_a_contract():
+    assert json.dumps(STATE.to_json(), indent=2) + "\n" == GOLDEN.read_text()
+    assert LoaderState.from_json(json.loads(GOLDEN.read_text())) == STATE
+
+
+@given(st.dictionaries(st.integers(0, 30), st.one_of(st.integers(1, 99), st.just("complete"))))
+def test_a_state_survives_json(done):
+    state = LoaderState(**{**vars(STATE), "done": done})
+    assert LoaderState.from_json(json.loads(json.dumps(state.to_json()))) == state
+
+
+def saved(worker: int, **changed) -> dict[str, object]:
+    return LoaderState(**{**vars(STATE), "workers": (worker,), "num_workers": 3, **changed}).to_json()
+
+
+def test_merging_unites_what_the_workers_delivered():
+    states = [saved(0, done={0: "complete", 3: 5}), saved(1, done={1: 7, 3: "complete"}), saved(2, done={1: 9})]
+    merged = LoaderState.from_json(merge_states(states))
+    assert merged.done == {0: "complete", 1: 9, 3: "complete"}
+    merged.require_complete()
+
+
+def test_a_merged_state_with_workers_missing_is_refused():
+    with pytest.raises(StateError, match=r"worker \[1\] missing.*merge_states"):
+        LoaderState.from_json(merge_states([saved(0), saved(2)])).require_complete()
+
+
+@pytest.mark.parametrize("changed", [{"table": "x"}, {"plan": "x"}, {"seed": 8}, {"epoch": 2}, {"num_workers": 4}])
+def test_states_of_different_runs_or_steps_do_not_merge(changed):
+    with pytest.raises(StateError, match=f"the states differ in {next(iter(changed))}"):
+        merge_states([saved(0), saved(1, **changed)])
+
+
+def test_one_worker_twice_does_not_merge():
+    with pytest.raises(StateError, match=r"more than one state of worker \[1\]"):
+        merge_states([saved(1), saved(1)])
+
+
+def test_no_states_do_not_merge():
+    with pytest.raises(StateError, match="found none"):
+        merge_states([])
+
+
+@pytest.mark.parametrize("data", [{}, {"format": 2}, {**STATE.to_json(), "format": 0}, None])
+def test_another_format_is_refused(data):
+    with pytest.raises(StateError, match="expected format 1, found"):
+        LoaderState.from_json(data)
+
+
+@pytest.mark.parametrize("changed", [{"partial": []}, {"complete": [3]}, {"more": 1}])
+def test_a_damaged_state_is_refused(changed):
+    with pytest.raises(StateError, match="damaged, or changed by hand"):
+        LoaderState.from_json(STATE.to_json() | changed)

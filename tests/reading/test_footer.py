@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.errors import DataFileError
+from featstore.reading.footer import Footer, Selection
+from featstore.schema import Slot, SlotKind
+
+LIST = pa.list_(pa.field("element", pa.int64()))
+
+
+def write(path: Path, schema: pa.Schema) -> Footer:
+    pq.write_table(schema.empty_table(), path)
+    return Footer(path, "day/part.parquet")
+
+
+def slot(name: str, number: int | None = None, shape: tuple[int | None, ...] = (), kind: SlotKind = SlotKind.ID) -> Slot:
+    return Slot(name=name, kind=kind, shape=shape, number=number)
+
+
+def test_a_slot_is_found_by_its_number_before_its_name(tmp_path):
+    schema = pa.schema([slot("old", 101).to_field(), slot("new", 102).to_field()])
+    with write(tmp_path / "a.parquet", schema) as footer:
+        columns = footer.resolve(Selection(slots=(slot("new", 101), slot("other", 103))))
+    assert columns.slots == {"new": "old", "other": None}
+    assert columns.leaves == ("old",)
+
+
+def test_a_column_of_another_number_is_not_the_slot_though_named_alike(tmp_path):
+    with write(tmp_path / "a.parquet", pa.schema([slot("user", 101).to_field()])) as footer:
+        assert footer.resolve(Selection(slots=(slot("user", 205),))).slots == {"user": None}
+
+
+def test_a_foreign_file_is_read_by_name(tmp_path):
+    with write(tmp_path / "a.parquet", pa.schema([("user", pa.int32()), ("tags", LIST)])) as footer:
+        columns = footer.resolve(Selection(slots=(slot("tags", 7, (None,)), slot("user", 8))))
+    assert columns.slots == {"tags": "tags", "user": "user"}
+    assert columns.leaves == ("user", "tags.list.element")
+
+
+def test_names_with_dots_and_nested_neighbours_select_only_themselves(tmp_path):
+    schema = pa.schema(
+        [("a", pa.struct([("b", pa.int64()), ("c", LIST)])), ("a.b", pa.int64()), ("m", pa.map_("str", "int64"))]
+    )
+    with write(tmp_path / "a.parquet", schema.append(pa.field("z", LIST))) as footer:
+        columns = footer.resolve(Selection(slots=(slot("a.b"), slot("z", shape=(None,)))))
+    assert columns.leaves == ("a.b", "z.list.element")
+
+
+def test_a_column_without_values_is_missing(tmp_path):
+    with write(tmp_path / "a.parquet", pa.schema([("user", pa.null())])) as footer:
+        columns = footer.resolve(Selection(slots=(slot("user"),), others=(pa.field("user", pa.string()),)))
+    assert (columns.slots, columns.others) == ({"user": None}, {"user": None})
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (pa.string(), slot("x")),
+        (pa.float32(), slot("x")),
+        (pa.int64(), slot("x", kind=SlotKind.FLOAT)),
+        (pa.int64(), slot("x", shape=(None,))),
+        (LIST, slot("x")),
+        (pa.list_(pa.int64(), 3), slot("x", shape=(2,))),
+        (pa.struct([("a", pa.int64())]), slot("x")),
+    ],
+)
+def test_another_type_is_refused_with_file_column_expected_and_found(tmp_path, found, expected):
+    with (
+        write(tmp_path / "a.parquet", pa.schema([("x", found)])) as footer,
+        pytest.raises(DataFileError, match=r"day/part.parquet: column 'x': expected .*, found "),
+    ):
+        footer.resolve(Selection(slots=(expected,)))
+
+
+def test_a_label_of_another_type_is_refused_but_other_numbers_are_not(tmp_path):
+    with write(tmp_path / "a.parquet", pa.schema([("click", pa.int8()), ("note", pa.string())])) as footer:
+        assert footer.resolve(Selection(others=(pa.field("click", pa.float32()),))).others == {"click": "click"}
+        with pytest.raises(DataFileError, match="column 'note': expected float, found string"):
+            footer.resolve(Selection(others=(pa.field("note", pa.float32()),)))
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"not a Parquet file, though long enough to be one")
+    with pytest.raises(DataFileError, match="expected a Parquet file"):
+        Footer(tmp_path / "a.parquet")
+
+
+def test_a_file_that_is_gone_is_told_of(tmp_path):
+    with pytest.raises(DataFileError, match="found none; was it vacuumed"):
+        Footer(tmp_path / "a.parquet")

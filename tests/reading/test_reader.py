@@ -1,0 +1,68 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.errors import DataFileError
+from featstore.reading.footer import Footer, Selection
+from featstore.reading.reader import RowGroupReader
+from featstore.schema import Slot, SlotKind
+
+USER = Slot(name="user", kind=SlotKind.ID, number=1)
+NEW = Slot(name="new", kind=SlotKind.ID, number=2, shape=(None,))
+LABEL = pa.field("click", pa.float32())
+
+
+@pytest.fixture
+def path(tmp_path):
+    pq.write_table(pa.table({"user": [1, 2, 3, 4, 5], "unused": list("abcde"), "click": [0, 1, None, 1, 0]}), tmp_path / "a", 2)
+    return tmp_path / "a"
+
+
+def test_row_groups_come_one_by_one_with_the_selected_columns_only(path):
+    with Footer(path) as footer:
+        reader = RowGroupReader(footer, Selection(slots=(USER,), others=(LABEL,)))
+        rows = [reader.read([index]) for index in range(3)]
+    assert [found.slot(USER).tolist() for found in rows] == [[1, 2], [3, 4], [5]]
+    assert rows[1].other(LABEL).to_pylist() == [None, 1.0]
+    assert rows[0].table.column_names == ["user", "click"]
+
+
+def test_several_row_groups_are_read_as_one(path):
+    with Footer(path) as footer:
+        rows = RowGroupReader(footer, Selection(slots=(USER,))).read(range(1, 3))
+    assert (rows.num_rows, rows.slot(USER).tolist()) == (3, [3, 4, 5])
+    assert rows.take(np.array([2, 0])).slot(USER).tolist() == [5, 3]
+
+
+def test_columns_that_the_file_lacks_are_missing(path):
+    with Footer(path) as footer:
+        rows = RowGroupReader(footer, Selection(slots=(NEW,), others=(pa.field("kept", pa.string()),))).read([0])
+    assert rows.slot(NEW).values.tolist() == [0, 0]
+    assert rows.other(pa.field("kept", pa.string())).to_pylist() == [None, None]
+    assert rows.slot_column(NEW).to_pylist() == [None, None]
+
+
+def test_values_that_do_not_fit_name_file_and_column(tmp_path):
+    pq.write_table(pa.table({"user": pa.array([2**63], pa.uint64())}), tmp_path / "a")
+    with Footer(tmp_path / "a", "day/a") as footer:
+        rows = RowGroupReader(footer, Selection(slots=(USER,))).read([0])
+        with pytest.raises(DataFileError, match="day/a: column 'user': expected int64"):
+            rows.slot(USER)
+
+
+def test_labels_that_do_not_fit_name_file_and_column(tmp_path):
+    pq.write_table(pa.table({"click": pa.array([1.5])}), tmp_path / "a")
+    with Footer(tmp_path / "a", "day/a") as footer:
+        rows = RowGroupReader(footer, Selection(others=(pa.field("click", pa.int64()),))).read([0])
+        with pytest.raises(DataFileError, match="day/a: column 'click': expected int64"):
+            rows.other(pa.field("click", pa.int64()))
+
+
+def test_a_damaged_row_group_is_told_of(path):
+    with Footer(path, "day/a") as footer:
+        with path.open("r+b") as file:
+            file.seek(4)
+            file.write(b"\xff" * 60)
+        with pytest.raises(DataFileError, match="day/a: row group 0 cannot be read"):
+            RowGroupReader(footer, Selection(slots=(USER,))).read([0])
