@@ -68,14 +68,13 @@ class Span:
     def __len__(self) -> int:
         return self.end - self.begin
 
-    def get(self, key: Key) -> Column:
+    def get(self, key: Key) -> Values:
         values = self.block.columns[key]
         if not isinstance(values, Ragged):
-            return torch.from_numpy(values[self.begin : self.end])
+            return values[self.begin : self.end]
         offsets = values.offsets[self.begin : self.end + 1]
         first, last = int(offsets[0]), int(offsets[-1])
-        from_zero = np.subtract(offsets, first, dtype=np.int64)
-        return Jagged(torch.from_numpy(values.values[first:last]), torch.from_numpy(from_zero))
+        return Ragged(values.values[first:last], np.subtract(offsets, first, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +88,8 @@ class Spans:
         return tuple(self.spans[0].block.columns)
 
     def get(self, key: Key) -> Column:
-        if len(self.spans) == 1:
-            return self.spans[0].get(key)
-        return _concatenated([span.get(key) for span in self.spans])
+        parts = [span.get(key) for span in self.spans]
+        return _tensors(parts[0] if len(parts) == 1 else _joined(parts))
 
     def packed(self) -> Packed:
         return pack(self)
@@ -100,16 +98,22 @@ class Spans:
         return pack(self).moved(**how)
 
 
-def _concatenated(columns: Sequence[Column]) -> Column:
-    tensors = [column for column in columns if isinstance(column, torch.Tensor)]
-    if tensors:
-        return torch.cat(tensors)
-    jagged = [column for column in columns if isinstance(column, Jagged)]
-    offsets, before = [jagged[0].offsets[:1]], 0
-    for column in jagged:
-        offsets.append(column.offsets[1:] + before)
-        before += len(column.values)
-    return Jagged(torch.cat([column.values for column in jagged]), torch.cat(offsets))
+def _tensors(values: Values) -> Column:
+    if isinstance(values, Ragged):
+        return Jagged(torch.from_numpy(values.values), torch.from_numpy(values.offsets))
+    return torch.from_numpy(values)
+
+
+def _joined(parts: Sequence[Values]) -> Values:
+    """One column of several. In numpy: `torch.cat` wakes torch's threads, which then spin on the cores that decode."""
+    ragged = [part for part in parts if isinstance(part, Ragged)]
+    if not ragged:
+        return np.concatenate([part for part in parts if not isinstance(part, Ragged)])
+    offsets, before = [ragged[0].offsets[:1]], 0
+    for part in ragged:
+        offsets.append(part.offsets[1:] + before)
+        before += len(part.values)
+    return Ragged(np.concatenate([part.values for part in ragged]), np.concatenate(offsets))
 
 
 def writable(values: Values) -> Values:
