@@ -1,6 +1,5 @@
 """What users call: open a table and look into it, extract into one."""
 
-import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,15 +29,15 @@ from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
 
 
-def open_table(url: str, version: int | None = None) -> "Table":
+def open_table(url: str | Path, version: int | None = None) -> "Table":
     """The table at `url`: a Delta table, or a directory or glob of Parquet. TableNotFoundError where there is none."""
-    return Table(open_snapshot(url, version))
+    return Table(open_snapshot(str(url), version))
 
 
 def extract(
     spec: Spec | str | Path,
-    input_url: str | None,
-    table_url: str,
+    input_url: str | Path | None,
+    table_url: str | Path,
     *,
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
@@ -58,15 +57,15 @@ def extract(
         raise InputError("expected either an input URL or a DataFrame to extract from")
     job = ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
-        input_url=input_url or "DataFrame",
-        table_url=table_url,
+        input_url="DataFrame" if input_url is None else str(input_url),
+        table_url=str(table_url),
         partition=partition or {},
         partition_from_path=partition_from_path,
         run_id=run_id or new_run_id(),
     )
     if dataframe is not None:
         return extract_dataframe(job, dataframe, progress=progress)
-    runner = LocalRunner(os.cpu_count() or 1) if spark is None else SparkRunner(spark)
+    runner = LocalRunner() if spark is None else SparkRunner(spark)
     return extract_files(job, runner=runner, progress=progress)
 
 
@@ -138,7 +137,7 @@ class Table:
                 break
         schema = self.schema.to_arrow(nullable=True, partition_keys=True)
         rows = pa.Table.from_batches(self._read(chosen, self.schema, None), schema)
-        return rows.take(sorted(draw.sample(range(len(rows)), min(num_rows, len(rows)))))
+        return rows.take(pa.array(sorted(draw.sample(range(len(rows)), min(num_rows, len(rows)))), pa.int64()))
 
     def head(self, num_rows: int = 10) -> pa.Table:
         """The first rows, missing as null."""

@@ -34,8 +34,8 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
 
 def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
     pairs = dict(text.partition("=")[::2] for text in texts)
-    if not all(key and value for key, value in pairs.items()):
-        raise click.BadParameter(f"expected KEY=VALUE, found {', '.join(texts)}")
+    if len(pairs) < len(texts) or not all(key and value for key, value in pairs.items()):
+        raise click.BadParameter(f"expected KEY=VALUE, each key once, found {', '.join(texts)}")
     return pairs
 
 
@@ -102,7 +102,7 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except FeatstoreError as error:
+    except (FeatstoreError, OSError) as error:
         click.echo(f"featstore: error: {error}", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):

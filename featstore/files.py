@@ -91,7 +91,10 @@ def filesystem(url: str) -> fsspec.AbstractFileSystem:
     """The fsspec file system for a URL's scheme; credentials come from the environment, as each store defines them."""
     name = scheme(url)
     if name not in _OBSTORE:
-        return fsspec.filesystem(name)
+        try:
+            return fsspec.filesystem(name)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(f"{redact(url)}: no file system for {name}://: {error}") from error
     _require_unforked(url)
     protocol: Any = _ALIASES.get(name, name)
     return cast(fsspec.AbstractFileSystem, FsspecStore(protocol, **_OPTIONS))

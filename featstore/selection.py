@@ -92,10 +92,11 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """A parsed `where`: terms that must all be true."""
+    """A parsed `where`: terms that must all be true, over columns of these types."""
 
     text: str
     terms: tuple[Term, ...]
+    types: Mapping[str, pa.DataType]
 
     @property
     def columns(self) -> frozenset[str]:
@@ -104,7 +105,8 @@ class Where:
     def matches_partition(self, values: Mapping[str, str | None]) -> bool | None:
         """Whether the rows of a partition can match: False none, True all, None where the rows themselves decide."""
         decided = [term for term in self.terms if term.columns <= values.keys()]
-        row = pa.table({name: pa.array([value], pa.string()) for name, value in values.items()})
+        known = {name: value for name, value in values.items() if name in self.types}
+        row = pa.table({name: pa.array([value], pa.string()).cast(self.types[name]) for name, value in known.items()})
         if not all(term.mask(row)[0].as_py() for term in decided):
             return False
         return True if len(decided) == len(self.terms) else None
@@ -123,7 +125,7 @@ def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
         details = getattr(error, "errors", None) or [{"description": str(error)}]
         raise SelectionError(f"where {text!r}: cannot be parsed: {details[0]['description']}") from error
     terms = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
-    return Where(text=text, terms=tuple(_Builder(text=text, columns=columns).term(node) for node in terms))
+    return Where(text=text, terms=tuple(_Builder(text=text, columns=columns).term(node) for node in terms), types=dict(columns))
 
 
 @dataclass
@@ -138,6 +140,8 @@ class _Builder:
     def term(self, node: Node) -> Term:
         self.used, self.samples = set(), {}
         expression = self.predicate(node)
+        if not self.used:
+            raise SelectionError(f"where {self.text!r}: expected a predicate over columns, found {node.sql()!r}")
         return Term(expression=expression, columns=frozenset(self.used), samples=tuple(self.samples.values()))
 
     def predicate(self, node: Node) -> pc.Expression:
@@ -154,16 +158,13 @@ class _Builder:
 
     def comparison(self, node: Node) -> pc.Expression:
         if type(node) in _COMPARISONS:
-            self.check_types(node.this, [node.expression])
-            return _COMPARISONS[type(node)](self.operand(node.this), self.operand(node.expression))
+            return _COMPARISONS[type(node)](*self.operands(node.this, node.expression))
         if isinstance(node, exp.Between):
-            self.check_types(node.this, [node.args["low"], node.args["high"]])
-            value = self.operand(node.this)
-            return (value >= self.operand(node.args["low"])) & (value <= self.operand(node.args["high"]))
+            value, low, high = self.operands(node.this, node.args["low"], node.args["high"])
+            return (value >= low) & (value <= high)
         if isinstance(node, exp.In) and node.expressions:
-            self.check_types(node.this, node.expressions)
-            value = self.operand(node.this)
-            return functools.reduce(operator.or_, (value == self.operand(item) for item in node.expressions))
+            value, *items = self.operands(node.this, *node.expressions)
+            return functools.reduce(operator.or_, (value == item for item in items))
         return self.boolean(node)
 
     def boolean(self, node: Node) -> pc.Expression:
@@ -176,25 +177,43 @@ class _Builder:
             return self.operand(node)
         raise self.refuse(node)
 
-    def operand(self, node: Node) -> pc.Expression:
+    def operands(self, *nodes: Node) -> list[pc.Expression]:
+        """Values to be compared with each other. SelectionError unless they are of one kind."""
+        families = {self.family(node) for node in nodes}
+        time = next((self.columns[node.name] for node in nodes if self.family(node) == "time"), None)
+        if time is not None and all(node.is_string for node in nodes if isinstance(node, exp.Literal)):
+            families.discard("text")
+        if len(families) > 1 or families & {"list", "other"}:
+            sides = ", ".join(f"{node.sql()} ({self.family(node)})" for node in nodes)
+            raise SelectionError(f"where {self.text!r}: expected values of one kind, found {sides}")
+        return [self.operand(node, time) for node in nodes]
+
+    def operand(self, node: Node, time: pa.DataType | None = None) -> pc.Expression:
+        """A column, a remainder or a literal; text is read as a time of the type `time`, where that is given."""
         if isinstance(node, exp.Paren):
-            return self.operand(node.this)
+            return self.operand(node.this, time)
         if isinstance(node, exp.Column) and not node.table:
-            return pc.field(self.column(node.name))
+            value = pc.field(self.column(node.name))
+            return value.cast(pa.float64()) if pa.types.is_decimal(self.columns[node.name]) else value
         if isinstance(node, exp.Mod):
             return self.remainder(node)
-        return pc.scalar(self.literal(node))
+        literal = pa.scalar(self.literal(node))
+        try:
+            return pc.scalar(literal if time is None else literal.cast(time))
+        except pa.ArrowInvalid as error:
+            raise SelectionError(f"where {self.text!r}: expected a {time}, found {node.sql()}: {error}") from error
 
     def remainder(self, node: exp.Mod) -> pc.Expression:
-        """`a % n` with the sign of `a`, as in Spark: Arrow divides integers towards zero."""
-        divisor = self.literal(node.expression)
+        """`a % n` of an integer column, with the sign of `a` as in Spark: Arrow divides integers towards zero."""
+        value, divisor = node.this, self.literal(node.expression)
         if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor == 0:
             raise SelectionError(
                 f"where {self.text!r}: expected an integer other than 0 after %, found {node.expression.sql()}"
             )
-        self.check_types(node.this, [node.expression])
-        value = self.operand(node.this)
-        return value - value / pc.scalar(divisor) * pc.scalar(divisor)
+        if not isinstance(value, exp.Column) or not pa.types.is_integer(self.columns[self.column(value.name)]):
+            raise SelectionError(f"where {self.text!r}: expected an integer column before %, found {value.sql()}")
+        column = pc.field(value.name)
+        return column - column / pc.scalar(divisor) * pc.scalar(divisor)
 
     def literal(self, node: Node) -> str | int | float | bool:
         if isinstance(node, exp.Boolean):
@@ -205,7 +224,10 @@ class _Builder:
             raise self.refuse(node)
         if node.is_string:
             return str(node.this)
-        return int(node.this) if node.is_int else float(node.this)
+        number = int(node.this) if node.is_int else float(node.this)
+        if isinstance(number, int) and number >= 2**63:
+            raise SelectionError(f"where {self.text!r}: expected an integer of 64 bits, found {node.sql()}")
+        return number
 
     def column(self, name: str) -> str:
         if name not in self.columns:
@@ -218,40 +240,39 @@ class _Builder:
         if len(arguments) != 3 or not isinstance(arguments[0], exp.Column):
             raise SelectionError(f"where {self.text!r}: expected sample(column, rate, seed), found {node.sql()}")
         rate, seed = self.literal(arguments[1]), self.literal(arguments[2])
-        if isinstance(rate, str) or not 0 <= rate <= 1 or not isinstance(seed, int):
-            raise SelectionError(f"where {self.text!r}: expected a rate from 0 to 1 and an integer seed, found {node.sql()}")
-        drawn = Sample(column=self.column(arguments[0].name), rate=float(rate), seed=seed)
+        is_seed = isinstance(seed, int) and not isinstance(seed, bool) and -(2**31) <= seed < 2**31
+        if isinstance(rate, str) or not 0 <= rate <= 1 or not is_seed:
+            raise SelectionError(f"where {self.text!r}: expected a rate from 0 to 1 and an int32 seed, found {node.sql()}")
+        drawn = Sample(column=self.column(arguments[0].name), rate=float(rate), seed=int(seed))
         type_ = self.columns[drawn.column]
-        if pa.types.is_floating(type_) or pa.types.is_nested(type_):
-            raise SelectionError(f"where {self.text!r}: sample needs a scalar column other than floating point, found {type_}")
+        if not (pa.types.is_integer(type_) or _family(type_) in ("text", "boolean") or pa.types.is_timestamp(type_)):
+            raise SelectionError(f"where {self.text!r}: sample needs a scalar column with a text form, found {type_}")
         self.samples[drawn.name] = drawn
         return pc.field(drawn.name)
 
-    def check_types(self, node: Node, others: Sequence[Node]) -> None:
-        """Refuses to compare text with numbers, and lists with anything."""
-        families = {family for item in (node, *others) if (family := self.family(item)) is not None}
-        if len(families) > 1 or "list" in families:
-            sides = ", ".join(f"{item.sql()} ({self.family(item)})" for item in (node, *others))
-            raise SelectionError(f"where {self.text!r}: expected values of one kind, found {sides}")
-
-    def family(self, node: Node) -> str | None:
+    def family(self, node: Node) -> str:
         if isinstance(node, exp.Paren | exp.Neg):
             return self.family(node.this)
         if isinstance(node, exp.Column):
-            return _family(self.columns.get(node.name))
+            return _family(self.columns[self.column(node.name)])
         if isinstance(node, exp.Literal):
             return "text" if node.is_string else "number"
-        return "number" if isinstance(node, exp.Mod) else None
+        if isinstance(node, exp.Boolean):
+            return "boolean"
+        if isinstance(node, exp.Mod):
+            return "number"
+        raise self.refuse(node)
 
     def refuse(self, node: Node) -> SelectionError:
         return SelectionError(f"where {self.text!r}: expected {_GRAMMAR}, found {node.sql()!r}")
 
 
-def _family(type_: pa.DataType | None) -> str | None:
-    if type_ is None:
-        return None
-    if pa.types.is_nested(type_):
-        return "list"
-    if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_):
+def _family(type_: pa.DataType) -> str:
+    """What a column's values can be compared with."""
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
         return "number"
-    return "text" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else None
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return "text"
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        return "time"
+    return "boolean" if pa.types.is_boolean(type_) else "list" if pa.types.is_nested(type_) else "other"

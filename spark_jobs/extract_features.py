@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report = extract(options, spec, spark)
         finally:
             spark.stop()
-    except (FeatstoreError, FileNotFoundError) as error:
+    except (FeatstoreError, OSError) as error:
         print(f"extract_features: error: {error}", file=sys.stderr)
         return 2
     print(report)
@@ -55,7 +55,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--partition-from-path", action="append", default=[], metavar="KEY",
                         help="take this key from the input's KEY=VALUE directories instead; repeatable")  # fmt: skip
     parser.add_argument("--run-id", metavar="ID", help="names the run: repeated with an equal id, it commits nothing")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if len(dict(options.partition)) < len(options.partition):
+        parser.error(f"argument --partition: expected each key once, found {', '.join(map('='.join, options.partition))}")
+    return options
 
 
 def key_value(text: str) -> tuple[str, str]:

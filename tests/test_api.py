@@ -105,6 +105,11 @@ def test_head_and_sample_give_rows(table: Table) -> None:
     assert table.sample(500).num_rows == 20
 
 
+def test_a_sample_of_no_rows_is_empty(tmp_path: Path) -> None:
+    pq.write_table(raw_rows(0, 1), tmp_path / "empty.parquet")
+    assert featstore.open_table(tmp_path / "empty.parquet").sample(3).num_rows == 0
+
+
 def test_an_unknown_slot_answers_with_the_nearest_names(table: Table) -> None:
     with pytest.raises(SelectionError, match="no slot matches 'usr' among 4 slots; did you mean 'user'"):
         table.to_arrow(slots=["usr"])

@@ -127,6 +127,34 @@ def test_an_option_that_does_not_exist_exits_with_2(monkeypatch, capsys) -> None
     assert "--spek" in line
 
 
+def test_a_partition_key_given_twice_is_refused(raw: Path, spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    arguments = (
+        "extract",
+        "--spec",
+        spec,
+        "--input",
+        raw,
+        "--table",
+        tmp_path / "table",
+        "--partition",
+        "dt=1",
+        "--partition",
+        "dt=2",
+    )
+    code, line = in_process(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert "each key once, found dt=1, dt=2" in line
+
+
+@pytest.mark.parametrize(
+    ("place", "message"), [("foo://bucket/table", "no file system for foo://"), ("/dev/null/table", "Not a dir")]
+)
+def test_a_table_that_cannot_be_is_one_line(place: str, message: str, raw: Path, spec: Path, monkeypatch, capsys) -> None:
+    code, line = in_process(monkeypatch, capsys, "extract", "--spec", spec, "--input", raw, "--table", place)
+    assert code == 2
+    assert message in line
+
+
 def test_an_interrupted_extraction_leaves_the_table_at_its_version(raw: Path, spec: Path, tmp_path: Path) -> None:
     table, big = tmp_path / "table", tmp_path / "big.parquet"
     featstore.extract(str(spec), str(raw), str(table))

@@ -19,6 +19,10 @@ TABLE = pa.table(
         "click": pa.array([1, 0, None, 1], pa.int64()),
         "request_id": ["a", "b", None, "d"],
         "ok": [True, False, None, True],
+        "at": pa.array(["2026-01-01", "2026-01-02", None, "2026-01-03"]).cast(pa.timestamp("us")),
+        "day": pa.array(["2026-01-01", "2026-01-02", None, "2026-01-03"]).cast(pa.date32()),
+        "cost": pa.array([1, 2, 2.5, 3]).cast(pa.decimal128(10, 2)),
+        "blob": [b"x", b"y", b"z", b""],
         "tags": pa.array([[1], None, [], [2]], pa.list_(pa.int64())),
     }
 )
@@ -69,7 +73,13 @@ def test_a_glob_that_matches_nothing_is_an_error() -> None:
         ("month = '2013-02' and click = 1", [3]),
         ("ok", [0, 3]),
         ("not ok", [1]),
-        ("true", [0, 1, 2, 3]),
+        ("ok = true", [0, 3]),
+        ("ok != true", [1]),
+        ("at >= '2026-01-02'", [1, 3]),
+        ("at between '2026-01-01' and '2026-01-01 12:00:00'", [0]),
+        ("day = '2026-01-02'", [1]),
+        ("cost > 2", [2, 3]),
+        ("cost in (2.5, 4)", [2]),
         ("sample(request_id, 1, 7)", [0, 1, 3]),
         ("sample(request_id, 0, 7)", []),
         ("`month` >= '2013-02'", [2, 3]),
@@ -93,7 +103,17 @@ def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int])
         ("user % 0 = 1", r"expected an integer other than 0 after %"),
         ("sample(request_id, 2, 7)", r"expected a rate from 0 to 1"),
         ("sample(request_id)", r"expected sample\(column, rate, seed\)"),
-        ("sample(price, 0.5, 7)", r"sample needs a scalar column other than floating point, found float"),
+        ("sample(price, 0.5, 7)", r"sample needs a scalar column with a text form, found float"),
+        ("sample(cost, 0.5, 7)", r"found decimal"),
+        ("sample(request_id, 0.5, 3000000000)", r"an int32 seed"),
+        ("price % 2 = 1", r"expected an integer column before %, found price"),
+        ("user = 99999999999999999999", r"expected an integer of 64 bits"),
+        ("ok = 1", r"found ok \(boolean\), 1 \(number\)"),
+        ("user = true", r"found user \(number\), TRUE \(boolean\)"),
+        ("at > 'soon'", r"expected a timestamp\[us\], found 'soon'"),
+        ("blob = 'x'", r"found blob \(other\)"),
+        ("true", r"expected a predicate over columns, found 'TRUE'"),
+        ("1 = 1", r"expected a predicate over columns"),
     ],
 )
 def test_what_the_grammar_does_not_have_is_refused(text: str, message: str) -> None:
@@ -130,6 +150,11 @@ def test_a_sample_draws_about_its_rate() -> None:
 )
 def test_partitions_are_pruned_by_the_terms_that_read_only_partition_keys(text: str, month: str, expected: bool | None) -> None:
     assert parse_where(text, COLUMNS).matches_partition({"month": month}) is expected
+
+
+def test_typed_partition_keys_are_compared_in_their_type() -> None:
+    where = parse_where("day >= 10", {"day": pa.int64()})
+    assert [where.matches_partition({"day": value}) for value in ("9", "10", None)] == [False, True, False]
 
 
 def test_a_where_travels_to_another_process() -> None:

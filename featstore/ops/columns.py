@@ -109,10 +109,9 @@ def _repair(strings: pa.StringArray, counts: Counter[str]) -> pa.Array:
     beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
     rows = np.flatnonzero(np.diff(beyond_ascii))
     repaired = {int(row): _decode(bytes(data[offsets[row] : offsets[row + 1]])) for row in rows}
-    changed = {row: text for row, (text, valid) in repaired.items() if not valid}
     nulls = nulls_of(strings)
-    num_invalid = sum(1 for row in changed if nulls is None or not nulls[row])
-    counts["invalid utf-8"] += num_invalid
+    changed = {row: text for row, (text, valid) in repaired.items() if not valid and (nulls is None or not nulls[row])}
+    counts["invalid utf-8"] += len(changed)
     mask = np.zeros(len(strings), np.bool_)
     mask[list(changed)] = True
     return pc.replace_with_mask(strings, mask, pa.array([changed[row] for row in sorted(changed)], pa.string()))

@@ -1,11 +1,20 @@
 """Operators on timestamps: hour and day_of_week, in a time zone."""
 
+import datetime
 import zoneinfo
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from featstore.ops.arrays import Integers, Mask, array_of, nulls_of, values_of
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_END_OF_TABLES_US = 2_145_916_800_000_000  # 2038-01-01
+_QUARTER_US = 900_000_000
+_LAST_QUARTER = 281_557_920  # Python's calendar ends with 9999; later instants are taken as UTC
 
 
 def time_zone(value: object) -> str:
@@ -13,8 +22,9 @@ def time_zone(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(value)
     try:
+        _local(pa.array([0], pa.timestamp("us", tz="UTC")), value)
         return zoneinfo.ZoneInfo(value).key
-    except (zoneinfo.ZoneInfoNotFoundError, OSError) as error:
+    except (zoneinfo.ZoneInfoNotFoundError, pa.ArrowInvalid, OSError) as error:
         raise ValueError(value) from error
 
 
@@ -26,13 +36,38 @@ def time_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.
 
 def hour(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
     """The hour of the day, 0-23, in the time zone."""
-    return pc.hour(_in_zone(array, tz))
+    return pc.hour(_local(array, tz))
 
 
 def day_of_week(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
     """The day of the week in the time zone: Monday is 0, Sunday 6."""
-    return pc.day_of_week(_in_zone(array, tz))
+    return pc.day_of_week(_local(array, tz))
 
 
-def _in_zone(array: pa.Array, tz: str) -> pa.Array:
-    return array.cast(pa.timestamp("us", tz=tz))
+def _local(array: pa.Array, tz: str) -> pa.Array:
+    """What a clock in the zone shows, as timestamps without a zone."""
+    local = pc.local_timestamp(array.cast(pa.timestamp("us", tz=tz)))
+    instants = values_of(array)
+    nulls = nulls_of(array)
+    late = instants >= _END_OF_TABLES_US if nulls is None else (instants >= _END_OF_TABLES_US) & ~nulls
+    return _by_rule(instants, nulls, local, np.flatnonzero(late), tz) if late.any() else local
+
+
+def _by_rule(instants: Integers, nulls: Mask | None, local: pa.Array, late: Integers, tz: str) -> pa.Array:
+    """Corrects late rows: Arrow's tables of zones end with 2037, from where the zone's rule holds.
+
+    Offsets change at full quarters of an hour only, so each quarter that occurs is looked up once.
+    """
+    quarters, which = np.unique(instants[late] // _QUARTER_US, return_inverse=True)
+    zone = zoneinfo.ZoneInfo(tz)
+    known = [_EPOCH + datetime.timedelta(minutes=15 * int(quarter)) for quarter in quarters if quarter <= _LAST_QUARTER]
+    shifts = np.zeros(len(quarters), np.int64)
+    shifts[: len(known)] = [_offset_us(instant.astimezone(zone)) for instant in known]
+    shown = values_of(local).copy()
+    shown[late] = instants[late] + shifts[which]
+    return array_of(shown, nulls, local.type)
+
+
+def _offset_us(instant: datetime.datetime) -> int:
+    offset = instant.utcoffset()
+    return 0 if offset is None else offset // datetime.timedelta(microseconds=1)

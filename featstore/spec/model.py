@@ -93,7 +93,8 @@ class Spec:
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical JSON of all that determines the extracted content, column order included.
 
-        Not part of it: retired numbers, how files are cut, inputs that nothing reads, and options that are at their default.
+        Not part of it: retired numbers, how files are cut, inputs that nothing reads. An option
+        that is written out counts, also where it says what its absence would mean.
         """
         text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()

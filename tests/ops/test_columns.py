@@ -3,6 +3,7 @@ import decimal
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -137,3 +138,11 @@ def test_elements_under_a_null_list_are_neither_seen_nor_counted() -> None:
     counts: Counter[str] = Counter()
     assert clean(hidden, counts=counts).to_pylist() == [None, ["b"]]
     assert not counts
+
+
+def test_invalid_bytes_under_a_null_stay_null() -> None:
+    data = pa.py_buffer(b"\xffa\xff")
+    validity = pa.py_buffer(bytes([0b110]))
+    offsets = pa.py_buffer(np.array([0, 1, 2, 3], np.int32).tobytes())
+    strings = pa.Array.from_buffers(pa.string(), 3, [validity, offsets, data])
+    assert read(strings, TEXT) == ([None, "a", "\ufffd"], {"invalid utf-8": 1})
