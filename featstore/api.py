@@ -221,7 +221,7 @@ def _with_columns(chosen: SlotSchema, full: SlotSchema, names: Iterable[str]) ->
 def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, Path]]:
     """The files with local paths, remote ones staged ahead of the reader in a private directory and removed after it."""
     options = Staging(mode="auto")
-    remote = [StageItem(key=file, url=file.url, size_bytes=file.size_bytes) for file in chosen if options.stages(file.url)]
+    remote = [_stage_item(file) for file in chosen if options.stages(file.url)]
     if not remote:
         yield from ((file, path) for file in chosen if (path := files.local_path(file.url)) is not None)
         return
@@ -229,3 +229,7 @@ def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, Path]]:
         for staged, file in zip(stager.stage(remote), chosen, strict=True):
             with staged:
                 yield file, staged.path
+
+
+def _stage_item(file: DataFile) -> StageItem:
+    return StageItem(key=file, url=file.url, size_bytes=file.size_bytes, version=file.version)

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
@@ -112,7 +113,7 @@ class Run:
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
         batch = with_rows.batch()
-        self._pending = with_rows
+        self._pending = replace(with_rows, spans=())
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         return batch
@@ -140,13 +141,12 @@ class Run:
         if self.is_closed or os.getpid() != self._pid:
             return
         self.is_closed = True
-        if self._coordinator is not None:
-            try:
+        with ExitStack() as parts:
+            for part in reversed(self._open):
+                parts.callback(part.close)
+            if self._coordinator is not None:
+                parts.callback(self._coordinator.close)
                 self._report()
-            finally:
-                self._coordinator.close()
-        for part in self._open:
-            part.close()
 
     def _coordinate(self, epoch: int) -> Coordinator:
         self._coordinator = Coordinator(
@@ -199,7 +199,7 @@ class Run:
 
     def _item(self, claim: Claim) -> StageItem:
         file, _ = self._job.files[claim.split.path]
-        return StageItem(key=claim, url=file.url, size_bytes=file.size_bytes)
+        return StageItem(key=claim, url=file.url, size_bytes=file.size_bytes, version=file.version)
 
     def _complete(self, claim: Claim) -> None:
         assert self._coordinator is not None

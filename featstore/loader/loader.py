@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from featstore.dispatch.options import Dispatch
 from featstore.errors import ConfigError, SelectionError, StateError
@@ -215,7 +216,9 @@ class FeatureLoader(IterableDataset[Batch]):
             return None
         if self._stager is None:
             transport = _Transport()
-            self._stager = Stager(self._staging, fetch=transport.fetch, check=transport.check)
+            worker = get_worker_info()
+            options = self._staging if worker is None else _share(self._staging, self._job, worker.num_workers)
+            self._stager = Stager(options, fetch=transport.fetch, check=transport.check)
             when_gone(self, self._stager.close)
         return self._stager
 
@@ -261,15 +264,33 @@ def _files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Pa
 def _staging(options: Staging | None, job: Job) -> Staging | None:
     """The options, where any file is to be staged, else None. BudgetError where what is open at once does not fit."""
     options = options or Staging()
-    files = [(file.url, file.size_bytes) for file, _ in job.files.values() if options.stages(file.url)]
-    if not files:
+    sizes = _staged_sizes(options, job)
+    if not sizes:
         return None
-    require_fits(
-        ((redact(url), size) for url, size in files),
-        options.num_budget_bytes,
-        num_open=job.shuffle.interleave if job.shuffle else 1,
-    )
+    require_fits(sizes, options.num_budget_bytes, num_open=_num_open(job))
     return options
+
+
+def _share(options: Staging, job: Job, num_workers: int) -> Staging:
+    """The options of one of the DataLoader workers that share a cache.
+
+    A DataLoader asks its workers in turn, so one that waits for room which another one pins would wait for ever: what all of
+    them pin must fit. BudgetError where it does not.
+    """
+    if options.directory is None:
+        return options
+    sizes, num_open = _staged_sizes(options, job), _num_open(job)
+    require_fits(sizes, options.num_budget_bytes, num_open=(num_open + 1) * num_workers)
+    room_bytes = options.num_budget_bytes // num_workers - num_open * max(size for _, size in sizes)
+    return replace(options, ahead_bytes=max(1, min(room_bytes, options.ahead.max_bytes)))
+
+
+def _staged_sizes(options: Staging, job: Job) -> list[tuple[str, int]]:
+    return [(redact(file.url), file.size_bytes) for file, _ in job.files.values() if options.stages(file.url)]
+
+
+def _num_open(job: Job) -> int:
+    return job.shuffle.interleave if job.shuffle else 1
 
 
 def _count(name: str, value: object, *, minimum: int) -> int:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
 
+from featstore.errors import StateError
 from featstore.loader.blocks import Block
 from featstore.loader.stats import Stats
 
@@ -42,10 +43,14 @@ class BlockQueue:
             self._changed.notify_all()
 
     def get(self) -> Block | None:
-        """The next block, or None at the end; raises what the producer ended with."""
+        """The next block, or None at the end; raises what the producer ended with, and StateError once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._has_ended or bool(self._blocks))
-            if self._blocks and not self._is_closed:
+            if self._is_closed:
+                raise StateError(
+                    "this iteration was closed before its end, by close(), an error or a newer iteration; iterate anew"
+                )
+            if self._blocks:
                 block, size = self._blocks.popleft()
                 self._held_bytes -= size
                 self._changed.notify_all()

@@ -94,7 +94,7 @@ def resolve(
         slots=chosen,
         labels=numbers,
         weight=None if weight is None else LabelRequest(field=_number_field(schema, weight, "weight")),
-        extras=tuple(_field(schema, name, "extras") for name in _items("extras", extras)),
+        extras=tuple(_extra(schema, name) for name in _items("extras", extras)),
         where=None if where is None else parse_where(where, _types(schema)),
         schema=schema,
     )
@@ -176,6 +176,12 @@ def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
     if name not in columns.names:
         raise SelectionError(f"{what}: no column {name!r} in the table{nearest(name, columns.names)}")
     return columns.field(name)
+
+
+def _extra(schema: SlotSchema, name: str) -> pa.Field:
+    if name in schema and schema[name].number is not None:
+        raise ConfigError(f"extras: {name!r} is a slot: select it under slots, to get it as tensors")
+    return _field(schema, name, "extras")
 
 
 def _number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:

@@ -67,10 +67,14 @@ class RowGroupReader:
 
     def read(self, row_groups: Iterable[int]) -> Rows:
         """The rows of these row groups, in order. DataFileError where the file turns out to be damaged."""
-        tables = [self._table(index) for index in row_groups]
+        tables = [self._table(index) for index in row_groups] or [self._no_rows()]
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         num_rows = sum(self.footer.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns)
+
+    def _no_rows(self) -> pa.Table:
+        names = {*self.columns.slots.values(), *self.columns.others.values()} - {None}
+        return self.footer.schema.empty_table().select(sorted(name for name in names if name is not None))
 
     def _table(self, index: int) -> pa.Table:
         try:

@@ -62,7 +62,14 @@ def read_footer(url: str) -> pq.FileMetaData:
 
 
 def _data_file(entry: FileEntry, footer: pq.FileMetaData, partition: dict[str, str]) -> DataFile:
-    return DataFile(path=entry.name, url=entry.url, size_bytes=entry.size_bytes, num_rows=footer.num_rows, partition=partition)
+    return DataFile(
+        path=entry.name,
+        url=entry.url,
+        size_bytes=entry.size_bytes,
+        num_rows=footer.num_rows,
+        partition=partition,
+        version=entry.version,
+    )
 
 
 def _union(entries: Iterable[FileEntry], footers: Iterable[pq.FileMetaData], keys: tuple[str, ...]) -> SlotSchema:

@@ -11,13 +11,17 @@ from featstore.table.metadata import to_json
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """One immutable Parquet file. `path` is relative to the table and unique in the snapshot, `url` opens the file."""
+    """One immutable Parquet file. `path` is relative to the table and unique in the snapshot, `url` opens the file.
+
+    `version` is the modification time or ETag of a file that is not a table's own and so may be replaced, else empty.
+    """
 
     path: str
     url: str
     size_bytes: int
     num_rows: int
     partition: Mapping[str, str]
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

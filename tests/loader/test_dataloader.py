@@ -5,10 +5,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
-from featstore.errors import DispatchError, StateError
+from featstore.errors import BudgetError, DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
 
 # Python 3.12 and newer warn of fork in a process with threads; torch's own threads make it one.
@@ -111,3 +113,21 @@ def test_a_restored_loader_goes_on_in_workers(table_url):
         dataloader = DataLoader(loader, batch_size=None, num_workers=2)
         assert sorted(first + epoch(dataloader)) == list(range(NUM_ROWS))
         assert sorted(epoch(dataloader)) == list(range(NUM_ROWS))
+
+
+def test_workers_whose_files_cannot_all_be_pinned_are_refused_and_those_that_fit_end(tmp_path):
+    for index in range(6):
+        pq.write_table(
+            pa.table({"row": pa.array(range(index * 400, index * 400 + 400), pa.int64())}), tmp_path / f"{index}.parquet"
+        )
+    size = max(path.stat().st_size for path in tmp_path.glob("*.parquet"))
+
+    def num_rows(budget_bytes):
+        staging = {"mode": "whole", "directory": str(tmp_path / "cache"), "budget_bytes": budget_bytes}
+        loader = FeatureLoader(str(tmp_path / "*.parquet"), slots=["row"], batch_size=100, staging=staging)
+        batches = DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
+        return sum(batch.num_rows for batch in batches)
+
+    with pytest.raises(BudgetError, match="4 files that are open at once"):
+        num_rows(3 * size)
+    assert num_rows(4 * size + 100) == 2_400

@@ -1,8 +1,10 @@
 import gc
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import BudgetError, ConfigError, DataFileError, SelectionError, StateError
+from featstore.api import extract
+from featstore.errors import BudgetError, ConfigError, DataFileError, DispatchError, SelectionError, StateError
 from featstore.loader.loader import FeatureLoader
 from featstore.table.open import open_snapshot
 
@@ -327,3 +330,89 @@ def test_a_batch_outlives_its_loader(table_url):
     gc.collect()
     assert batch["row"].tolist() == list(range(16))
     assert np.array_equal(batch["half"].numpy(), np.arange(16, dtype=np.float32) / 2)
+
+
+def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(tmp_path, loopback):
+    """The second half of the only file is sent after closing has begun, while the consumer waits for its first batch."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"row": pa.array(range(100), pa.int64())}), path, row_group_size=10)
+    loopback.files["/a.parquet"] = path.read_bytes()
+    loader = FeatureLoader(f"{loopback.url}/a.parquet", slots=["row"], batch_size=8, drop_last=True)
+    loopback.gates["/a.parquet"] = threading.Event()
+    loopback.half_sent.clear()
+
+    def close():
+        assert loopback.half_sent.wait(30)
+        run = loader._run
+        closing = threading.Thread(target=loader.close)
+        closing.start()
+        while not run.is_closed:
+            pass
+        loopback.gates["/a.parquet"].set()
+        closing.join()
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    with pytest.raises(StateError, match="closed before its end"):
+        next(iter(loader))
+    closer.join()
+    assert loader.state_dict()["complete"] == []
+
+
+def test_a_file_without_row_groups_is_read_as_no_rows(tmp_path):
+    schema = pa.schema([("row", pa.int64()), ("tags", pa.list_(pa.int64()))])
+    pq.ParquetWriter(tmp_path / "a.parquet", schema).close()
+    pq.write_table(pa.table({"row": [1, 2], "tags": [[1], []]}, schema=schema), tmp_path / "b.parquet")
+    assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 0
+    for shuffle in (None, {"window_rows": 10}):
+        loader = FeatureLoader(str(tmp_path), slots=["*"], batch_size=8, shuffle=shuffle)
+        assert sorted(row for batch in loader for row in batch["row"].tolist()) == [1, 2]
+
+
+def test_a_file_replaced_by_one_of_equal_size_is_staged_anew(tmp_path):
+    table, cache = tmp_path / "table", str(tmp_path / "cache")
+    table.mkdir()
+
+    def delivered(values):
+        pq.write_table(pa.table({"row": pa.array(values, pa.int64())}), table / "a.parquet")
+        options = {"mode": "whole", "directory": cache}
+        with FeatureLoader(str(table), slots=["row"], staging=options) as loader:
+            return [row for batch in loader for row in batch["row"].tolist()], (table / "a.parquet").stat().st_size
+
+    (first, first_bytes), (second, second_bytes) = delivered([1, 2, 3]), delivered([7, 8, 9])
+    assert first_bytes == second_bytes
+    assert (first, second) == ([1, 2, 3], [7, 8, 9])
+
+
+def test_a_lost_store_leaves_no_thread_behind(table_url, tmp_path):
+    store = tmp_path / "store.sqlite"
+    dispatch = {"store": f"sqlite://{store}", "run_id": "lost"}
+    loader = FeatureLoader(table_url, slots=["row"], batch_size=8, dispatch=dispatch, memory_budget=1)
+    batches = iter(loader)
+    next(batches)
+    with sqlite3.connect(store) as connection:
+        connection.execute("drop table entries")
+    connection.close()
+    with pytest.raises(DispatchError):
+        for _ in batches:
+            pass
+    loader.close()
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")]
+
+
+def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url):
+    loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
+    for batch in loader:
+        block = weakref.ref(batch._columns.spans[0].block)
+        break
+    del batch
+    gc.collect()
+    assert block() is None
+
+
+def test_slots_are_no_extras(tmp_path):
+    spec = {"spec": 1, "inputs": {"tags": "list<string>"}, "slots": [{"slot": 1, "name": "tags", "op": "hash", "of": "tags"}]}
+    pq.write_table(pa.table({"tags": [["a"], []]}), tmp_path / "raw.parquet")
+    extract(spec, tmp_path / "raw.parquet", tmp_path / "table")
+    with pytest.raises(ConfigError, match="extras: 'tags' is a slot: select it under slots"):
+        FeatureLoader(tmp_path / "table", slots=["tags"], extras=["tags"])
