@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+import featstore.spec.diff
+import featstore.spec.lint
+import featstore.spec.show
 from featstore import __version__, api
 from featstore.errors import FeatstoreError, missing_extra
 from featstore.extraction.progress import ProgressBar
@@ -52,6 +55,36 @@ def extract(spec: str, input_url: str, table_url: str, partition: dict[str, str]
     with ProgressBar() as bar:
         report = api.extract(spec, input_url, table_url, partition=partition, partition_from_path=keys, progress=bar)
     click.echo(report)
+
+
+@cli.group()
+def spec() -> None:
+    """Check a spec, look at its graph, compare it with another."""
+
+
+@spec.command()
+@click.argument("url", metavar="SPEC")
+@click.option("--update-lock", is_flag=True, help="Write the lock file beside the spec: what each slot number means now.")
+def lint(url: str, update_lock: bool) -> None:
+    """Print all that is wrong with a spec, and where slots mean something else than its lock file says."""
+    report = featstore.spec.lint.lint(url, update_lock=update_lock)
+    click.echo(report, err=not report.ok)
+    sys.exit(0 if report.ok else 2)
+
+
+@spec.command()
+@click.argument("url", metavar="SPEC")
+def show(url: str) -> None:
+    """Print the graph in order: slots and inner nodes, kinds, shapes, operators, inputs."""
+    click.echo(featstore.spec.show.show(url))
+
+
+@spec.command()
+@click.argument("old")
+@click.argument("new")
+def diff(old: str, new: str) -> None:
+    """Print which slots of two specs have other values, are added, removed or renamed."""
+    click.echo(featstore.spec.diff.diff(old, new))
 
 
 @cli.group()
