@@ -11,6 +11,7 @@ import click
 import featstore.spec.diff
 import featstore.spec.lint
 import featstore.spec.show
+import featstore.spec.sql
 from featstore import __version__, api
 from featstore.errors import FeatstoreError, missing_extra
 from featstore.extraction.progress import ProgressBar
@@ -85,6 +86,14 @@ def show(url: str) -> None:
 def diff(old: str, new: str) -> None:
     """Print which slots of two specs have other values, are added, removed or renamed."""
     click.echo(featstore.spec.diff.diff(old, new))
+
+
+@spec.command()
+@click.argument("url", metavar="SPEC")
+@click.argument("slot")
+def sql(url: str, slot: str) -> None:
+    """Print the Spark SQL expression over raw columns that gives a slot's stored values; SLOT is a name or a number."""
+    click.echo(featstore.spec.sql.sql(url, slot))
 
 
 @cli.group()

@@ -113,6 +113,8 @@ def test_show_and_diff_print_lines(spec: Path, tmp_path: Path) -> None:
     assert "log1p(price)" in shown.output
     compared = CliRunner().invoke(cli.cli, ["spec", "diff", str(spec), str(tmp_path / "new.yaml")])
     assert compared.output == "renamed  102 price_log (was price)\n"
+    printed = CliRunner().invoke(cli.cli, ["spec", "sql", str(spec), "user"])
+    assert "xxhash64(101, xxhash64(" in printed.output
 
 
 def test_a_missing_input_column_is_named(spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
