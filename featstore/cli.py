@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+import featstore.replay
 import featstore.spec.diff
 import featstore.spec.lint
 import featstore.spec.show
@@ -56,6 +57,19 @@ def extract(spec: str, input_url: str, table_url: str, partition: dict[str, str]
     with ProgressBar() as bar:
         report = api.extract(spec, input_url, table_url, partition=partition, partition_from_path=keys, progress=bar)
     click.echo(report)
+
+
+@cli.command()
+@click.option("--spec", "spec_url", required=True, help="The spec, a YAML file.")
+@click.option("--raw", required=True, help="The logged raw rows: a Parquet file, a directory or a glob.")
+@click.option("--table", "table_url", required=True, help="The table that was made of them.")
+@click.option("--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help="The partition of all raw rows.")
+@click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
+def replay(spec_url: str, raw: str, table_url: str, partition: dict[str, str], keys: Sequence[str]) -> None:
+    """Recompute raw rows and compare them with the table's, in order; exit code 1 if any value differs."""
+    report = featstore.replay.replay(spec_url, raw, table_url, partition=partition, partition_from_path=keys)
+    click.echo(report)
+    sys.exit(0 if report.ok else 1)
 
 
 @cli.group()

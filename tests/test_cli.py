@@ -117,6 +117,17 @@ def test_show_and_diff_print_lines(spec: Path, tmp_path: Path) -> None:
     assert "xxhash64(101, xxhash64(" in printed.output
 
 
+def test_replay_exits_with_1_where_a_value_differs(raw: Path, spec: Path, tmp_path: Path) -> None:
+    featstore.extract(str(spec), str(raw), str(tmp_path / "table"))
+    arguments = ["replay", "--spec", str(spec), "--raw", str(raw), "--table", str(tmp_path / "table")]
+    equal = CliRunner().invoke(cli.cli, arguments)
+    assert (equal.exit_code, "equal" in equal.output) == (0, True)
+    spec.write_text(SPEC.replace("op: log1p", "op: identity"))
+    different = CliRunner().invoke(cli.cli, arguments)
+    assert different.exit_code == 1
+    assert "price: 2 mismatch, 0 missing, 0 extra" in different.output
+
+
 def test_a_missing_input_column_is_named(spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     pq.write_table(pa.table({"user": ["a"], "prise": [1.0], "clicked": [1]}), tmp_path / "raw.parquet")
     arguments = ("extract", "--spec", spec, "--input", tmp_path / "raw.parquet", "--table", tmp_path / "table")
