@@ -162,7 +162,7 @@ class FeatureLoader(IterableDataset[Batch]):
         saved.require_complete()
         self._forget_run()
         self._restored = saved
-        self._passes.restore(saved.digest_int, saved.first_epoch)
+        self._passes.restore(saved.digest, saved.first_epoch, Place.here())
 
     def stats(self) -> dict[str, int | float]:
         """What this process has done since the loader was made: counts, and seconds under names that end with `_s`.

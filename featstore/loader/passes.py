@@ -5,17 +5,19 @@ them name it alike (the DataLoader's base seed and how often they were iterated)
 order in which they first come up.
 """
 
+import hashlib
 import os
 import re
 import shutil
 import tempfile
 import uuid
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch.utils.data import get_worker_info
 
-from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.keys import restores_key, run_prefix
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 
@@ -102,12 +104,29 @@ class Passes:
         finally:
             store.close()
 
-    def restore(self, state_id: int, first_epoch: int) -> None:
-        """Forgets all passes: the next has number 0, under keys that follow from the state and are new to this run."""
+    def restore(self, state: str, first_epoch: int, place: Place) -> None:
+        """Forgets all passes: the next has number 0, under keys that are new to this run.
+
+        Workers that restore together find the same keys: all of a launch restore the same state equally often. A launch
+        after it, from the same state once more, must not meet the keys under which the last one has read.
+        """
         self._num_restores += 1
-        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
-        self._restart = (state_id << 16) + (attempt << 8) + self._num_restores
+        launch = f"{state}-{os.environ.get('TORCHELASTIC_RESTART_COUNT') or 0}-{place.num_workers}"
+        number = self._num_restores if self._explicit is None else self._count_restore(launch, place)
+        self._restart = int.from_bytes(hashlib.sha256(f"{launch}-{number}".encode()).digest()[:8], "big")
         self._first_epoch = first_epoch
+
+    def _count_restore(self, launch: str, place: Place) -> int:
+        """Which restore from this state this is. A worker that missed one, as it died before, joins the others at theirs."""
+        assert self._explicit is not None
+        mine, latest = (restores_key(self._run_id, launch=launch, worker=name) for name in (str(place.index), "latest"))
+        with closing(self._explicit.open()) as store:
+            number = store.add(mine, 1)
+            behind = int(store.get_or_none(latest) or 0) - number
+            if behind >= 0:
+                return store.add(mine, behind)
+            store.set(latest, str(number))
+            return number
 
     def has_workers(self) -> bool:
         """Whether DataLoader workers of this loader have iterated since it was made, or restored."""

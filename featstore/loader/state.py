@@ -66,10 +66,9 @@ class LoaderState:
             raise StateError(f"loader state: damaged, or changed by hand: {error}") from error
 
     @property
-    def digest_int(self) -> int:
-        """A 32-bit number that names the state."""
-        text = json.dumps(self.to_json(), sort_keys=True)
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+    def digest(self) -> str:
+        """Names the state: 16 hex digits."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def require_fit(self, other: "LoaderState") -> None:
         """StateError where `other`, a loader's own state, is of another table, plan or order."""
