@@ -242,8 +242,7 @@ class Iteration:
         return self
 
     def __next__(self) -> Batch:
-        if self._run.is_closed and not self._run.is_exhausted:
-            raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")
+        self._require_open()
         try:
             self._run.acknowledge()
             return self._run.hand_over(self._next_cut())
@@ -257,4 +256,9 @@ class Iteration:
             if with_rows.spans:
                 return with_rows
             self._run.deliver(with_rows)
+        self._require_open()
         raise StopIteration
+
+    def _require_open(self) -> None:
+        if self._run.is_closed and not self._run.is_exhausted:
+            raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")
