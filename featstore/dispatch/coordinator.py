@@ -111,6 +111,11 @@ class Coordinator:
         return self._change(claim, lambda mine: leases.finish(mine, claim.split.num_rows))
 
     @property
+    def is_done(self) -> bool:
+        """Whether all splits were found done when `claims()` ended: False where others still hold some."""
+        return not self._survey.pending(len(self._plan), len(self._plan))
+
+    @property
     def num_takeovers(self) -> int:
         """How many expired leases of others this worker took over."""
         return self._num_takeovers

@@ -1,5 +1,6 @@
 """One pass over a loader's epochs: claims to work, work to blocks, blocks to batches, batches to delivered progress."""
 
+import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from featstore.dispatch.coordinator import Claim, Coordinator
 from featstore.dispatch.plan import Plan, Split
-from featstore.errors import StateError
+from featstore.errors import DispatchError, StateError
 from featstore.files import local_path, open_read
 from featstore.loader.batching import Cut, cut
 from featstore.loader.cleanup import when_gone
@@ -27,6 +28,11 @@ from featstore.staging.stager import Staged, StageItem, Stager
 from featstore.table.snapshot import DataFile
 
 _REPORT_EVERY_S = 0.5
+_ALL_DONE = (
+    "epochs {first} to {last}: nothing is left to read: in dispatch store {url} an earlier run, or another loader "
+    "with the same selection, has read every row under this run_id; give each run, and each loader that is to read for "
+    "itself, a run_id of its own; to go on after a checkpoint, call load_state_dict"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +54,17 @@ class Job:
         splits = [Split(path=path, num_rows=file.num_rows) for path, (file, _) in self.files.items()]
         return Plan(splits=splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
 
+    @property
+    def key(self) -> str:
+        """Names what is read, and so the keys in the store of all who share its reading: 16 hex digits."""
+        return hashlib.sha256(f"{self.plan(epoch=0).digest}\n{self.request.digest}".encode()).hexdigest()[:16]
+
     def start(self, epoch: int, first_epoch: int, place: Place) -> LoaderState:
         """The state of a worker that has delivered nothing of the epoch."""
         return LoaderState(
             table=self.table,
             plan=self.plan(epoch=0).digest,
+            request=self.request.digest,
             seed=self.seed,
             window_rows=self.shuffle.window_rows if self.shuffle else None,
             num_epochs=self.num_epochs,
@@ -82,6 +94,7 @@ class Run:
         self._unreported: dict[int, int] = {}
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
+        self._has_claimed = False
         self._open: list[_Closeable] = []
         self._pending: Cut | None = None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
@@ -94,6 +107,7 @@ class Run:
     def cuts(self) -> Iterator[Cut]:
         """The batches of all epochs that are left, each to be delivered before the next is asked for."""
         end = self._begun.first_epoch + self._job.num_epochs
+        finds_all_done = self._begun.is_repeated
         for epoch in range(self._place_in_epoch.epoch, end):
             with self._coordinate(epoch) as coordinator:
                 # Whoever waits for leases of others holds none: they may be waiting too. Workers of a DataLoader never wait:
@@ -104,10 +118,13 @@ class Run:
                     yield from self._read(coordinator, claim)
                 if self.is_closed:
                     return
+                finds_all_done &= not self._has_claimed and coordinator.is_done
             self._stats.counts["epochs"] += 1
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
             self._done.clear()
+        if finds_all_done:
+            raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
 
     def hand_over(self, with_rows: Cut) -> Batch:
@@ -179,6 +196,7 @@ class Run:
     def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         for claim in claims:
             self._claims[claim.index] = claim
+            self._has_claimed = True
             yield claim
 
     def _direct(self, claims: Iterable[Claim]) -> Iterator[Work]:

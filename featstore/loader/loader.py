@@ -91,7 +91,7 @@ class FeatureLoader(IterableDataset[Batch]):
             lease_s=options.lease_s,
         )
         self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
-        self._passes = Passes(options, self._job.plan(epoch=0).digest[:16], num_epochs)
+        self._passes = Passes(options, self._job.key, num_epochs)
         self._stats = Stats()
         self._restored: LoaderState | None = None
         self._run: Run | None = None

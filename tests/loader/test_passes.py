@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
 
 NUM_ROWS = 280
@@ -70,3 +71,53 @@ def test_ranks_that_restore_together_share_what_is_left_at_each_launch(table_url
         for loader in loaders:
             loader.close()
     assert sorted(rows) == list(range(NUM_ROWS))
+
+
+def test_a_second_run_or_loader_under_one_run_id_is_told_that_nothing_is_left(table_url, dispatch):
+    first = make(table_url, dispatch)
+    assert len(rows_of(first)) == NUM_ROWS
+    with pytest.raises(DispatchError, match=r"epochs 0 to 0: nothing is left to read.* a run_id of its own"):
+        rows_of(make(table_url, dispatch, batch_size=7))
+    assert len(rows_of(make(table_url, dispatch | {"run_id": "b"}))) == NUM_ROWS
+
+
+def test_a_rank_that_comes_when_the_others_have_read_all_has_an_empty_epoch(table_url, tmp_path, monkeypatch):
+    dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    numbers = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        numbers.append(len(rows_of(make(table_url, dispatch))))
+    assert numbers == [NUM_ROWS, 0]
+
+
+SELECTIONS = [
+    {"where": "row % 10 = 1"},
+    {"slots": ["row", "tags"]},
+    {"slots": ["row", {"name": "tags", "max_len": 2}]},
+    {"labels": ["click"]},
+    {"labels": [{"name": "click", "null": "drop"}]},
+    {"weight": "half"},
+    {"extras": ["note"]},
+]
+
+
+@pytest.mark.parametrize("options", SELECTIONS, ids=str)
+def test_loaders_with_another_selection_share_no_leases_and_take_no_state(table_url, dispatch, options):
+    one, other = make(table_url, dispatch), make(table_url, dispatch, **options)
+    assert len(rows_of(one)) == NUM_ROWS
+    assert len(rows_of(other)) == (28 if "where" in options else NUM_ROWS)
+    with pytest.raises(StateError, match="of another `where`, slots, labels, weight or extras than this loader's"):
+        other.load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize("run_id", ["", "none"])
+def test_a_durable_store_needs_a_run_id(table_url, tmp_path, monkeypatch, run_id):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id)
+    store = f"sqlite://{tmp_path}/store.sqlite"
+    with pytest.raises(
+        ConfigError, match=r"expected a run_id with store .* found none: what a run has read stays in the store"
+    ):
+        make(table_url, {"store": store})
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job/7")
+    assert len(rows_of(make(table_url, {"store": store}))) == NUM_ROWS
