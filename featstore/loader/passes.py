@@ -115,13 +115,11 @@ class Passes:
             store.set(f"{self._prefix}epoch", f"{self._num_passes(store)} {epoch}")
             store.close()
 
-    def next_epoch(self) -> int:
-        """The epoch with which the next pass of this process begins."""
-        store = (self._explicit or self._memory or self._workers_address).open()
-        try:
-            return self._epoch_of(store, self._num_passes(store))
-        finally:
-            store.close()
+    def next_pass(self) -> tuple[int, int]:
+        """The number of this process's next pass, and the epoch with which it begins."""
+        with closing((self._explicit or self._memory or self._workers_address).open()) as store:
+            number = self._num_passes(store)
+            return number, self._epoch_of(store, number)
 
     def restore(self, state: str, first_epoch: int, place: Place) -> None:
         """Forgets all passes: the next has number 0, under keys that are new to this run.

@@ -217,3 +217,34 @@ def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url):
     one.close()
     rows += [row for batch in other for row in batch["row"].tolist()]
     assert sorted(rows) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize("shuffle", [None, {"window_rows": 40}])
+def test_a_loop_that_sets_each_epoch_goes_on_in_the_restored_one_and_reads_each_once(table_url, shuffle):
+    loader = make(table_url, shuffle=shuffle)
+    loader.set_epoch(1)
+    batches = iter(loader)
+    before = [row for batch in itertools.islice(batches, 5) for row in batch["row"].tolist()]
+    loader.ack()
+    state = loader.state_dict()
+    resumed = make_resumed(table_url, state, shuffle=shuffle)
+    epochs = []
+    for epoch in range(1, 4):
+        resumed.set_epoch(epoch)
+        assert resumed.state_dict()["epoch"] == epoch
+        epochs.append([row for batch in resumed for row in batch["row"].tolist()])
+    epochs[0] += before
+    assert [sorted(rows) for rows in epochs] == [list(range(NUM_ROWS))] * 3
+
+
+def test_a_loop_that_begins_anew_reads_each_epoch_whole_also_the_restored_one(table_url):
+    loader = make(table_url)
+    loader.set_epoch(1)
+    list(itertools.islice(loader, 5))
+    resumed = make_resumed(table_url, loader.state_dict())
+    numbers = []
+    for epoch in range(3):
+        resumed.set_epoch(epoch)
+        assert (resumed.state_dict()["epoch"], resumed.state_dict()["partial"]) == (epoch, {})
+        numbers.append(sum(batch.num_rows for batch in resumed))
+    assert numbers == [NUM_ROWS] * 3
