@@ -13,7 +13,7 @@ from featstore.dispatch.coordinator import Claim, Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.errors import DispatchError, StateError
 from featstore.files import local_path, open_read
-from featstore.loader.batching import Cut, cut
+from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.cleanup import when_gone
 from featstore.loader.decode import Partition
 from featstore.loader.passes import Pass, Place
@@ -138,19 +138,17 @@ class Run:
     def acknowledge(self) -> None:
         """The batch in the consumer's hands counts as delivered."""
         pending, self._pending = self._pending, None
-        if pending is not None and not self.is_closed:
+        if pending is not None:
             self.deliver(pending)
 
     def deliver(self, delivery: Cut) -> None:
-        """The consumer has what the cut stands for: notes it, and tells the store now and then."""
+        """The consumer has what the cut stands for: notes it, and tells the store now and then, unless closed."""
         for segment in delivery.segments:
             self._done[segment.split_index] = delivered(self._done, segment)
-            self._unreported[segment.split_index] = segment.through
-            if segment.is_complete:
-                self._unreported.pop(segment.split_index)
-                self._complete(self._claims.pop(segment.split_index))
+            if not self.is_closed:
+                self._tell(segment)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
-        if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
+        if not self.is_closed and time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
             self._report()
 
     def close(self) -> None:
@@ -218,6 +216,12 @@ class Run:
     def _item(self, claim: Claim) -> StageItem:
         file, _ = self._job.files[claim.split.path]
         return StageItem(key=claim, url=file.url, size_bytes=file.size_bytes, version=file.version)
+
+    def _tell(self, segment: Segment) -> None:
+        self._unreported[segment.split_index] = segment.through
+        if segment.is_complete:
+            self._unreported.pop(segment.split_index)
+            self._complete(self._claims.pop(segment.split_index))
 
     def _complete(self, claim: Claim) -> None:
         assert self._coordinator is not None

@@ -77,6 +77,17 @@ def test_a_batch_is_delivered_when_the_next_is_asked_for_or_acknowledged(table_u
     assert loader.state_dict()["partial"] == {"0": 46}
 
 
+def test_a_batch_acknowledged_after_a_break_is_delivered(table_url):
+    loader = make(table_url)
+    before = [row for batch in itertools.islice(loader, 3) for row in batch["row"].tolist()]
+    loader.ack()
+    state = loader.state_dict()
+    loader.ack()
+    assert loader.state_dict() == state
+    after = [row for batch in make_resumed(table_url, state) for row in batch["row"].tolist()]
+    assert before + after == list(range(NUM_ROWS))
+
+
 def test_a_state_does_not_depend_on_the_batch_size(table_url):
     loader = make(table_url)
     list(itertools.islice(loader, 5))
