@@ -110,11 +110,7 @@ class Run:
         finds_all_done = self._begun.is_repeated
         for epoch in range(self._place_in_epoch.epoch, end):
             with self._coordinate(epoch) as coordinator:
-                # Whoever waits for leases of others holds none: they may be waiting too. Workers of a DataLoader never wait:
-                # it asks them in turn, so a worker cannot deliver its last batch while another keeps its turn. If one dies,
-                # the DataLoader raises.
-                may_wait = not self._begun.is_dataloader
-                while not self.is_closed and (claim := next(coordinator.claims(wait=may_wait), None)) is not None:
+                while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
                     yield from self._read(coordinator, claim)
                 if self.is_closed:
                     return
@@ -190,6 +186,14 @@ class Run:
         yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last)
         pipeline.close()
         self._open.clear()
+
+    def _awaited(self, coordinator: Coordinator) -> Iterator[Claim]:
+        """Claims for a worker that holds none, as whoever waits for leases of others must: they may be waiting too.
+
+        Nobody waits for those that live: a rank that trains in step with others cannot deliver its last batch before this
+        one goes on. Workers of a DataLoader never wait: it asks them in turn, and raises if one dies.
+        """
+        return coordinator.claims(wait=not self._begun.is_dataloader, wait_for_living=False)
 
     def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         for claim in claims:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -209,14 +210,39 @@ def test_workers_with_another_plan_are_refused_by_a_shared_store(table_url, tmp_
         make(table_url)
 
 
-def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url):
+def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url, monkeypatch):
     dispatch = {"store": "memory://half-a-batch", "run_id": "a"}
     loaders = [make(table_url, batch_size=200, dispatch=dispatch) for _ in range(2)]
-    iterators = [iter(loader) for loader in loaders]
+    iterators = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
     with ThreadPoolExecutor(2) as threads:
         shares = list(threads.map(list, iterators))
     rows = [row for share in shares for batch in share for row in batch["row"].tolist()]
     assert sorted(rows) == list(range(NUM_ROWS))
+
+
+def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url, monkeypatch):
+    """Each step ends when both have done it; a rank that has ended takes part no more, as with torch's Join."""
+    dispatch = {"store": "memory://in-step", "run_id": "a", "lease_s": 1.0}
+    loaders = [make(table_url, batch_size=30, dispatch=dispatch) for _ in range(2)]
+    shares = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
+    rows, step, in_step = [[], []], threading.Condition(), {0: 0, 1: 0}
+
+    def train(rank: int) -> bool:
+        for batch in shares[rank]:
+            rows[rank] += batch["row"].tolist()
+            with step:
+                in_step[rank] += 1
+                step.notify_all()
+                if not step.wait_for(lambda: in_step.get(1 - rank, in_step[rank]) >= in_step[rank], timeout=20):
+                    return False
+        with step:
+            in_step.pop(rank)
+            step.notify_all()
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(train, range(2))) == [True, True]
+    assert sorted(rows[0] + rows[1]) == list(range(NUM_ROWS))
 
 
 def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url):
