@@ -69,6 +69,7 @@ class Coordinator:
         self._cursor, self._surveyed_at, self._num_takeovers = 0, time.monotonic(), 0
         self._first_index: int | None = None
         self._held: dict[int, Lease] = {}
+        self._lost: set[tuple[int, int]] = set()
         self._claiming, self._holding, self._closed = threading.Lock(), threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
         address = bind(store) if isinstance(store, str) else store
@@ -112,6 +113,10 @@ class Coordinator:
     def complete(self, claim: Claim) -> bool:
         """The whole split is delivered. False, and nothing changes, when the lease was taken over."""
         return self._change(claim, lambda mine: leases.finish(mine, claim.split.num_rows))
+
+    def is_lost(self, index: int, fence: int) -> bool:
+        """Whether a claim of this worker was found to be taken over, by its renewing thread too. Asks no store."""
+        return (index, fence) in self._lost
 
     @property
     def is_done(self) -> bool:
@@ -253,6 +258,7 @@ class Coordinator:
                 return True
             current = Lease.decode(found)
             if not current.same_claim(mine) or current.state is not LeaseState.HELD:
+                self._lost.add((index, mine.fence))
                 self._remember(index, leases.release(mine))
                 return False
             mine = current

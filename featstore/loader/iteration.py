@@ -14,6 +14,7 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.errors import DispatchError, StateError
 from featstore.files import local_path, open_read
 from featstore.loader.batching import Cut, Segment, cut
+from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
 from featstore.loader.decode import Partition
 from featstore.loader.passes import Pass, Place
@@ -28,6 +29,7 @@ from featstore.staging.stager import Staged, StageItem, Stager
 from featstore.table.snapshot import DataFile
 
 _REPORT_EVERY_S = 0.5
+_ClaimKey = tuple[int, int]  # position in the plan, fence: a worker may claim a split again that it lost
 _ALL_DONE = (
     "epochs {first} to {last}: nothing is left to read: in dispatch store {url} an earlier run, or another loader "
     "with the same selection, has read every row under this run_id; give each run, and each loader that is to read for "
@@ -90,8 +92,9 @@ class Run:
         self._job, self._begun, self._stats, self._stager = job, begun, stats, stager
         self._place_in_epoch, self._done = start, dict(start.done)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
-        self._claims: dict[int, Claim] = {}
-        self._unreported: dict[int, int] = {}
+        self._claims: dict[_ClaimKey, Claim] = {}
+        self._unreported: dict[_ClaimKey, int] = {}
+        self._lost: set[_ClaimKey] = set()
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
         self._has_claimed = False
@@ -118,7 +121,8 @@ class Run:
             self._stats.counts["epochs"] += 1
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
-            self._done.clear()
+            for notes in (self._done, self._claims, self._unreported, self._lost):
+                notes.clear()
         if finds_all_done:
             raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
@@ -183,7 +187,7 @@ class Run:
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
         pipeline = Pipeline(read_blocks(work, open_split, order.interleave), self._job.budget_bytes, self._stats)
         self._open.append(pipeline)
-        yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last)
+        yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
         pipeline.close()
         self._open.clear()
 
@@ -197,7 +201,7 @@ class Run:
 
     def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         for claim in claims:
-            self._claims[claim.index] = claim
+            self._claims[claim.index, claim.fence] = claim
             self._has_claimed = True
             yield claim
 
@@ -222,22 +226,42 @@ class Run:
         return StageItem(key=claim, url=file.url, size_bytes=file.size_bytes, version=file.version)
 
     def _tell(self, segment: Segment) -> None:
-        self._unreported[segment.split_index] = segment.through
+        key = (segment.split_index, segment.fence)
+        if key in self._lost:
+            return
+        self._unreported[key] = segment.through
         if segment.is_complete:
-            self._unreported.pop(segment.split_index)
-            self._complete(self._claims.pop(segment.split_index))
+            self._unreported.pop(key)
+            self._complete(self._claims.pop(key))
 
     def _complete(self, claim: Claim) -> None:
         assert self._coordinator is not None
         if not self._coordinator.complete(claim):
+            self._lose((claim.index, claim.fence))
+
+    def _lose(self, key: _ClaimKey) -> None:
+        """Another worker has taken the split over, and delivers what this one has not told the store of."""
+        if key not in self._lost:
+            self._lost.add(key)
+            self._unreported.pop(key, None)
             self._stats.counts["leases_lost"] += 1
+
+    def _is_lost(self, span: Span) -> bool:
+        assert self._coordinator is not None
+        key = (span.block.origin.split_index, span.block.origin.fence)
+        if not self._coordinator.is_lost(*key):
+            return False
+        self._lose(key)
+        self._stats.counts["rows_left_to_others"] += span.block.num_rows - span.begin
+        return True
 
     def _report(self) -> None:
         """Tells the store how far partial splits are delivered: where a takeover would begin."""
         assert self._coordinator is not None
         self._reported_at = time.monotonic()
-        for index, through in self._unreported.items():
-            self._coordinator.acknowledge(self._claims[index], through)
+        for key, through in list(self._unreported.items()):
+            if not self._coordinator.acknowledge(self._claims[key], through):
+                self._lose(key)
         self._unreported.clear()
 
 

@@ -5,6 +5,8 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -243,6 +245,54 @@ def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url, monke
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(train, range(2))) == [True, True]
     assert sorted(rows[0] + rows[1]) == list(range(NUM_ROWS))
+
+
+def pause(loader: FeatureLoader) -> None:
+    """What a stopped process looks like: its last report is long ago, and its leases are no longer renewed."""
+    run = loader._run
+    run._report()
+    run._reported_at -= 60
+    run._coordinator._renewer._renew = lambda store: None
+
+
+def one_large_file(directory) -> str:
+    pq.write_table(pa.table({"row": range(2000)}), directory / "a.parquet", row_group_size=50)
+    return str(directory)
+
+
+def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(tmp_path):
+    dispatch = {"store": "memory://lost", "run_id": "a", "lease_s": 0.3}
+    one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
+    batches = iter(one)
+    before = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
+    one.ack()
+    pause(one)
+    theirs = iter(other)
+    taken = next(theirs)["row"].tolist()
+    assert taken == list(range(30, 40))
+    mine = [row for batch in batches for row in batch["row"].tolist()]
+    assert mine == taken
+    stats = one.stats()
+    assert (stats["leases_lost"], stats["rows_left_to_others"]) == (1, 1960)
+    assert before + taken + [row for batch in theirs for row in batch["row"].tolist()] == list(range(2000))
+
+
+def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path):
+    dispatch = {"store": "memory://lost-and-found", "run_id": "a", "lease_s": 0.3}
+    one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
+    batches = iter(one)
+    rows = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
+    one.ack()
+    pause(one)
+    rows += next(iter(other))["row"].tolist()
+    other.ack()
+    other.close()
+    unasked = next(batches)["row"].tolist()
+    assert unasked == list(range(30, 40))
+    rows += [row for batch in batches for row in batch["row"].tolist()]
+    assert sorted(set(rows)) == list(range(2000))
+    assert len(rows) <= 2010
+    assert one.stats()["leases_lost"] == 1
 
 
 def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url):
