@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from featstore.errors import InputError
+from featstore.errors import CommitConflictError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
@@ -28,7 +28,7 @@ from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table import delta
 from featstore.table.evolution import merge_schemas
-from featstore.table.layout import is_data_file, is_of_run, partition_path
+from featstore.table.layout import has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
@@ -121,7 +121,7 @@ def extract_files(
     units = plan_units(files, job.spec.output.rows_per_file)
     with removing_files_on_failure(run):
         reports = (runner or LocalRunner())(run.task, units, progress)
-        return end_run(run, reports, commit, input_bytes)
+    return end_run(run, reports, commit, input_bytes)
 
 
 def begin_run(job: ExtractJob, partitions: tuple[Mapping[str, str], ...], digest: str | None, started_s: float) -> Run:
@@ -131,12 +131,14 @@ def begin_run(job: ExtractJob, partitions: tuple[Mapping[str, str], ...], digest
     base = delta.open_delta_or_none(job.table_url)
     schema = _table_schema(Extractor(job.spec).schema, tuple(partitions[0]), base)
     _check_target(job.table_url, schema, base)
-    task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id)
+    task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id))
     return Run(task=task, schema=schema, base=base, partitions=partitions, input_digest=digest, started_s=started_s)
 
 
 def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, input_bytes: int | None) -> ExtractReport:
-    """Commits the files that the units report, as one version."""
+    """Commits the files that the units report, as one version. If that fails, they are removed only where it is proven
+    that no commit names them: one whose reply was lost may still land.
+    """
     url = run.task.table_url
     files = tuple(sorted((_data_file(url, report) for report in reports), key=lambda file: file.path))
     if not files:
@@ -157,18 +159,32 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
         counts=dict(sorted(counts.items())),
     )
     change = delta.Change(base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata)
-    version = commit(url, change)
+    version = _commit(run, change, commit)
     return _report(run, version, metadata, committed=True, input_bytes=input_bytes)
+
+
+def _commit(run: Run, change: delta.Change, commit: CommitFunction) -> int:
+    try:
+        return commit(run.task.table_url, change)
+    except CommitConflictError:
+        _remove_files(run)
+        raise
+    except BaseException as error:
+        error.add_note(
+            f"It is not known whether run {run.task.run_id!r} was committed, so its {len(change.files)} data files "
+            f"(part-*-{run.task.tag}-*.parquet) are left in {redact(run.task.table_url)}. "
+            f"Run it again with this run id: that commits what is missing, or tells the version."
+        )
+        raise
 
 
 @contextlib.contextmanager
 def removing_files_on_failure(run: Run) -> Iterator[None]:
-    """If the block fails, removes the run's data files that no snapshot names, as far as that is possible."""
+    """If the block, which must not commit, fails, removes the data files it wrote, as far as that is possible."""
     try:
         yield
     except BaseException:
-        with contextlib.suppress(Exception):
-            _remove_orphans(run)
+        _remove_files(run)
         raise
 
 
@@ -260,13 +276,10 @@ def _data_file(table_url: str, report: UnitReport) -> DataFile:
     )
 
 
-def _remove_orphans(run: Run) -> None:
-    url = run.task.table_url
-    newest = delta.open_delta_or_none(url)
-    named = {file.path for file in newest.data_files} if newest is not None else set()
-    for partition in run.partitions:
-        directory = partition_path(partition)
-        for entry in list_files(join(url, directory)):
-            path = join(directory, entry.name) if directory else entry.name
-            if is_of_run(path, run.task.run_id) and path not in named:
-                delete(entry.url)
+def _remove_files(run: Run) -> None:
+    """Files of this run's tag only: another process may be at work under the same run id. Failures leave orphans."""
+    with contextlib.suppress(Exception):
+        for partition in run.partitions:
+            for entry in list_files(join(run.task.table_url, partition_path(partition))):
+                if has_tag(entry.name, run.task.tag):
+                    delete(entry.url)

@@ -116,7 +116,7 @@ def extract_dataframe(
     write = partial(_write_partition, run.task, dict(job.partition), tally.num_files, tally.num_rows)
     with removing_files_on_failure(run):
         rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
-        return end_run(run, [_unit_report(row, job.partition) for row in rows], commit, None)
+    return end_run(run, [_unit_report(row, job.partition) for row in rows], commit, None)
 
 
 class _Tally:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from featstore.errors import CommitConflictError, DataFileError, InputError, TableNotFoundError
+from featstore.errors import CommitConflictError, DataFileError, FeatstoreError, InputError, TableNotFoundError
 from featstore.files import join, local_path, redact, scheme
 from featstore.schema import SlotSchema
 from featstore.table.evolution import merge_schemas
@@ -85,9 +85,7 @@ def history(url: str) -> list[Commit]:
 
 def commit_of_run(url: str, run_id: str) -> Commit | None:
     """The commit that a run made, or None."""
-    table = _load(url)
-    known = () if table is None else _commits(table)
-    return next((c for c in known if c.metadata is not None and c.metadata.run_id == run_id), None)
+    return next((c for c in _all_commits(url) if c.metadata is not None and c.metadata.run_id == run_id), None)
 
 
 def commit_of_input(
@@ -105,9 +103,10 @@ def commit_of_input(
 def commit(url: str, change: Change, publish: Publish | None = None) -> int:
     """Publishes the change as one new version, and returns that version.
 
-    CommitConflictError if the partitions are no longer as the run found them. Other writers' commits to other partitions
-    are no conflict: the change is applied to the newest version. If publishing fails but the run's commit is found in the
-    table, the reply was lost, not the commit.
+    CommitConflictError if the partitions are no longer as the run found them: then the change is not published and never
+    will be. Other writers' commits to other partitions are no conflict: the change is applied to the newest version. If
+    publishing fails but the commit is found in the table, the reply was lost, not the commit. After any other error the
+    commit may still land.
     """
     publish = publish or publish_once
     for attempt in itertools.count(1):
@@ -115,18 +114,20 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
         _check_base(url, table, change)
         try:
             publish(url, table, change)
-        except (DeltaError, OSError):
-            landed = commit_of_run(url, change.metadata.run_id)
+        except FeatstoreError:  # ours, raised before anything is sent
+            raise
+        except Exception as error:  # delta-rs raises bare Exceptions too, and a lost reply can come as any of them
+            landed = _landed(url, change)
             if landed is not None:
-                return landed.version
-            if attempt == _MAX_COMMIT_ATTEMPTS or _version(_load(url)) == _version(table):
+                return landed
+            if attempt == _MAX_COMMIT_ATTEMPTS or not _is_refusal(error, table, _load(url)):
                 raise
         else:
             break
-    landed = commit_of_run(url, change.metadata.run_id)
+    landed = _landed(url, change)
     if landed is None:
-        raise CommitConflictError(f"{redact(url)}: the commit of run {change.metadata.run_id} is not in the table's log")
-    return landed.version
+        raise DataFileError(f"{redact(url)}: run {change.metadata.run_id} was committed, but its commit is not in the log")
+    return landed
 
 
 def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
@@ -175,6 +176,21 @@ def replaced(
             f"run each value of {next(iter(values))} alone"
         )
     return [(key, "in", found) for key, found in values.items()] or None
+
+
+def _landed(url: str, change: Change) -> int | None:
+    """The version that the change became, or None. Its files' names tell it from another commit under the same run id."""
+    known = (c for c in _all_commits(url) if c.metadata is not None)
+    wanted = (change.metadata.run_id, change.metadata.data_digest)
+    return next((c.version for c in known if c.metadata and (c.metadata.run_id, c.metadata.data_digest) == wanted), None)
+
+
+def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable | None) -> bool:
+    """Whether an attempt failed because another writer was first, so that nothing of it was or will be published.
+
+    A new table can only become version 0: once that is another's, the attempt is over, whatever delta-rs says of it.
+    """
+    return _version(newest) > _version(table) and (table is None or isinstance(error, CommitFailedError))
 
 
 def _load(url: str) -> DeltaTable | None:
@@ -266,6 +282,11 @@ def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
             operation=entry["operation"],
             metadata=None if found is None else CommitMetadata.from_mapping(found, where),
         )
+
+
+def _all_commits(url: str) -> Iterable[Commit]:
+    table = _load(url)
+    return () if table is None else _commits(table)
 
 
 def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:

@@ -9,6 +9,7 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from featstore.errors import CommitConflictError, DataFileError, InputError, TableNotFoundError
 from featstore.schema import Slot, SlotKind, SlotSchema
@@ -201,17 +202,46 @@ def test_of_concurrent_first_writers_both_partitions_arrive(table: Path, schema:
     assert open_delta(str(table)).partitions == ({"month": "1"}, {"month": "2"})
 
 
-def test_a_reply_lost_after_the_commit_landed_is_a_commit(table: Path, schema: SlotSchema, write_file: Any) -> None:
+@pytest.mark.parametrize("reply", [OSError("connection reset"), Exception("External error: reset"), DeltaError("reset")])
+def test_a_reply_lost_after_the_commit_landed_is_a_commit(
+    table: Path, schema: SlotSchema, write_file: Any, reply: Exception
+) -> None:
     lost = []
 
     def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
         delta.publish_once(url, found, wanted)
         lost.append(True)
-        raise OSError("connection reset")
+        raise reply
 
     assert commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]), publish) == 0
     assert lost == [True]
     assert len(history(str(table))) == 1
+
+
+def test_another_process_under_the_same_run_id_is_another_writer(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    first, second = (change(schema, [write_file(table, {"month": "1"}, "r1")]) for _ in range(2))
+
+    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
+        commit(url, first)
+        delta.publish_once(url, found, wanted)
+
+    with pytest.raises(CommitConflictError, match="another writer committed month=1"):
+        commit(str(table), second, publish)
+    assert paths(table) == [first.files[0].path]
+
+
+def test_an_attempt_whose_outcome_is_unknown_is_no_conflict(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    """It may land yet, whatever else has been committed meanwhile: its files must be left alone."""
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r0")], "r0"))
+    base = open_delta(str(table))
+    winner = change(schema, [write_file(table, {"month": "1"}, "r1")], "r1", base)
+
+    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
+        commit(url, winner)
+        raise OSError("connection reset")
+
+    with pytest.raises(OSError, match="connection reset"):
+        commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", base), publish)
 
 
 def test_a_failure_that_is_no_conflict_is_raised_as_it_is(table: Path, schema: SlotSchema, write_file: Any) -> None:
