@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -110,10 +110,12 @@ def extract_files(
     """
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
-    files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    base = delta.open_delta_or_none(job.table_url)
+    found = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
     _check_files(Extractor(job.spec), files)
     partitions = tuple({to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values())
-    run = begin_run(job, partitions, input_digest(files), started_s)
+    run = begin_run(job, base, partitions, input_digest(files), started_s)
     input_bytes = sum(file.size_bytes for file in files)
     earlier = earlier_report(run, input_bytes)
     if earlier is not None:
@@ -124,12 +126,29 @@ def extract_files(
     return end_run(run, reports, commit, input_bytes)
 
 
-def begin_run(job: ExtractJob, partitions: tuple[Mapping[str, str], ...], digest: str | None, started_s: float) -> Run:
-    """Looks at the table and checks, before any work, that the run's files may join it. InputError where they may not."""
+def in_key_order(partition: Mapping[str, str], base: Snapshot | None) -> dict[str, str]:
+    """The partition with its keys in the table's order, so that a partition has one directory whoever writes it.
+
+    In the given order for a new table, or if the keys are not the table's (which `begin_run` refuses).
+    """
+    keys = [key.name for key in base.schema.partition_keys] if base is not None else []
+    return {key: partition[key] for key in keys} if set(keys) == set(partition) else dict(partition)
+
+
+def begin_run(
+    job: ExtractJob,
+    base: Snapshot | None,
+    partitions: tuple[Mapping[str, str], ...],
+    digest: str | None,
+    started_s: float,
+) -> Run:
+    """Checks, before any work, that the run's files may join the table as `base` shows it; InputError where they may not.
+
+    `partitions` are in the table's key order.
+    """
     if not partitions:
         raise InputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
-    base = delta.open_delta_or_none(job.table_url)
-    schema = _table_schema(Extractor(job.spec).schema, tuple(partitions[0]), base)
+    schema = Extractor(job.spec).schema.with_partition_keys(pa.field(key, pa.string()) for key in partitions[0])
     _check_target(job.table_url, schema, base)
     task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id))
     return Run(task=task, schema=schema, base=base, partitions=partitions, input_digest=digest, started_s=started_s)
@@ -202,13 +221,6 @@ def check_apart(input_url: str, table_url: str) -> None:
     source, target = (str(path.absolute()) if (path := local_path(url)) else url for url in (input_url, table_url))
     if f"{target.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
         raise InputError(f"the table {redact(table_url)} lies within the input {redact(input_url)}; keep them apart")
-
-
-def _table_schema(columns: SlotSchema, keys: tuple[str, ...], base: Snapshot | None) -> SlotSchema:
-    """The extracted columns with the partition keys, in the order that the table already has them."""
-    known = [key.name for key in base.schema.partition_keys] if base is not None else []
-    ordered = known if set(known) == set(keys) else keys
-    return columns.with_partition_keys(pa.field(key, pa.string()) for key in ordered)
 
 
 def _check_target(url: str, schema: SlotSchema, base: Snapshot | None) -> None:

@@ -133,13 +133,13 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
 def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     """One attempt to commit the change on top of `table` (None: as a new table). Raises what delta-rs raises.
 
-    Each partition is a transaction id, so that of two concurrent writers of one partition, also of an empty one, the
-    second fails.
+    Each partition is a transaction id (its keys sorted, so that it has one id), so that of two concurrent writers of one
+    partition, also of an empty one, the second fails.
     """
     version = _version(table) + 1
     properties = CommitProperties(
         custom_metadata={KEY: change.metadata.to_mapping()},
-        app_transactions=[Transaction(f"{KEY}/{partition_path(p)}", version) for p in change.partitions],
+        app_transactions=[Transaction(f"{KEY}/{partition_path(dict(sorted(p.items())))}", version) for p in change.partitions],
     )
     keys = [key.name for key in change.schema.partition_keys]
     actions = [_add_action(file) for file in change.files]

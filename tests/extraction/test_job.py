@@ -71,6 +71,18 @@ def test_several_partitions_from_the_path_arrive_in_one_commit(job: ExtractJob, 
     assert found == [("1", 100), ("2", 200), ("3", 240), ("3", 60)]
 
 
+def test_the_order_of_keys_is_the_tables_however_a_run_gives_them(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 100)
+    extract_files(replace(job, partition={"month": "1", "day": "2"}))
+    report = extract_files(replace(job, partition={"day": "2", "month": "1"}, run_id="r2"))
+    assert not report.committed
+    extract_files(replace(job, partition={"day": "3", "month": "1"}, run_id="r3"))
+    assert [file.path[:14] for file in open_delta(job.table_url).data_files] == ["month=1/day=2/", "month=1/day=3/"]
+    metadata = history(job.table_url)[0].metadata
+    assert metadata is not None
+    assert [list(partition) for partition in metadata.partitions] == [["month", "day"]]
+
+
 def test_an_equal_run_commits_nothing_and_says_so(job: ExtractJob, write_raw: Any) -> None:
     write_raw("a.parquet", 100)
     first = extract_files(job)

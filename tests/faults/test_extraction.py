@@ -259,6 +259,26 @@ def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(j
     assert len(data_files(job)) == 5 + (open_delta(job.table_url).version == 1)
 
 
+@pytest.mark.parametrize("first", [{"dt": "0", "hour": "0"}, {"hour": "0", "dt": "0"}, None])
+def test_writers_that_order_the_keys_of_a_partition_differently_conflict_too(tmp_path: Path, first: Any) -> None:
+    write_raw(tmp_path / "raw" / "a.parquet", 100)
+    raw, table = str(tmp_path / "raw"), str(tmp_path / "table")
+    one = ExtractJob(spec=load_spec(DOCUMENT), input_url=raw, table_url=table, partition={"dt": "1", "hour": "2"})
+    other = replace(one, partition={"hour": "2", "dt": "1"}, run_id="other")
+    if first is not None:
+        extract_files(replace(one, partition=first, run_id="first"))
+
+    def publish(url: str, found: Any, change: delta.Change) -> None:
+        if not overtaken:
+            overtaken.append(extract_files(one).version)
+        delta.publish_once(url, found, change)
+
+    overtaken: list[int] = []
+    with pytest.raises(CommitConflictError, match=r"another writer committed (dt=1/hour=2|hour=2/dt=1)"):
+        extract_files(other, commit=partial(delta.commit, publish=publish))
+    assert open_delta(table).num_rows == (100 if first is None else 200)
+
+
 def test_writers_of_two_partitions_both_commit(job: ExtractJob) -> None:
     other = replace(job, partition={"day": "2"}, run_id="other")
 
