@@ -18,6 +18,7 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
     RawFile,
+    check_partition_value,
     find_raw_files,
     input_digest,
     plan_units,
@@ -44,8 +45,9 @@ def new_run_id() -> str:
 class ExtractJob:
     """What is to be extracted, and where to. `run_id` names the run; a repeated id is recognised as the same run.
 
-    Every file that `input_url` (file, directory or glob) matches belongs to `partition`; the keys of
-    `partition_from_path` are taken from its `key=value/` directories instead. The run replaces all partitions it writes.
+    Every file that `input_url` (file, directory or glob) matches belongs to `partition`; further keys, those of
+    `partition_from_path`, are taken from its `key=value/` directories. The run replaces all partitions it writes.
+    InputError for a partition that cannot be.
     """
 
     spec: Spec
@@ -54,6 +56,17 @@ class ExtractJob:
     partition: Mapping[str, str] = field(default_factory=dict)
     partition_from_path: Sequence[str] = ()
     run_id: str = field(default_factory=new_run_id)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.partition_from_path, str):
+            raise InputError(f"partition_from_path: expected a list of keys, found the text {self.partition_from_path!r}")
+        for key, value in self.partition.items():
+            check_partition_value(key, value, "partition")
+        for key in self.partition_from_path:
+            if key in self.partition:
+                raise InputError(
+                    f"partition key {key!r} is given as {self.partition[key]!r}, and is to be taken from the path; choose one"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,13 +127,31 @@ def open_raw(url: str) -> Iterator[pq.ParquetFile]:
         yield file
 
 
+def check_partition_value(key: str, value: object, where: str) -> None:
+    """A partition's value must be a text that Delta gives back as it is; else InputError.
+
+    Delta stores an empty value as null, and rows of a null partition would be added to rather than replaced.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{where}: key {key!r}: expected the value as text, found {value!r}; write {str(value)!r}")
+    if not key or value in ("", NULL_PARTITION):
+        raise InputError(
+            f"{where}: expected a key and a value, found {key!r} and {value!r}: a partition without a value cannot be "
+            f"replaced; give its rows a value of their own, such as 'unknown'"
+        )
+
+
 def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> None:
     """A raw column named like a partition key must hold the partition's value in every row; else InputError."""
     for key, expected in partition.items():
         if key not in batch.schema.names:
             continue
-        texts = batch.column(key).cast(pa.string())
-        same = pc.fill_null(pc.equal(texts, expected), expected in ("", NULL_PARTITION))
+        try:
+            texts = batch.column(key).cast(pa.string())
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+            found = batch.column(key).type
+            raise InputError(f"{where}: the raw column {key!r} ({found}) cannot be the partition's {expected!r}") from None
+        same = pc.fill_null(pc.equal(texts, expected), False)
         if not pc.all(same).as_py():
             found = texts.filter(pc.invert(same))[0].as_py()
             raise InputError(
@@ -147,6 +165,7 @@ def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
     for key in keys:
         if key not in found:
             raise InputError(f"{redact(url)}: expected a directory {key}=... in the path, to take the partition from")
+        check_partition_value(key, found[key], redact(url))
     return {key: found[key] for key in keys}
 
 

@@ -187,6 +187,22 @@ def test_a_partition_key_and_a_column_may_not_share_a_name(job: ExtractJob, writ
         extract_files(replace(job, partition={"user": "1"}), runner=no_runner)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"partition": {"month": ""}}, "partition: expected a key and a value, found 'month' and ''"),
+        ({"partition": {"month": "__HIVE_DEFAULT_PARTITION__"}}, "found 'month' and '__HIVE_DEFAULT_PARTITION__'"),
+        ({"partition": {"": "1"}}, "found '' and '1'"),
+        ({"partition": {"month": 5}}, "partition: key 'month': expected the value as text, found 5; write '5'"),
+        ({"partition_from_path": "month"}, "partition_from_path: expected a list of keys, found the text 'month'"),
+        ({"partition_from_path": ["month"]}, "'month' is given as '1', and is to be taken from the path; choose one"),
+    ],
+)
+def test_a_partition_that_cannot_be_is_refused(job: ExtractJob, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(job, **changed)
+
+
 def test_a_raw_column_that_contradicts_the_partition_stops_the_run(job: ExtractJob, write_raw: Any) -> None:
     write_raw("a.parquet", 100, month="2")
     with pytest.raises(InputError, match=r"a\.parquet, rows 0 to 99: the raw column 'month' holds '2', the partition says '1'"):

@@ -72,6 +72,13 @@ def test_an_input_without_files_or_directories_is_refused(raw: Path, write_raw: 
         find_raw_files(str(raw), {}, ["month"])
 
 
+@pytest.mark.parametrize("directory", ["month=", "month=__HIVE_DEFAULT_PARTITION__"])
+def test_a_partition_without_a_value_is_refused(raw: Path, write_raw: Any, directory: str) -> None:
+    write_raw(f"{directory}/a.parquet", 1)
+    with pytest.raises(InputError, match=r"a\.parquet: expected a key and a value, found 'month' and '': a partition without"):
+        find_raw_files(str(raw), {}, ["month"])
+
+
 def test_a_raw_file_that_is_no_parquet_is_named(raw: Path, write_raw: Any) -> None:
     write_raw("a.parquet", 1)
     (raw / "b.parquet").write_text("flight,carrier\n")
@@ -121,4 +128,10 @@ def test_a_raw_column_that_agrees_with_the_partition_is_fine(values: list[object
 @pytest.mark.parametrize("values", [["1", "2"], [1, 2], ["1", None]])
 def test_a_raw_column_that_disagrees_with_the_partition_is_refused(values: list[object]) -> None:
     with pytest.raises(InputError, match=r"here: the raw column 'month' holds ('2'|None), the partition says '1'"):
+        check_constant(pa.record_batch({"month": values}), {"month": "1"}, "here")
+
+
+@pytest.mark.parametrize("values", [[["1"]], [b"\xff"]])
+def test_a_raw_column_that_is_no_text_is_not_the_partitions(values: list[object]) -> None:
+    with pytest.raises(InputError, match=r"here: the raw column 'month' \(.*\) cannot be the partition's '1'"):
         check_constant(pa.record_batch({"month": values}), {"month": "1"}, "here")
