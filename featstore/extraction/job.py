@@ -263,10 +263,15 @@ def _commit_of_run(run: Run) -> delta.Commit | None:
     own = delta.commit_of_run(run.task.table_url, run.task.run_id)
     if own is None or own.metadata is None:
         return None
-    if (own.metadata.spec_hash, own.metadata.input_digest) != (run.task.spec.hash, run.input_digest):
+    same = (own.metadata.spec_hash, own.metadata.input_digest) == (run.task.spec.hash, run.input_digest)
+    if not same or _as_set(own.metadata.partitions) != _as_set(run.partitions):
         where = f"version {own.version} of {redact(run.task.table_url)}"
-        raise InputError(f"run id {run.task.run_id!r} is {where}, of another spec or input; take a new id")
+        raise InputError(f"run id {run.task.run_id!r} is {where}, of another spec, input or partition; take a new id")
     return own
+
+
+def _as_set(partitions: Sequence[Mapping[str, str]]) -> set[str]:
+    return {to_json(partition) for partition in partitions}
 
 
 def _commit_of_input(run: Run, base: Snapshot) -> delta.Commit | None:

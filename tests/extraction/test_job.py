@@ -124,8 +124,17 @@ def test_a_repeated_run_id_is_the_same_run(job: ExtractJob, write_raw: Any) -> N
     extract_files(job)
     assert not extract_files(job).committed
     write_raw("a.parquet", 90)
-    with pytest.raises(InputError, match=r"run id 'r1' is version 0 of .*table, of another spec or input; take a new id"):
+    with pytest.raises(
+        InputError, match=r"run id 'r1' is version 0 of .*table, of another spec, input or partition; take a new id"
+    ):
         extract_files(job)
+
+
+def test_a_repeated_run_id_for_another_partition_is_refused(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 100)
+    extract_files(job)
+    with pytest.raises(InputError, match=r"run id 'r1' is version 0 of .*, of another spec, input or partition"):
+        extract_files(replace(job, partition={"month": "2"}), runner=no_runner)
 
 
 def test_a_new_slot_joins_the_table_and_old_files_lack_it(job: ExtractJob, write_raw: Any, document: dict[str, Any]) -> None:
