@@ -14,15 +14,14 @@ from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from featstore.errors import CommitConflictError, DataFileError, FeatstoreError, InputError, TableNotFoundError
-from featstore.files import join, local_path, redact, scheme
+from featstore.files import canonical, join, local_path, redact
 from featstore.schema import SlotSchema
 from featstore.table.evolution import merge_schemas
-from featstore.table.layout import LOG_DIR, decode_path, partition_path
+from featstore.table.layout import LOG_DIR, decode_path, is_delta_scheme, partition_path
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.parquet_dir import read_footers
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
-_DELTA_SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "hdfs"})
 _UNREADABLE = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
 _MAX_COMMIT_ATTEMPTS = 20
 _NUM_RECENT_COMMITS = 20
@@ -61,7 +60,7 @@ def is_delta(url: str) -> bool:
     path = local_path(url)
     if path is not None:
         return (path / LOG_DIR).is_dir()
-    return scheme(url) in _DELTA_SCHEMES and bool(DeltaTable.is_deltatable(url))
+    return is_delta_scheme(url) and bool(DeltaTable.is_deltatable(canonical(url)))
 
 
 def open_delta(url: str, version: int | None = None) -> Snapshot:
@@ -216,7 +215,7 @@ def _at_version(url: str, version: int, newest: DeltaTable) -> DeltaTable:
 
 def _delta_url(url: str) -> str:
     path = local_path(url)
-    return url if path is None else str(path.absolute())
+    return canonical(url) if path is None else str(path.absolute())
 
 
 def _version(table: DeltaTable | None) -> int:

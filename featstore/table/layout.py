@@ -6,7 +6,10 @@ import uuid
 from collections.abc import Mapping
 from urllib.parse import unquote
 
+from featstore.files import canonical, scheme
+
 LOG_DIR = "_delta_log"
+_DELTA_SCHEMES = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", "hdfs"})
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _TAG_CHARS = 8  # of each of its two parts
 _DATA_FILE = re.compile(r"part-\d{5,}-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
@@ -54,6 +57,11 @@ def has_tag(name: str, tag: str) -> bool:
 def is_data_file(name: str) -> bool:
     """Whether a file's name or path is one that `data_file_name` makes."""
     return _DATA_FILE.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def is_delta_scheme(url: str) -> bool:
+    """Whether Delta tables can be read from where the URL points to."""
+    return scheme(canonical(url)) in _DELTA_SCHEMES
 
 
 def decode_path(logged: str) -> str:
