@@ -65,16 +65,16 @@ def is_delta(url: str) -> bool:
 
 def open_delta(url: str, version: int | None = None) -> Snapshot:
     """The table's snapshot, at `version` or the newest. TableNotFoundError where there is no table or no such version."""
-    table = _load_existing(url)
-    if version is not None and version != table.version():
-        table = _at_version(url, version, table)
-    return _snapshot(url, table)
+    newest = _load_existing(url)
+    if version is None or version == newest.version():
+        return _snapshot(url, newest, _commits(newest, _NUM_RECENT_COMMITS))
+    return _snapshot(url, _at_version(url, version, newest), (c for c in _commits(newest) if c.version <= version))
 
 
 def open_delta_or_none(url: str) -> Snapshot | None:
     """The newest snapshot, or None where there is no table yet."""
     table = _load(url)
-    return None if table is None else _snapshot(url, table)
+    return None if table is None else _snapshot(url, table, _commits(table, _NUM_RECENT_COMMITS))
 
 
 def history(url: str) -> list[Commit]:
@@ -222,15 +222,15 @@ def _version(table: DeltaTable | None) -> int:
     return -1 if table is None else int(table.version())
 
 
-def _snapshot(url: str, table: DeltaTable) -> Snapshot:
+def _snapshot(url: str, table: DeltaTable, commits: Iterable[Commit]) -> Snapshot:
+    """The table as it is loaded. `commits` are its own, newest first."""
     _check_readable(url, table)
-    recent = (c.metadata.spec_hash for c in _commits(table, _NUM_RECENT_COMMITS) if c.metadata is not None)
     return Snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
         data_files=tuple(sorted(_data_files(url, table), key=lambda file: file.path)),
-        spec_hash=next(recent, None),
+        spec_hash=next((c.metadata.spec_hash for c in commits if c.metadata is not None), None),
     )
 
 
@@ -272,6 +272,7 @@ def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str]]:
 
 
 def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
+    """Newest first. `table` must be the newest version: delta-rs numbers commits from the loaded one, and reads the newest."""
     for entry in table.history(limit):
         found = entry.get(KEY)
         where = f"version {entry['version']}"
@@ -289,7 +290,7 @@ def _all_commits(url: str) -> Iterable[Commit]:
 
 
 def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
-    now = () if table is None else _snapshot(url, table).in_partitions(change.partitions)
+    now = () if table is None else _snapshot(url, table, ()).in_partitions(change.partitions)
     base = () if change.base is None else change.base.in_partitions(change.partitions)
     if {file.path for file in now} != {file.path for file in base}:
         names = ", ".join(partition_path(partition) or "the table" for partition in change.partitions)

@@ -134,6 +134,15 @@ def test_the_history_tells_what_each_run_did(table: Path, schema: SlotSchema, wr
     assert commit_of_run(str(table), "r3") is None
 
 
+def test_an_old_version_has_the_spec_hash_of_its_time(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    for version in range(3):
+        base = open_delta(str(table)) if version else None
+        file = write_file(table, {"month": f"{version}"}, f"r{version}")
+        commit(str(table), change(schema, [file], f"r{version}", base, spec_hash=f"s{version}"))
+    DeltaTable(str(table)).delete("month = '2'")
+    assert [open_delta(str(table), version).spec_hash for version in (0, 1, 2, 3, None)] == ["s0", "s1", "s2", "s2", "s2"]
+
+
 def test_an_equal_input_is_found_until_its_partition_changes(table: Path, schema: SlotSchema, write_file: Any) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
     commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r2")], "r2", open_delta(str(table))))
