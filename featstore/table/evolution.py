@@ -22,6 +22,11 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
     )
     if [key.name for key in old.partition_keys] != [key.name for key in new.partition_keys]:
         raise InputError(f"{where} is partitioned by {_names(old)}, this run writes partitions by {_names(new)}")
+    if old.weight is not None and new.weight is not None and old.weight.name != new.weight.name:
+        raise InputError(
+            f"{where} has the weight {old.weight.name!r}, this run another, {new.weight.name!r}, and a table has one: "
+            f"name it {old.weight.name!r}, or keep it as a label or in keep"
+        )
     _check_names(old, new, where)
     return merged
 

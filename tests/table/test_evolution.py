@@ -91,3 +91,10 @@ def test_a_label_keeps_its_type() -> None:
 def test_a_table_keeps_its_partition_keys() -> None:
     with pytest.raises(InputError, match="t is partitioned by month, this run writes partitions by nothing"):
         merge_schemas(OLD, replace(OLD, partition_keys=()), "t")
+
+
+def test_a_table_keeps_its_weight() -> None:
+    old, new = (replace(OLD, weight=pa.field(name, pa.float64())) for name in ("w", "w2"))
+    with pytest.raises(InputError, match="t has the weight 'w', this run another, 'w2', and a table has one: name it 'w'"):
+        merge_schemas(old, new, "t")
+    assert merge_schemas(old, OLD, "t") == merge_schemas(OLD, old, "t") == old
