@@ -28,7 +28,7 @@ from featstore.files import delete, join, list_files, local_path, redact
 from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table import delta
-from featstore.table.evolution import merge_schemas
+from featstore.table.evolution import check_case, merge_schemas
 from featstore.table.layout import has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
@@ -162,7 +162,7 @@ def begin_run(
     if not partitions:
         raise InputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
     schema = Extractor(job.spec).schema.with_partition_keys(pa.field(key, pa.string()) for key in partitions[0])
-    _check_target(job.table_url, schema, base)
+    _check_target(job.table_url, schema, base, partitions)
     task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id))
     return Run(task=task, schema=schema, base=base, partitions=partitions, input_digest=digest, started_s=started_s)
 
@@ -236,14 +236,16 @@ def check_apart(input_url: str, table_url: str) -> None:
         raise InputError(f"the table {redact(table_url)} lies within the input {redact(input_url)}; keep them apart")
 
 
-def _check_target(url: str, schema: SlotSchema, base: Snapshot | None) -> None:
+def _check_target(url: str, schema: SlotSchema, base: Snapshot | None, partitions: Sequence[Mapping[str, str]]) -> None:
     taken = set(schema.to_arrow().names)
     for key in schema.partition_keys:
         if key.name in taken:
             raise InputError(f"partition key {key.name!r} is also the name of a column that the spec stores; rename one")
     if base is not None:
         merge_schemas(base.schema, delta.as_stored(schema), redact(url))
+        delta.replaced(partitions, base.partitions)
         return
+    check_case(schema, redact(url))
     foreign = [file.name for file in list_files(url) if not is_data_file(file.name)]
     if foreign:
         raise InputError(f"{redact(url)} is no table, but holds Parquet files ({foreign[0]}, ...); choose an empty directory")

@@ -167,14 +167,16 @@ def replaced(
     None selects all: a table without partition keys. InputError where no such conjunction exists.
     """
     wanted = [dict(partition) for partition in partitions]
-    values = {key: sorted({partition[key] for partition in wanted}) for key in wanted[0]}
-    also = [p for p in existing if all(p[key] in found for key, found in values.items()) and dict(p) not in wanted]
+    values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
+    known = {frozenset(partition.items()) for partition in wanted}
+    matched = (p for p in existing if all(p[key] in found for key, found in values.items()))
+    also = [p for p in matched if frozenset(p.items()) not in known]
     if also:
         raise InputError(
             f"one run cannot replace {', '.join(map(partition_path, wanted))} without {partition_path(also[0])}; "
             f"run each value of {next(iter(values))} alone"
         )
-    return [(key, "in", found) for key, found in values.items()] or None
+    return [(key, "in", sorted(found)) for key, found in values.items()] or None
 
 
 def _landed(url: str, change: Change) -> int | None:

@@ -28,7 +28,17 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
             f"name it {old.weight.name!r}, or keep it as a label or in keep"
         )
     _check_names(old, new, where)
+    check_case(merged, where)
     return merged
+
+
+def check_case(schema: SlotSchema, where: str) -> None:
+    """Delta and its engines take names that differ in case alone for one. InputError where two columns do."""
+    names: dict[str, str] = {}
+    for name in schema.to_arrow(partition_keys=True).names:
+        known = names.setdefault(name.lower(), name)
+        if known != name:
+            raise InputError(f"{where} would have columns {known!r} and {name!r}, one name to Delta; rename {name!r}")
 
 
 def _merge_slots(old: tuple[Slot, ...], new: tuple[Slot, ...], where: str) -> tuple[Slot, ...]:

@@ -190,6 +190,28 @@ def test_a_directory_of_foreign_parquet_does_not_become_a_table(job: ExtractJob,
         extract_files(job, runner=no_runner)
 
 
+def test_partitions_that_cannot_be_replaced_together_are_refused_before_work(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("../old/a.parquet", 10)
+    extract_files(replace(job, input_url=f"{job.input_url}/../old", partition={"month": "1", "day": "b"}))
+    write_raw("month=1/day=a/a.parquet", 10)
+    write_raw("month=2/day=b/a.parquet", 10)
+    several = replace(job, partition={}, partition_from_path=("month", "day"), run_id="r2")
+    with pytest.raises(InputError, match=r"one run cannot replace month=1/day=a, month=2/day=b without month=1/day=b"):
+        extract_files(several, runner=no_runner)
+
+
+def test_names_that_differ_in_case_alone_are_refused_before_work(
+    job: ExtractJob, write_raw: Any, document: dict[str, Any]
+) -> None:
+    write_raw("a.parquet", 10)
+    with pytest.raises(InputError, match=r"would have columns 'user' and 'USER', one name to Delta; rename 'USER'"):
+        extract_files(replace(job, partition={"USER": "1"}), runner=no_runner)
+    extract_files(job)
+    document["slots"] = [{"slot": 104, "name": "User_Id", "op": "hash", "of": "user"}]
+    with pytest.raises(InputError, match=r"table would have columns 'user_id' and 'User_Id', one name to Delta"):
+        extract_files(replace(job, spec=load_spec(document), run_id="r2"), runner=no_runner)
+
+
 def test_a_partition_key_and_a_column_may_not_share_a_name(job: ExtractJob, write_raw: Any) -> None:
     write_raw("a.parquet", 10)
     with pytest.raises(InputError, match="partition key 'user' is also the name of a column"):
