@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
@@ -118,7 +118,7 @@ def _require_unforked(url: str) -> None:
 def _connect(url: str) -> tuple[ObjectStore, str]:
     """The object store and the key in it that a URL names."""
     _require_unforked(url)
-    parts = urlsplit(_canonical(url))
+    parts = urlsplit(canonical(url))
     if parts.query and parts.scheme in ("http", "https"):
         raise ConfigError(f"{redact(url)}: a URL with a query cannot be read; expected one that ends with the file's path")
     return _store(f"{parts.scheme}://{parts.netloc}/"), parts.path.lstrip("/")
@@ -129,8 +129,8 @@ def _store(root: str) -> ObjectStore:
     return from_url(root, **_OPTIONS)
 
 
-def _canonical(url: str) -> str:
-    """The URL under the scheme that the client knows."""
+def canonical(url: str) -> str:
+    """The URL under the one of its scheme's names that all clients know: `gs://` for `gcs://`."""
     name = scheme(url)
     return _ALIASES.get(name, name) + url[len(name) :] if name in _ALIASES else url
 
@@ -199,7 +199,7 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
     """
     path = local_path(url)
     if path is None:
-        with _as_os_errors(url), _discard_on_error(filesystem(url).open(_canonical(url), "wb")) as file:
+        with _as_os_errors(url), _discard_on_error(filesystem(url).open(canonical(url), "wb")) as file:
             yield file
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +246,34 @@ def delete(url: str) -> None:
         path.unlink(missing_ok=True)
         return
     with contextlib.suppress(FileNotFoundError), _as_os_errors(url):
-        filesystem(url).rm_file(_canonical(url))
+        filesystem(url).rm_file(canonical(url))
+
+
+def is_directory(url: str) -> bool:
+    """Whether a directory is there; in an object store, whether any object lies below it.
+
+    False where that cannot be seen: on a web server, and where the store refuses to list.
+    """
+    path = local_path(url)
+    if path is not None:
+        return path.is_dir()
+    if scheme(url) in ("http", "https"):
+        return False
+    try:
+        with _as_os_errors(url):
+            return bool(filesystem(url).info(_listing_root(url))["type"] == "directory")
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
+def directories(url: str) -> list[str]:
+    """What a URL names, or the directory in which its glob begins, and the directories above it, innermost first."""
+    path = local_path(url)
+    root = url if path is None else str(path.absolute())
+    head = found.group() if (found := _SCHEME.match(root)) else ""
+    glob = _GLOB.search(root)
+    place = PurePosixPath((root[: glob.start()].rpartition("/")[0] if glob else root)[len(head) :])
+    return [f"{head}{above}" for above in (place, *place.parents) if str(above) != "."]
 
 
 def list_files(url: str, suffix: str = ".parquet") -> list[FileEntry]:

@@ -1,5 +1,6 @@
 """`open_table`, `Table` and `extract`: what a notebook calls."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -120,14 +121,27 @@ def test_a_table_url_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
         featstore.open_table(str(tmp_path / "nothing"))
 
 
-def test_plain_parquet_has_no_versions(table: Table) -> None:
+@pytest.fixture
+def plain(table: Table, tmp_path: Path) -> Path:
+    """Copies of the data files of one partition, without a log."""
+    return Path(shutil.copytree(Path(table.url) / "month=2013-01", tmp_path / "plain"))
+
+
+def test_plain_parquet_has_no_versions(plain: Path) -> None:
     with pytest.raises(TableNotFoundError, match="expected a Delta table to open version 3, found plain Parquet"):
-        featstore.open_table(f"{table.url}/month=2013-01", version=3)
+        featstore.open_table(plain, version=3)
 
 
-def test_a_directory_and_a_glob_of_parquet_open_like_a_table(table: Table) -> None:
+def test_a_directory_of_a_table_is_no_table(table: Table) -> None:
+    with pytest.raises(
+        TableNotFoundError, match=r"lies in the Delta table .*table, .* open .*table, and choose rows with where"
+    ):
+        featstore.open_table(f"{table.url}/month=2013-01")
+
+
+def test_a_directory_and_a_glob_of_parquet_open_like_a_table(table: Table, plain: Path) -> None:
     whole = table.to_arrow(where="month = '2013-01'").drop_columns("month")
-    for url in (f"{table.url}/month=2013-01", f"{table.url}/month=2013-01/*.parquet"):
+    for url in (f"{plain}", f"{plain}/*.parquet"):
         plain = featstore.open_table(url)
         assert plain.version is None
         assert plain.history() == []

@@ -134,6 +134,31 @@ def test_listings_in_s3_are_those_of_the_same_local_tree(s3, tree, path):
     assert all(files.size_bytes(entry.url) == 5 and entry.url.startswith("s3://bucket/t/") for entry in found)
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("/a/b", ["/a/b", "/a", "/"]),
+        ("file:///a/b/", ["/a/b", "/a", "/"]),
+        ("/a/b/k=*/x.parquet", ["/a/b", "/a", "/"]),
+        ("s3://bucket/t/k=1", ["s3://bucket/t/k=1", "s3://bucket/t", "s3://bucket"]),
+        ("s3://bucket/t*/k=1", ["s3://bucket"]),
+        ("memory://t", ["memory://t"]),
+    ],
+)
+def test_the_directories_above_a_url_are_known_without_a_look(url, expected):
+    assert files.directories(url) == expected
+
+
+def test_a_directory_is_told_from_what_is_none(s3, tree):
+    s3.files["/bucket/t/_log/0.json"] = b"{}"
+    s3.status["/bucket/secret"] = 403
+    assert files.is_directory("s3://bucket/t/_log")
+    assert files.is_directory(str(tree / "t"))
+    for url in ("s3://bucket/t/_log/0.json", "s3://bucket/t/other", f"{tree}/none", f"{s3.url}/bucket/t/_log"):
+        assert not files.is_directory(url)
+    assert not files.is_directory("s3://bucket/secret")
+
+
 @pytest.mark.parametrize("alias", ["s3", "s3a"])
 def test_s3_urls_name_bucket_and_key(s3, alias):
     s3.files["/bucket/p=1/x y.bin"] = DATA

@@ -9,11 +9,11 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from featstore.errors import InputError
+from featstore.errors import CommitConflictError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
@@ -28,8 +28,8 @@ from featstore.files import delete, join, list_files, local_path, redact
 from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table import delta
-from featstore.table.evolution import merge_schemas
-from featstore.table.layout import is_data_file, is_of_run, partition_path
+from featstore.table.evolution import check_case, merge_schemas
+from featstore.table.layout import has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
@@ -123,10 +123,12 @@ def extract_files(
     """
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
-    files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    base = delta.open_delta_or_none(job.table_url)
+    found = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
     _check_files(Extractor(job.spec), files)
     partitions = tuple({to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values())
-    run = begin_run(job, partitions, input_digest(files), started_s)
+    run = begin_run(job, base, partitions, input_digest(files), started_s)
     input_bytes = sum(file.size_bytes for file in files)
     earlier = earlier_report(run, input_bytes)
     if earlier is not None:
@@ -134,22 +136,41 @@ def extract_files(
     units = plan_units(files, job.spec.output.rows_per_file)
     with removing_files_on_failure(run):
         reports = (runner or LocalRunner())(run.task, units, progress)
-        return end_run(run, reports, commit, input_bytes)
+    return end_run(run, reports, commit, input_bytes)
 
 
-def begin_run(job: ExtractJob, partitions: tuple[Mapping[str, str], ...], digest: str | None, started_s: float) -> Run:
-    """Looks at the table and checks, before any work, that the run's files may join it. InputError where they may not."""
+def in_key_order(partition: Mapping[str, str], base: Snapshot | None) -> dict[str, str]:
+    """The partition with its keys in the table's order, so that a partition has one directory whoever writes it.
+
+    In the given order for a new table, or if the keys are not the table's (which `begin_run` refuses).
+    """
+    keys = [key.name for key in base.schema.partition_keys] if base is not None else []
+    return {key: partition[key] for key in keys} if set(keys) == set(partition) else dict(partition)
+
+
+def begin_run(
+    job: ExtractJob,
+    base: Snapshot | None,
+    partitions: tuple[Mapping[str, str], ...],
+    digest: str | None,
+    started_s: float,
+) -> Run:
+    """Checks, before any work, that the run's files may join the table as `base` shows it; InputError where they may not.
+
+    `partitions` are in the table's key order.
+    """
     if not partitions:
         raise InputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
-    base = delta.open_delta_or_none(job.table_url)
-    schema = _table_schema(Extractor(job.spec).schema, tuple(partitions[0]), base)
-    _check_target(job.table_url, schema, base)
-    task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id)
+    schema = Extractor(job.spec).schema.with_partition_keys(pa.field(key, pa.string()) for key in partitions[0])
+    _check_target(job.table_url, schema, base, partitions)
+    task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id))
     return Run(task=task, schema=schema, base=base, partitions=partitions, input_digest=digest, started_s=started_s)
 
 
 def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, input_bytes: int | None) -> ExtractReport:
-    """Commits the files that the units report, as one version."""
+    """Commits the files that the units report, as one version. If that fails, they are removed only where it is proven
+    that no commit names them: one whose reply was lost may still land.
+    """
     url = run.task.table_url
     files = tuple(sorted((_data_file(url, report) for report in reports), key=lambda file: file.path))
     if not files:
@@ -170,18 +191,32 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
         counts=dict(sorted(counts.items())),
     )
     change = delta.Change(base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata)
-    version = commit(url, change)
+    version = _commit(run, change, commit)
     return _report(run, version, metadata, committed=True, input_bytes=input_bytes)
+
+
+def _commit(run: Run, change: delta.Change, commit: CommitFunction) -> int:
+    try:
+        return commit(run.task.table_url, change)
+    except CommitConflictError:
+        _remove_files(run)
+        raise
+    except BaseException as error:
+        error.add_note(
+            f"It is not known whether run {run.task.run_id!r} was committed, so its {len(change.files)} data files "
+            f"(part-*-{run.task.tag}-*.parquet) are left in {redact(run.task.table_url)}. "
+            f"Run it again with this run id: that commits what is missing, or tells the version."
+        )
+        raise
 
 
 @contextlib.contextmanager
 def removing_files_on_failure(run: Run) -> Iterator[None]:
-    """If the block fails, removes the run's data files that no snapshot names, as far as that is possible."""
+    """If the block, which must not commit, fails, removes the data files it wrote, as far as that is possible."""
     try:
         yield
     except BaseException:
-        with contextlib.suppress(Exception):
-            _remove_orphans(run)
+        _remove_files(run)
         raise
 
 
@@ -201,21 +236,16 @@ def check_apart(input_url: str, table_url: str) -> None:
         raise InputError(f"the table {redact(table_url)} lies within the input {redact(input_url)}; keep them apart")
 
 
-def _table_schema(columns: SlotSchema, keys: tuple[str, ...], base: Snapshot | None) -> SlotSchema:
-    """The extracted columns with the partition keys, in the order that the table already has them."""
-    known = [key.name for key in base.schema.partition_keys] if base is not None else []
-    ordered = known if set(known) == set(keys) else keys
-    return columns.with_partition_keys(pa.field(key, pa.string()) for key in ordered)
-
-
-def _check_target(url: str, schema: SlotSchema, base: Snapshot | None) -> None:
+def _check_target(url: str, schema: SlotSchema, base: Snapshot | None, partitions: Sequence[Mapping[str, str]]) -> None:
     taken = set(schema.to_arrow().names)
     for key in schema.partition_keys:
         if key.name in taken:
             raise InputError(f"partition key {key.name!r} is also the name of a column that the spec stores; rename one")
     if base is not None:
         merge_schemas(base.schema, delta.as_stored(schema), redact(url))
+        delta.replaced(partitions, base.partitions)
         return
+    check_case(schema, redact(url))
     foreign = [file.name for file in list_files(url) if not is_data_file(file.name)]
     if foreign:
         raise InputError(f"{redact(url)} is no table, but holds Parquet files ({foreign[0]}, ...); choose an empty directory")
@@ -235,10 +265,15 @@ def _commit_of_run(run: Run) -> delta.Commit | None:
     own = delta.commit_of_run(run.task.table_url, run.task.run_id)
     if own is None or own.metadata is None:
         return None
-    if (own.metadata.spec_hash, own.metadata.input_digest) != (run.task.spec.hash, run.input_digest):
+    same = (own.metadata.spec_hash, own.metadata.input_digest) == (run.task.spec.hash, run.input_digest)
+    if not same or _as_set(own.metadata.partitions) != _as_set(run.partitions):
         where = f"version {own.version} of {redact(run.task.table_url)}"
-        raise InputError(f"run id {run.task.run_id!r} is {where}, of another spec or input; take a new id")
+        raise InputError(f"run id {run.task.run_id!r} is {where}, of another spec, input or partition; take a new id")
     return own
+
+
+def _as_set(partitions: Sequence[Mapping[str, str]]) -> set[str]:
+    return {to_json(partition) for partition in partitions}
 
 
 def _commit_of_input(run: Run, base: Snapshot) -> delta.Commit | None:
@@ -273,13 +308,10 @@ def _data_file(table_url: str, report: UnitReport) -> DataFile:
     )
 
 
-def _remove_orphans(run: Run) -> None:
-    url = run.task.table_url
-    newest = delta.open_delta_or_none(url)
-    named = {file.path for file in newest.data_files} if newest is not None else set()
-    for partition in run.partitions:
-        directory = partition_path(partition)
-        for entry in list_files(join(url, directory)):
-            path = join(directory, entry.name) if directory else entry.name
-            if is_of_run(path, run.task.run_id) and path not in named:
-                delete(entry.url)
+def _remove_files(run: Run) -> None:
+    """Files of this run's tag only: another process may be at work under the same run id. Failures leave orphans."""
+    with contextlib.suppress(Exception):
+        for partition in run.partitions:
+            for entry in list_files(join(run.task.table_url, partition_path(partition))):
+                if has_tag(entry.name, run.task.tag):
+                    delete(entry.url)

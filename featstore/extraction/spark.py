@@ -31,6 +31,7 @@ from featstore.extraction.job import (
     begin_run,
     earlier_report,
     end_run,
+    in_key_order,
     removing_files_on_failure,
 )
 from featstore.extraction.raw import Unit
@@ -106,17 +107,19 @@ def extract_dataframe(
     if job.partition_from_path:
         raise InputError("a DataFrame has no paths to take a partition from; give its partition as key=value")
     context = dataframe.sparkSession.sparkContext
-    run = begin_run(job, (dict(job.partition),), None, started_s)
+    base = delta.open_delta_or_none(job.table_url)
+    partition = in_key_order(job.partition, base)
+    run = begin_run(job, base, (partition,), None, started_s)
     earlier = earlier_report(run, None)
     if earlier is not None:
         return earlier
     chosen = _project(Extractor(job.spec), dataframe, job)
     check_workers(context)
     tally = _Tally(context, progress, 0)
-    write = partial(_write_partition, run.task, dict(job.partition), tally.num_files, tally.num_rows)
+    write = partial(_write_partition, run.task, partition, tally.num_files, tally.num_rows)
     with removing_files_on_failure(run):
         rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
-        return end_run(run, [_unit_report(row, job.partition) for row in rows], commit, None)
+    return end_run(run, [_unit_report(row, partition) for row in rows], commit, None)
 
 
 class _Tally:

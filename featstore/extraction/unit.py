@@ -40,18 +40,22 @@ class UnitReport:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTask:
-    """What every unit of a run has in common. Picklable, so that it travels to other processes."""
+    """What every unit of a run has in common. Picklable, so that it travels to other processes.
+
+    `tag` is in the names of the files that are written: no other run, and no other beginning of this one, has it.
+    """
 
     spec: Spec
     table_url: str
     run_id: str
+    tag: str
 
     def file_metadata(self) -> FileMetadata:
         return FileMetadata(spec_hash=self.spec.hash, spec_version=self.spec.version)
 
     def path(self, partition: Mapping[str, str], unit: int, attempt: int, part: int = 0) -> str:
         """The path, relative to the table, of the file that an attempt writes."""
-        name = data_file_name(self.run_id, unit, attempt, part)
+        name = data_file_name(self.tag, unit, attempt, part)
         return f"{partition_path(partition)}/{name}" if partition else name
 
 

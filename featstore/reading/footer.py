@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
-from featstore.schema import Slot
+from featstore.schema import ROLE, Role, Slot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Footer:
 
     def _other_column(self, expected: pa.Field) -> str | None:
         field = self._field(expected.name)
-        if field is None or pa.types.is_null(field.type):
+        if field is None or pa.types.is_null(field.type) or _is_slot(field):
             return None
         if field.type != expected.type and not (_is_number(field.type) and _is_number(expected.type)):
             raise DataFileError(f"{self.name}: column {field.name!r}: expected {expected.type}, found {field.type}")
@@ -108,6 +108,11 @@ def _fits(found: Slot, expected: Slot) -> bool:
     if not found.shape or not expected.shape:
         return found.shape == expected.shape
     return expected.is_list or found.is_list or found.width == expected.width
+
+
+def _is_slot(field: pa.Field) -> bool:
+    """Whether the file says so: a slot that has since been renamed is not the label or kept column that took its name."""
+    return (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
 
 
 def _is_number(type_: pa.DataType) -> bool:

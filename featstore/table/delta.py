@@ -9,20 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from featstore.errors import CommitConflictError, DataFileError, InputError, TableNotFoundError
-from featstore.files import join, local_path, redact, scheme
+from featstore.errors import CommitConflictError, DataFileError, FeatstoreError, InputError, TableNotFoundError
+from featstore.files import canonical, join, local_path, redact
 from featstore.schema import SlotSchema
 from featstore.table.evolution import merge_schemas
-from featstore.table.layout import LOG_DIR, decode_path, partition_path
+from featstore.table.layout import LOG_DIR, decode_path, is_delta_scheme, partition_path
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.parquet_dir import read_footers
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
-_DELTA_SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "hdfs"})
 _UNREADABLE = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
 _MAX_COMMIT_ATTEMPTS = 20
 _NUM_RECENT_COMMITS = 20
@@ -61,21 +60,21 @@ def is_delta(url: str) -> bool:
     path = local_path(url)
     if path is not None:
         return (path / LOG_DIR).is_dir()
-    return scheme(url) in _DELTA_SCHEMES and bool(DeltaTable.is_deltatable(url))
+    return is_delta_scheme(url) and bool(DeltaTable.is_deltatable(canonical(url)))
 
 
 def open_delta(url: str, version: int | None = None) -> Snapshot:
     """The table's snapshot, at `version` or the newest. TableNotFoundError where there is no table or no such version."""
-    table = _load_existing(url)
-    if version is not None and version != table.version():
-        table = _at_version(url, version, table)
-    return _snapshot(url, table)
+    newest = _load_existing(url)
+    if version is None or version == newest.version():
+        return _snapshot(url, newest, _commits(newest, _NUM_RECENT_COMMITS))
+    return _snapshot(url, _at_version(url, version, newest), (c for c in _commits(newest) if c.version <= version))
 
 
 def open_delta_or_none(url: str) -> Snapshot | None:
     """The newest snapshot, or None where there is no table yet."""
     table = _load(url)
-    return None if table is None else _snapshot(url, table)
+    return None if table is None else _snapshot(url, table, _commits(table, _NUM_RECENT_COMMITS))
 
 
 def history(url: str) -> list[Commit]:
@@ -85,9 +84,7 @@ def history(url: str) -> list[Commit]:
 
 def commit_of_run(url: str, run_id: str) -> Commit | None:
     """The commit that a run made, or None."""
-    table = _load(url)
-    known = () if table is None else _commits(table)
-    return next((c for c in known if c.metadata is not None and c.metadata.run_id == run_id), None)
+    return next((c for c in _all_commits(url) if c.metadata is not None and c.metadata.run_id == run_id), None)
 
 
 def commit_of_input(
@@ -105,9 +102,10 @@ def commit_of_input(
 def commit(url: str, change: Change, publish: Publish | None = None) -> int:
     """Publishes the change as one new version, and returns that version.
 
-    CommitConflictError if the partitions are no longer as the run found them. Other writers' commits to other partitions
-    are no conflict: the change is applied to the newest version. If publishing fails but the run's commit is found in the
-    table, the reply was lost, not the commit.
+    CommitConflictError if the partitions are no longer as the run found them: then the change is not published and never
+    will be. Other writers' commits to other partitions are no conflict: the change is applied to the newest version. If
+    publishing fails but the commit is found in the table, the reply was lost, not the commit. After any other error the
+    commit may still land.
     """
     publish = publish or publish_once
     for attempt in itertools.count(1):
@@ -115,30 +113,32 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
         _check_base(url, table, change)
         try:
             publish(url, table, change)
-        except (DeltaError, OSError):
-            landed = commit_of_run(url, change.metadata.run_id)
+        except FeatstoreError:  # ours, raised before anything is sent
+            raise
+        except Exception as error:  # delta-rs raises bare Exceptions too, and a lost reply can come as any of them
+            landed = _landed(url, change)
             if landed is not None:
-                return landed.version
-            if attempt == _MAX_COMMIT_ATTEMPTS or _version(_load(url)) == _version(table):
+                return landed
+            if attempt == _MAX_COMMIT_ATTEMPTS or not _is_refusal(error, table, _load(url)):
                 raise
         else:
             break
-    landed = commit_of_run(url, change.metadata.run_id)
+    landed = _landed(url, change)
     if landed is None:
-        raise CommitConflictError(f"{redact(url)}: the commit of run {change.metadata.run_id} is not in the table's log")
-    return landed.version
+        raise DataFileError(f"{redact(url)}: run {change.metadata.run_id} was committed, but its commit is not in the log")
+    return landed
 
 
 def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     """One attempt to commit the change on top of `table` (None: as a new table). Raises what delta-rs raises.
 
-    Each partition is a transaction id, so that of two concurrent writers of one partition, also of an empty one, the
-    second fails.
+    Each partition is a transaction id (its keys sorted, so that it has one id), so that of two concurrent writers of one
+    partition, also of an empty one, the second fails.
     """
     version = _version(table) + 1
     properties = CommitProperties(
         custom_metadata={KEY: change.metadata.to_mapping()},
-        app_transactions=[Transaction(f"{KEY}/{partition_path(p)}", version) for p in change.partitions],
+        app_transactions=[Transaction(f"{KEY}/{partition_path(dict(sorted(p.items())))}", version) for p in change.partitions],
     )
     keys = [key.name for key in change.schema.partition_keys]
     actions = [_add_action(file) for file in change.files]
@@ -167,14 +167,31 @@ def replaced(
     None selects all: a table without partition keys. InputError where no such conjunction exists.
     """
     wanted = [dict(partition) for partition in partitions]
-    values = {key: sorted({partition[key] for partition in wanted}) for key in wanted[0]}
-    also = [p for p in existing if all(p[key] in found for key, found in values.items()) and dict(p) not in wanted]
+    values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
+    known = {frozenset(partition.items()) for partition in wanted}
+    matched = (p for p in existing if all(p[key] in found for key, found in values.items()))
+    also = [p for p in matched if frozenset(p.items()) not in known]
     if also:
         raise InputError(
             f"one run cannot replace {', '.join(map(partition_path, wanted))} without {partition_path(also[0])}; "
             f"run each value of {next(iter(values))} alone"
         )
-    return [(key, "in", found) for key, found in values.items()] or None
+    return [(key, "in", sorted(found)) for key, found in values.items()] or None
+
+
+def _landed(url: str, change: Change) -> int | None:
+    """The version that the change became, or None. Its files' names tell it from another commit under the same run id."""
+    known = (c for c in _all_commits(url) if c.metadata is not None)
+    wanted = (change.metadata.run_id, change.metadata.data_digest)
+    return next((c.version for c in known if c.metadata and (c.metadata.run_id, c.metadata.data_digest) == wanted), None)
+
+
+def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable | None) -> bool:
+    """Whether an attempt failed because another writer was first, so that nothing of it was or will be published.
+
+    A new table can only become version 0: once that is another's, the attempt is over, whatever delta-rs says of it.
+    """
+    return _version(newest) > _version(table) and (table is None or isinstance(error, CommitFailedError))
 
 
 def _load(url: str) -> DeltaTable | None:
@@ -200,22 +217,22 @@ def _at_version(url: str, version: int, newest: DeltaTable) -> DeltaTable:
 
 def _delta_url(url: str) -> str:
     path = local_path(url)
-    return url if path is None else str(path.absolute())
+    return canonical(url) if path is None else str(path.absolute())
 
 
 def _version(table: DeltaTable | None) -> int:
     return -1 if table is None else int(table.version())
 
 
-def _snapshot(url: str, table: DeltaTable) -> Snapshot:
+def _snapshot(url: str, table: DeltaTable, commits: Iterable[Commit]) -> Snapshot:
+    """The table as it is loaded. `commits` are its own, newest first."""
     _check_readable(url, table)
-    recent = (c.metadata.spec_hash for c in _commits(table, _NUM_RECENT_COMMITS) if c.metadata is not None)
     return Snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
         data_files=tuple(sorted(_data_files(url, table), key=lambda file: file.path)),
-        spec_hash=next(recent, None),
+        spec_hash=next((c.metadata.spec_hash for c in commits if c.metadata is not None), None),
     )
 
 
@@ -257,6 +274,7 @@ def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str]]:
 
 
 def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
+    """Newest first. `table` must be the newest version: delta-rs numbers commits from the loaded one, and reads the newest."""
     for entry in table.history(limit):
         found = entry.get(KEY)
         where = f"version {entry['version']}"
@@ -268,8 +286,13 @@ def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
         )
 
 
+def _all_commits(url: str) -> Iterable[Commit]:
+    table = _load(url)
+    return () if table is None else _commits(table)
+
+
 def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
-    now = () if table is None else _snapshot(url, table).in_partitions(change.partitions)
+    now = () if table is None else _snapshot(url, table, ()).in_partitions(change.partitions)
     base = () if change.base is None else change.base.in_partitions(change.partitions)
     if {file.path for file in now} != {file.path for file in base}:
         names = ", ".join(partition_path(partition) or "the table" for partition in change.partitions)

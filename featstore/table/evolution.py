@@ -10,7 +10,7 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
     """The schema of table `where` once files of `new` join it: what it had in its order, then what is new.
 
     A slot is known by its number: a renamed slot takes its new name in its old place. InputError for a slot number used
-    again under another kind or shape, a name that now means something else, or other partition keys.
+    again for another feature, a name that now means something else, another weight, or other partition keys.
     """
     slots = _merge_slots(old.slots, new.slots, where)
     merged = SlotSchema(
@@ -22,8 +22,23 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
     )
     if [key.name for key in old.partition_keys] != [key.name for key in new.partition_keys]:
         raise InputError(f"{where} is partitioned by {_names(old)}, this run writes partitions by {_names(new)}")
+    if old.weight is not None and new.weight is not None and old.weight.name != new.weight.name:
+        raise InputError(
+            f"{where} has the weight {old.weight.name!r}, this run another, {new.weight.name!r}, and a table has one: "
+            f"name it {old.weight.name!r}, or keep it as a label or in keep"
+        )
     _check_names(old, new, where)
+    check_case(merged, where)
     return merged
+
+
+def check_case(schema: SlotSchema, where: str) -> None:
+    """Delta and its engines take names that differ in case alone for one. InputError where two columns do."""
+    names: dict[str, str] = {}
+    for name in schema.to_arrow(partition_keys=True).names:
+        known = names.setdefault(name.lower(), name)
+        if known != name:
+            raise InputError(f"{where} would have columns {known!r} and {name!r}, one name to Delta; rename {name!r}")
 
 
 def _merge_slots(old: tuple[Slot, ...], new: tuple[Slot, ...], where: str) -> tuple[Slot, ...]:
@@ -49,7 +64,21 @@ def _continued(old: Slot, new: Slot | None, where: str) -> Slot:
             f"slot number {old.number} ({new.name!r}: {new.kind}, {new.shape_text}) is already used in {where} "
             f"by {old.name!r} ({old.kind}, {old.shape_text}); numbers are never reused: take a new one"
         )
+    if old.num_indices != new.num_indices:
+        raise InputError(
+            f"slot number {old.number} ({new.name!r}) would hold {_values(new)}, in {where} it holds {_values(old)}; "
+            f"old and new values cannot be told apart: take a new number"
+        )
+    if old.name != new.name and None not in (old.op, new.op) and old.op != new.op:
+        raise InputError(
+            f"slot number {old.number} is {old.name!r} = {old.op} in {where}, and would become {new.name!r} = {new.op}, "
+            f"another feature; numbers are never reused: take a new one (to rename a slot, change its name alone)"
+        )
     return new
+
+
+def _values(slot: Slot) -> str:
+    return "signs" if slot.num_indices is None else f"indices below {slot.num_indices}"
 
 
 def _merge_fields(old: tuple[pa.Field, ...], new: tuple[pa.Field, ...]) -> tuple[pa.Field, ...]:

@@ -2,13 +2,17 @@
 
 import hashlib
 import re
+import uuid
 from collections.abc import Mapping
 from urllib.parse import unquote
 
+from featstore.files import canonical, scheme
+
 LOG_DIR = "_delta_log"
+_DELTA_SCHEMES = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", "hdfs"})
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_RUN_TAG_CHARS = 8
-_DATA_FILE = re.compile(r"part-\d{5,}-(?P<run>[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
+_TAG_CHARS = 8  # of each of its two parts
+_DATA_FILE = re.compile(r"part-\d{5,}-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
 
 
@@ -26,20 +30,28 @@ def parse_partition(path: str) -> dict[str, str]:
     return {unquote(key): _unescape(value) for key, equals, value in directories if key and equals}
 
 
-def data_file_name(run_id: str, unit: int, attempt: int, part: int = 0) -> str:
-    """The name of the file that one attempt at one unit of one run writes.
+def new_tag(run_id: str) -> str:
+    """What the names of one beginning of a run have in common: digits of the id's sha256, and random ones.
+
+    An id may be used again, also twice at once, and ids that people choose often begin alike; a tag is never shared.
+    """
+    return f"{hashlib.sha256(run_id.encode()).hexdigest()[:_TAG_CHARS]}-{uuid.uuid4().hex[:_TAG_CHARS]}"
+
+
+def data_file_name(tag: str, unit: int, attempt: int, part: int = 0) -> str:
+    """The name of the file that one attempt at one unit of one run writes; `tag` is from `new_tag`.
 
     No two attempts share a name, so a retried or speculative attempt never overwrites a file that a snapshot names.
     `part` counts the files of an attempt that writes several.
     """
     suffix = f"-{part:05d}" if part else ""
-    return f"part-{unit:05d}-{_run_tag(run_id)}-{attempt}{suffix}.parquet"
+    return f"part-{unit:05d}-{tag}-{attempt}{suffix}.parquet"
 
 
-def is_of_run(name: str, run_id: str) -> bool:
-    """Whether a data file's name or path says that this run wrote it."""
+def has_tag(name: str, tag: str) -> bool:
+    """Whether a data file's name or path says that it was written under this tag."""
     found = _DATA_FILE.fullmatch(name.rpartition("/")[2])
-    return found is not None and found["run"] == _run_tag(run_id)
+    return found is not None and found["tag"] == tag
 
 
 def is_data_file(name: str) -> bool:
@@ -47,14 +59,14 @@ def is_data_file(name: str) -> bool:
     return _DATA_FILE.fullmatch(name.rpartition("/")[2]) is not None
 
 
+def is_delta_scheme(url: str) -> bool:
+    """Whether Delta tables can be read from where the URL points to."""
+    return scheme(canonical(url)) in _DELTA_SCHEMES
+
+
 def decode_path(logged: str) -> str:
     """The path of a data file as a Delta log writes it (percent-encoded once), relative to the table."""
     return unquote(logged)
-
-
-def _run_tag(run_id: str) -> str:
-    """Eight characters of the id's sha256: ids that people choose often begin alike."""
-    return hashlib.sha256(run_id.encode()).hexdigest()[:_RUN_TAG_CHARS]
 
 
 def _escape(text: str) -> str:

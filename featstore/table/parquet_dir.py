@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError, TableNotFoundError
-from featstore.files import FileEntry, list_files, local_path, open_read, redact
+from featstore.files import FileEntry, directories, is_directory, join, list_files, local_path, open_read, redact, scheme
 from featstore.schema import Role, SlotSchema
-from featstore.table.layout import parse_partition
+from featstore.table.layout import LOG_DIR, is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata
 from featstore.table.snapshot import DataFile, Snapshot
 
@@ -20,8 +20,10 @@ def open_parquet_dir(url: str) -> Snapshot:
     """The files at `url` as a snapshot: rows and columns from the footers, partitions from `key=value` directories.
 
     The schema is the union of the files' columns in path order. TableNotFoundError where no Parquet file is found,
-    DataFileError for a file that is no Parquet, or a column that two files hold with different types.
+    or the files are a Delta table's; DataFileError for a file that is no Parquet, or a column that two files hold with
+    different types.
     """
+    _check_no_log(url)
     entries = list_files(url)
     if not entries:
         raise TableNotFoundError(
@@ -37,6 +39,22 @@ def open_parquet_dir(url: str) -> Snapshot:
         data_files=tuple(map(_data_file, entries, footers, partitions)),
         spec_hash=_common_spec_hash(entries, footers),
     )
+
+
+def _check_no_log(url: str) -> None:
+    """The files of a Delta table include replaced ones, which only its log tells apart."""
+    for directory in directories(url):
+        if not is_directory(join(directory, LOG_DIR)):
+            continue
+        if is_delta_scheme(directory):
+            raise TableNotFoundError(
+                f"{redact(url)} lies in the Delta table {redact(directory)}, some of whose files may be replaced ones: open "
+                f"{redact(directory)}, and choose rows with where=..."
+            )
+        raise TableNotFoundError(
+            f"{redact(directory)} is a Delta table, and those cannot be read by {scheme(url)}://; expected a local path, "
+            f"s3://, gs://, az:// or abfs://"
+        )
 
 
 def read_footers(urls: Sequence[str]) -> list[pq.FileMetaData]:

@@ -57,8 +57,8 @@ class Snapshot:
 
     def in_partitions(self, partitions: Iterable[Mapping[str, str]]) -> tuple[DataFile, ...]:
         """The data files of the given partitions."""
-        wanted = [dict(partition) for partition in partitions]
-        return tuple(file for file in self.data_files if dict(file.partition) in wanted)
+        wanted = {frozenset(partition.items()) for partition in partitions}
+        return tuple(file for file in self.data_files if frozenset(file.partition.items()) in wanted)
 
 
 def files_digest(files: Iterable[DataFile]) -> str:

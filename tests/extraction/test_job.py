@@ -71,6 +71,18 @@ def test_several_partitions_from_the_path_arrive_in_one_commit(job: ExtractJob, 
     assert found == [("1", 100), ("2", 200), ("3", 240), ("3", 60)]
 
 
+def test_the_order_of_keys_is_the_tables_however_a_run_gives_them(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 100)
+    extract_files(replace(job, partition={"month": "1", "day": "2"}))
+    report = extract_files(replace(job, partition={"day": "2", "month": "1"}, run_id="r2"))
+    assert not report.committed
+    extract_files(replace(job, partition={"day": "3", "month": "1"}, run_id="r3"))
+    assert [file.path[:14] for file in open_delta(job.table_url).data_files] == ["month=1/day=2/", "month=1/day=3/"]
+    metadata = history(job.table_url)[0].metadata
+    assert metadata is not None
+    assert [list(partition) for partition in metadata.partitions] == [["month", "day"]]
+
+
 def test_an_equal_run_commits_nothing_and_says_so(job: ExtractJob, write_raw: Any) -> None:
     write_raw("a.parquet", 100)
     first = extract_files(job)
@@ -112,8 +124,17 @@ def test_a_repeated_run_id_is_the_same_run(job: ExtractJob, write_raw: Any) -> N
     extract_files(job)
     assert not extract_files(job).committed
     write_raw("a.parquet", 90)
-    with pytest.raises(InputError, match=r"run id 'r1' is version 0 of .*table, of another spec or input; take a new id"):
+    with pytest.raises(
+        InputError, match=r"run id 'r1' is version 0 of .*table, of another spec, input or partition; take a new id"
+    ):
         extract_files(job)
+
+
+def test_a_repeated_run_id_for_another_partition_is_refused(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 100)
+    extract_files(job)
+    with pytest.raises(InputError, match=r"run id 'r1' is version 0 of .*, of another spec, input or partition"):
+        extract_files(replace(job, partition={"month": "2"}), runner=no_runner)
 
 
 def test_a_new_slot_joins_the_table_and_old_files_lack_it(job: ExtractJob, write_raw: Any, document: dict[str, Any]) -> None:
@@ -167,6 +188,28 @@ def test_a_directory_of_foreign_parquet_does_not_become_a_table(job: ExtractJob,
     write_raw("../table/theirs.parquet", 10)
     with pytest.raises(InputError, match=r"table is no table, but holds Parquet files \(theirs\.parquet, \.\.\.\)"):
         extract_files(job, runner=no_runner)
+
+
+def test_partitions_that_cannot_be_replaced_together_are_refused_before_work(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("../old/a.parquet", 10)
+    extract_files(replace(job, input_url=f"{job.input_url}/../old", partition={"month": "1", "day": "b"}))
+    write_raw("month=1/day=a/a.parquet", 10)
+    write_raw("month=2/day=b/a.parquet", 10)
+    several = replace(job, partition={}, partition_from_path=("month", "day"), run_id="r2")
+    with pytest.raises(InputError, match=r"one run cannot replace month=1/day=a, month=2/day=b without month=1/day=b"):
+        extract_files(several, runner=no_runner)
+
+
+def test_names_that_differ_in_case_alone_are_refused_before_work(
+    job: ExtractJob, write_raw: Any, document: dict[str, Any]
+) -> None:
+    write_raw("a.parquet", 10)
+    with pytest.raises(InputError, match=r"would have columns 'user' and 'USER', one name to Delta; rename 'USER'"):
+        extract_files(replace(job, partition={"USER": "1"}), runner=no_runner)
+    extract_files(job)
+    document["slots"] = [{"slot": 104, "name": "User_Id", "op": "hash", "of": "user"}]
+    with pytest.raises(InputError, match=r"table would have columns 'user_id' and 'User_Id', one name to Delta"):
+        extract_files(replace(job, spec=load_spec(document), run_id="r2"), runner=no_runner)
 
 
 def test_a_partition_key_and_a_column_may_not_share_a_name(job: ExtractJob, write_raw: Any) -> None:

@@ -1,5 +1,6 @@
 """Whatever goes wrong during an extraction, the table is at its previous version or at the next one, whole."""
 
+import hashlib
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from featstore.errors import CommitConflictError, InputError
 from featstore.extraction.job import ExtractJob, extract_files
@@ -30,6 +32,9 @@ DOCUMENT = {
     "slots": [{"slot": 1, "name": "user", "op": "hash", "of": "user"}],
     "output": {"rows_per_row_group": 100, "rows_per_file": 100},
 }
+
+
+TAG = hashlib.sha256(b"new").hexdigest()[:8]
 
 
 def write_raw(path: Path, num_rows: int) -> None:
@@ -123,17 +128,27 @@ def test_an_interrupt_while_units_run_leaves_the_table_and_no_file(job: ExtractJ
     assert_as_before(job, before)
 
 
-def test_an_interrupt_between_writing_and_commit_leaves_the_table_and_no_file(job: ExtractJob, before: set[str]) -> None:
+def assert_files_left(job: ExtractJob, before: set[str], error: BaseException) -> None:
+    """The table is as it was; five files that nobody names are there, and the error says so."""
+    snapshot = open_delta_or_none(job.table_url)
+    assert (snapshot.num_rows if snapshot else 0) == (50 if before else 0)
+    assert len(data_files(job) - before) == 5
+    [note] = error.__notes__
+    assert f"not known whether run 'new' was committed, so its 5 data files (part-*-{TAG}" in note
+    assert f"are left in {job.table_url}" in note
+
+
+def test_an_interrupt_during_the_commit_leaves_the_table_and_says_which_files(job: ExtractJob, before: set[str]) -> None:
     interrupted: list[int] = []
 
     def commit(url: str, change: delta.Change) -> int:
         interrupted.append(len(change.files))
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as raised:
         extract_files(job, commit=commit)
     assert interrupted == [5]
-    assert_as_before(job, before)
+    assert_files_left(job, before, raised.value)
 
 
 def test_an_interrupt_right_after_the_commit_keeps_the_new_version_whole(job: ExtractJob) -> None:
@@ -161,17 +176,73 @@ def test_a_reply_lost_after_the_commit_landed_is_recognised_by_the_run_id(job: E
     assert_new(job)
 
 
-def test_a_commit_that_fails_leaves_the_table_and_no_file(job: ExtractJob, before: set[str]) -> None:
+def test_a_commit_that_fails_leaves_the_table_and_says_which_files(job: ExtractJob, before: set[str]) -> None:
     attempts: list[bool] = []
 
     def publish(url: str, table: Any, change: delta.Change) -> None:
         attempts.append(True)
         raise OSError("No space left on device")
 
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(OSError, match="No space left on device") as raised:
         extract_files(job, commit=partial(delta.commit, publish=publish))
     assert attempts == [True]
-    assert_as_before(job, before)
+    assert_files_left(job, before, raised.value)
+    extract_files(job)
+    assert_new(job)
+
+
+def test_a_commit_that_lands_after_its_run_gave_up_has_all_its_files(job: ExtractJob) -> None:
+    held: list[Any] = []
+
+    def publish(url: str, table: Any, change: delta.Change) -> None:
+        held.append((url, table, change))
+        raise Exception("External error: operation timed out")
+
+    with pytest.raises(Exception, match="operation timed out"):
+        extract_files(job, commit=partial(delta.commit, publish=publish))
+    delta.publish_once(*held[0])
+    assert_new(job)
+
+
+def test_a_run_that_fails_leaves_the_files_of_another_under_the_same_id(job: ExtractJob) -> None:
+    """A scheduler that takes a live driver for dead starts it again."""
+
+    def fail(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        run_unit(task, units[0])
+        raise OSError("disk full")
+
+    def commit(url: str, change: delta.Change) -> int:
+        with pytest.raises(OSError, match="disk full"):
+            extract_files(job, runner=fail)
+        return delta.commit(url, change)
+
+    extract_files(job, commit=commit)
+    assert_new(job)
+
+
+def test_of_two_runs_under_one_id_at_once_one_commits(job: ExtractJob) -> None:
+    def commit(url: str, change: delta.Change) -> int:
+        extract_files(job)
+        return delta.commit(url, change)
+
+    with pytest.raises(CommitConflictError, match="another writer committed day=1"):
+        extract_files(job, commit=commit)
+    assert_new(job)
+
+
+def test_a_run_id_that_the_log_forgot_overwrites_no_live_file(job: ExtractJob, tmp_path: Path) -> None:
+    extract_files(job)
+    live = {path: Path(path).read_bytes() for path in data_files(job)}
+    DeltaTable(job.table_url).create_checkpoint()
+    write_raw(tmp_path / "more" / "a.parquet", 10)
+    extract_files(replace(job, input_url=str(tmp_path / "more"), partition={"day": "2"}, run_id="later"))
+    for log in (Path(job.table_url) / "_delta_log").glob("*.json"):
+        if '"run_id":"new"' in log.read_text():
+            log.unlink()
+    write_raw(tmp_path / "raw" / "a.parquet", 300)
+    extract_files(job)
+    assert open_delta(job.table_url).num_rows == 310
+    assert {path: Path(path).read_bytes() for path in live} == live
 
 
 def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(job: ExtractJob, tmp_path: Path) -> None:
@@ -186,6 +257,26 @@ def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(j
         extract_files(mine, commit=overtaken)
     assert_new(job)
     assert len(data_files(job)) == 5 + (open_delta(job.table_url).version == 1)
+
+
+@pytest.mark.parametrize("first", [{"dt": "0", "hour": "0"}, {"hour": "0", "dt": "0"}, None])
+def test_writers_that_order_the_keys_of_a_partition_differently_conflict_too(tmp_path: Path, first: Any) -> None:
+    write_raw(tmp_path / "raw" / "a.parquet", 100)
+    raw, table = str(tmp_path / "raw"), str(tmp_path / "table")
+    one = ExtractJob(spec=load_spec(DOCUMENT), input_url=raw, table_url=table, partition={"dt": "1", "hour": "2"})
+    other = replace(one, partition={"hour": "2", "dt": "1"}, run_id="other")
+    if first is not None:
+        extract_files(replace(one, partition=first, run_id="first"))
+
+    def publish(url: str, found: Any, change: delta.Change) -> None:
+        if not overtaken:
+            overtaken.append(extract_files(one).version)
+        delta.publish_once(url, found, change)
+
+    overtaken: list[int] = []
+    with pytest.raises(CommitConflictError, match=r"another writer committed (dt=1/hour=2|hour=2/dt=1)"):
+        extract_files(other, commit=partial(delta.commit, publish=publish))
+    assert open_delta(table).num_rows == (100 if first is None else 200)
 
 
 def test_writers_of_two_partitions_both_commit(job: ExtractJob) -> None:

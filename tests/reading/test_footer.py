@@ -82,6 +82,12 @@ def test_a_label_of_another_type_is_refused_but_other_numbers_are_not(tmp_path):
             footer.resolve(Selection(others=(pa.field("note", pa.float32()),)))
 
 
+def test_a_slot_is_no_label_though_named_alike(tmp_path):
+    with write(tmp_path / "a.parquet", pa.schema([slot("user", 101).to_field()])) as footer:
+        assert footer.resolve(Selection(others=(pa.field("user", pa.int64()),))).others == {"user": None}
+        assert footer.resolve(Selection(slots=(slot("visitor", 101),))).slots == {"visitor": "user"}
+
+
 def test_a_file_that_is_no_parquet_is_refused(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"not a Parquet file, though long enough to be one")
     with pytest.raises(DataFileError, match="expected a Parquet file"):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from featstore.schema import Slot, SlotKind, SlotSchema
-from featstore.table.layout import data_file_name, partition_path
+from featstore.table.layout import data_file_name, new_tag, partition_path
 from featstore.table.metadata import FileMetadata
 from featstore.table.snapshot import DataFile
 from featstore.table.writer import open_data_file
@@ -51,7 +51,7 @@ def write_file(schema: SlotSchema) -> WriteFile:
     def write(
         table: Path, partition: dict[str, str], run_id: str, num_rows: int = 10, columns: SlotSchema = schema
     ) -> DataFile:
-        path = "/".join(filter(None, [partition_path(partition), data_file_name(run_id, 0, 0)]))
+        path = "/".join(filter(None, [partition_path(partition), data_file_name(new_tag(run_id), 0, 0)]))
         metadata = FileMetadata(spec_hash="s1", spec_version=1)
         with open_data_file(str(table / path), columns, metadata, 1000) as writer:
             writer.write(make_rows(columns, num_rows))

@@ -9,6 +9,7 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from featstore.errors import CommitConflictError, DataFileError, InputError, TableNotFoundError
 from featstore.schema import Slot, SlotKind, SlotSchema
@@ -56,6 +57,14 @@ def test_a_first_commit_makes_the_table_and_describes_it(table: Path, schema: Sl
     assert snapshot.schema == schema.with_partition_keys([pa.field("month", pa.string())])
     assert (snapshot.version, snapshot.spec_hash, snapshot.num_rows) == (0, "s1", 10)
     assert is_delta(str(table))
+
+
+@pytest.mark.parametrize(("alias", "known"), [("gcs", "gs"), ("s3a", "s3"), ("azure", "az")])
+def test_other_names_of_a_store_are_looked_into_as_well(monkeypatch: pytest.MonkeyPatch, alias: str, known: str) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(DeltaTable, "is_deltatable", lambda url: bool(asked.append(url)) or True)
+    assert is_delta(f"{alias}://bucket/table")
+    assert asked == [f"{known}://bucket/table"]
 
 
 def test_file_urls_and_plain_paths_name_the_same_table(table: Path, schema: SlotSchema, write_file: Any) -> None:
@@ -123,6 +132,15 @@ def test_the_history_tells_what_each_run_did(table: Path, schema: SlotSchema, wr
     assert found is not None
     assert found.version == 0
     assert commit_of_run(str(table), "r3") is None
+
+
+def test_an_old_version_has_the_spec_hash_of_its_time(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    for version in range(3):
+        base = open_delta(str(table)) if version else None
+        file = write_file(table, {"month": f"{version}"}, f"r{version}")
+        commit(str(table), change(schema, [file], f"r{version}", base, spec_hash=f"s{version}"))
+    DeltaTable(str(table)).delete("month = '2'")
+    assert [open_delta(str(table), version).spec_hash for version in (0, 1, 2, 3, None)] == ["s0", "s1", "s2", "s2", "s2"]
 
 
 def test_an_equal_input_is_found_until_its_partition_changes(table: Path, schema: SlotSchema, write_file: Any) -> None:
@@ -201,17 +219,46 @@ def test_of_concurrent_first_writers_both_partitions_arrive(table: Path, schema:
     assert open_delta(str(table)).partitions == ({"month": "1"}, {"month": "2"})
 
 
-def test_a_reply_lost_after_the_commit_landed_is_a_commit(table: Path, schema: SlotSchema, write_file: Any) -> None:
+@pytest.mark.parametrize("reply", [OSError("connection reset"), Exception("External error: reset"), DeltaError("reset")])
+def test_a_reply_lost_after_the_commit_landed_is_a_commit(
+    table: Path, schema: SlotSchema, write_file: Any, reply: Exception
+) -> None:
     lost = []
 
     def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
         delta.publish_once(url, found, wanted)
         lost.append(True)
-        raise OSError("connection reset")
+        raise reply
 
     assert commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]), publish) == 0
     assert lost == [True]
     assert len(history(str(table))) == 1
+
+
+def test_another_process_under_the_same_run_id_is_another_writer(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    first, second = (change(schema, [write_file(table, {"month": "1"}, "r1")]) for _ in range(2))
+
+    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
+        commit(url, first)
+        delta.publish_once(url, found, wanted)
+
+    with pytest.raises(CommitConflictError, match="another writer committed month=1"):
+        commit(str(table), second, publish)
+    assert paths(table) == [first.files[0].path]
+
+
+def test_an_attempt_whose_outcome_is_unknown_is_no_conflict(table: Path, schema: SlotSchema, write_file: Any) -> None:
+    """It may land yet, whatever else has been committed meanwhile: its files must be left alone."""
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r0")], "r0"))
+    base = open_delta(str(table))
+    winner = change(schema, [write_file(table, {"month": "1"}, "r1")], "r1", base)
+
+    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
+        commit(url, winner)
+        raise OSError("connection reset")
+
+    with pytest.raises(OSError, match="connection reset"):
+        commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", base), publish)
 
 
 def test_a_failure_that_is_no_conflict_is_raised_as_it_is(table: Path, schema: SlotSchema, write_file: Any) -> None:

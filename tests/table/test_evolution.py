@@ -62,6 +62,27 @@ def test_what_a_number_or_a_name_means_never_changes(slots: tuple[Slot, ...], me
         merge_schemas(OLD, replace(OLD, slots=slots, labels=()), "t")
 
 
+@pytest.mark.parametrize(("old", "new"), [(8, None), (None, 8), (8, 9)])
+def test_a_number_keeps_the_encoding_of_its_values(old: int | None, new: int | None) -> None:
+    before, after = (replace(OLD, slots=(replace(USER, num_indices=number),)) for number in (old, new))
+    said = {None: "signs", 8: "indices below 8", 9: "indices below 9"}
+    message = rf"slot number 101 \('user'\) would hold {said[new]}, in t it holds {said[old]}; .* take a new number"
+    with pytest.raises(InputError, match=message):
+        merge_schemas(before, after, "t")
+
+
+def test_a_number_is_not_used_again_for_another_feature() -> None:
+    item = replace(USER, name="item", op="hash(item)")
+    message = r"101 is 'user' = hash in t, and would become 'item' = hash\(item\), another feature; .* take a new one"
+    with pytest.raises(InputError, match=message):
+        merge_schemas(OLD, replace(OLD, slots=(item,)), "t")
+
+
+def test_a_slot_may_change_its_operator_under_its_name() -> None:
+    merged = merge_schemas(OLD, replace(OLD, slots=(replace(USER, op="hash(user, default='x')"),)), "t")
+    assert merged["user"].op == "hash(user, default='x')"
+
+
 def test_a_label_keeps_its_type() -> None:
     with pytest.raises(InputError, match=r"'click' is a label \(int64\) in t, and would become a label \(double\)"):
         merge_schemas(OLD, replace(OLD, labels=(pa.field("click", pa.float64()),)), "t")
@@ -70,3 +91,10 @@ def test_a_label_keeps_its_type() -> None:
 def test_a_table_keeps_its_partition_keys() -> None:
     with pytest.raises(InputError, match="t is partitioned by month, this run writes partitions by nothing"):
         merge_schemas(OLD, replace(OLD, partition_keys=()), "t")
+
+
+def test_a_table_keeps_its_weight() -> None:
+    old, new = (replace(OLD, weight=pa.field(name, pa.float64())) for name in ("w", "w2"))
+    with pytest.raises(InputError, match="t has the weight 'w', this run another, 'w2', and a table has one: name it 'w'"):
+        merge_schemas(old, new, "t")
+    assert merge_schemas(old, OLD, "t") == merge_schemas(OLD, old, "t") == old

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.table.layout import data_file_name, decode_path, is_data_file, is_of_run, parse_partition, partition_path
+from featstore.table.layout import data_file_name, decode_path, has_tag, is_data_file, new_tag, parse_partition, partition_path
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text != "__HIVE_DEFAULT_PARTITION__")
 
@@ -37,19 +37,23 @@ def test_directories_without_an_equals_sign_are_no_partition() -> None:
 
 
 def test_file_names_tell_unit_run_and_attempt() -> None:
-    name = data_file_name("run-1", 12, 3)
-    assert name == "part-00012-4e65d3fb-3.parquet"
-    assert data_file_name("run-1", 12, 3, 1) == "part-00012-4e65d3fb-3-00001.parquet"
+    name = data_file_name("4e65d3fb-0a1b2c3d", 12, 3)
+    assert name == "part-00012-4e65d3fb-0a1b2c3d-3.parquet"
+    several = data_file_name("4e65d3fb-0a1b2c3d", 12, 3, 1)
+    assert several == "part-00012-4e65d3fb-0a1b2c3d-3-00001.parquet"
     assert is_data_file(name)
-    assert is_data_file("part-00012-4e65d3fb-3-00001.parquet")
+    assert is_data_file(several)
     assert not is_data_file("clicks.parquet")
-    assert is_of_run(f"month=1/{name}", "run-1")
+    assert has_tag(f"month=1/{name}", "4e65d3fb-0a1b2c3d")
+    assert has_tag(several, "4e65d3fb-0a1b2c3d")
 
 
-def test_runs_whose_ids_begin_alike_never_share_a_file_name() -> None:
-    names = {data_file_name(f"daily-2026-11-{day:02d}", 0, 0) for day in range(1, 31)}
-    assert len(names) == 30
-    assert not is_of_run(data_file_name("daily-2026-11-01", 0, 0), "daily-2026-11-02")
+def test_a_tag_tells_the_run_and_is_never_shared() -> None:
+    tags = {new_tag(f"daily-2026-11-{day:02d}") for day in range(1, 31)}
+    assert len({tag[:8] for tag in tags}) == 30
+    one, another = new_tag("run-1"), new_tag("run-1")
+    assert one[:9] == another[:9] == "4e65d3fb-"
+    assert not has_tag(data_file_name(one, 0, 0), another)
 
 
 def test_a_logged_path_is_decoded_once() -> None:

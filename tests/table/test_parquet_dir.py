@@ -1,6 +1,7 @@
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -63,6 +64,26 @@ def test_a_column_of_two_meanings_is_named_with_both_files(tmp_path: Path) -> No
 def test_nothing_there_is_no_table(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table at .*nowhere: expected a Delta table, or a directory or glob"):
         open_parquet_dir(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("below", ["", "/day=1", "/day=1/*.parquet", "/*/*.parquet", "/day=1/a.parquet"])
+def test_files_of_a_delta_table_are_not_opened_without_its_log(tmp_path: Path, below: str) -> None:
+    write(tmp_path / "t" / "day=1" / "a.parquet", id=[1])
+    (tmp_path / "t" / "_delta_log").mkdir()
+    message = r"lies in the Delta table \S+/t, some of whose files may be replaced ones: open \S+/t, and choose rows with where"
+    for prefix in ("", "file://"):
+        with pytest.raises(TableNotFoundError, match=message):
+            open_parquet_dir(f"{prefix}{tmp_path}/t{below}")
+
+
+def test_a_delta_table_under_a_scheme_that_cannot_be_read_is_refused() -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/t/_delta_log/0.json": b"{}", "/t/a.parquet": b""})
+    try:
+        with pytest.raises(TableNotFoundError, match=r"memory://t is a Delta table, and those cannot be read by memory://"):
+            open_parquet_dir("memory://t")
+    finally:
+        memory.rm("/t", recursive=True)
 
 
 @pytest.mark.parametrize("content", ["", "id,name\n1,a\n", "PAR1" + "x" * 100 + "\x10\0\0\0PAR1"])
