@@ -148,7 +148,9 @@ class Run:
             if not self.is_closed:
                 self._tell(segment)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
-        if not self.is_closed and time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
+        # A worker that stood still for a whole lease tells the store at its first batch, and so learns of a takeover at once.
+        every_s = min(_REPORT_EVERY_S, self._job.lease_s / 4)
+        if not self.is_closed and time.monotonic() - self._reported_at >= every_s:
             self._report()
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ class FeatureLoader(IterableDataset[Batch]):
         self._run: Run | None = None
         self._stager: Stager | None = None
         self._pid = os.getpid()
-        when_gone(self, self._passes.close)
+        when_gone(self, self._passes.remove)
 
     @classmethod
     def from_config(cls, source: str | Path | Mapping[str, Any], **overrides: Any) -> "FeatureLoader":
@@ -151,18 +151,26 @@ class FeatureLoader(IterableDataset[Batch]):
         if self._passes.has_workers():
             raise StateError(
                 "state_dict(): the batches were read by DataLoader workers, and this process does not know how far they are: "
-                "call it in the workers (torchdata's StatefulDataLoader does) and unite the states with merge_states"
+                "call ack() and state_dict() in each worker, where get_worker_info().dataset is its dataset, and unite the "
+                "states with FeatureLoader.merge_states"
             )
         return self._start(*self._passes.next_pass(), Place.here()).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on where the state was saved, on any number of workers.
 
-        StateError where the state is of another table, selection of files, seed or format, or lacks workers of its step.
+        StateError where the state is of another table, selection, seed or format, or lacks workers of its step, and where
+        DataLoader workers still run, which would not hear of it.
         """
         saved = LoaderState.from_json(state)
         saved.require_fit(self._job.start(0, 0, Place.here()))
         saved.require_complete()
+        self._adopt()
+        if self._passes.has_living_workers():
+            raise StateError(
+                "load_state_dict(): DataLoader workers of this loader still run, and would not hear of the state: end them "
+                "(delete the DataLoader, or its iterator), load the state, and make a new DataLoader"
+            )
         self._forget_run()
         self._restored = saved
         self._passes.restore(saved.digest, saved.first_epoch, Place.here())

@@ -6,6 +6,7 @@ order in which they first come up.
 """
 
 import hashlib
+import multiprocessing
 import os
 import re
 import shutil
@@ -94,6 +95,7 @@ class Passes:
             first_epoch = self._epoch_of(store, number)
             if place.is_dataloader:
                 store.set(f"{self._prefix}workers", "seen")
+                store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
             prefix = run_prefix(self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}")
             is_repeated = store.add(f"{prefix}{first_epoch}/starts/{place.index}", 1) > 1
         finally:
@@ -147,15 +149,19 @@ class Passes:
 
     def has_workers(self) -> bool:
         """Whether DataLoader workers of this loader have iterated since it was made, or restored."""
-        for address in self._addresses():
-            store = address.open()
-            has_seen = store.check([f"{self._prefix}workers"])
-            store.close()
-            if has_seen:
-                return True
-        return False
+        return self._holds("workers")
+
+    def has_living_workers(self) -> bool:
+        """Whether such workers still run: those of a DataLoader that persist, or that is in the middle."""
+        return any(self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children())
 
     def close(self) -> None:
+        """Removes the run directory, in the process that chose it; the next pass has the epochs after those that it counted."""
+        if self._owner == os.getpid() and self.run_directory.exists():
+            self.set_epoch(max(self._next_epoch(address) for address in self._addresses()))
+        self.remove()
+
+    def remove(self) -> None:
         """Removes the run directory, in the process that chose it."""
         remove_run_directory(self.run_directory, self._owner)
 
@@ -184,6 +190,18 @@ class Passes:
         """The stores that hold passes already, or may do so unseen."""
         known = [address for address in (self._memory, self._explicit) if address is not None]
         return known + ([self._workers_address] if self.run_directory.exists() else [])
+
+    def _holds(self, key: str) -> bool:
+        """Whether one of the stores has this key of the loader's own."""
+        for address in self._addresses():
+            with closing(address.open()) as store:
+                if store.check([f"{self._prefix}{key}"]):
+                    return True
+        return False
+
+    def _next_epoch(self, address: StoreAddress) -> int:
+        with closing(address.open()) as store:
+            return self._epoch_of(store, self._num_passes(store))
 
     def _number(self, store: Store, name: str) -> int:
         number = 0

@@ -1,6 +1,7 @@
 """Under torch's DataLoader: every worker is a dispatch client of its own."""
 
 import gc
+import itertools
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from featstore.errors import BudgetError, DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
@@ -100,8 +101,61 @@ def test_a_memory_store_met_by_a_worker_is_an_error(table_url):
 def test_the_state_of_workers_is_not_known_to_the_parent(table_url):
     with loader_for(table_url) as loader:
         epoch(DataLoader(loader, batch_size=None, num_workers=1))
-        with pytest.raises(StateError, match="read by DataLoader workers"):
+        with pytest.raises(StateError, match=r"read by DataLoader workers.*call ack\(\) and state_dict\(\) in each worker"):
             loader.state_dict()
+
+
+class InWorkers(IterableDataset):
+    """Saves the state in the worker with each batch, as its error in the parent says."""
+
+    def __init__(self, loader: FeatureLoader) -> None:
+        self.loader = loader
+
+    def __iter__(self):
+        for batch in self.loader:
+            self.loader.ack()
+            yield get_worker_info().id, batch["row"].tolist(), self.loader.state_dict()
+
+
+def test_states_taken_in_the_workers_unite_to_one(table_url):
+    with loader_for(table_url) as loader:
+        states, before = {}, []
+        for worker, rows, state in itertools.islice(
+            DataLoader(InWorkers(loader), batch_size=None, num_workers=2, prefetch_factor=1), 6
+        ):
+            states[worker] = state
+            before += rows
+    with loader_for(table_url) as resumed:
+        resumed.load_state_dict(FeatureLoader.merge_states(states.values()))
+        assert sorted(before + epoch(DataLoader(resumed, batch_size=None))) == list(range(NUM_ROWS))
+
+
+def test_a_state_is_not_loaded_past_workers_that_still_run(table_url):
+    with loader_for(table_url) as loader:
+        batches = iter(loader)
+        first = check(next(batches)) + check(next(batches))
+        loader.ack()
+        state = loader.state_dict()
+        dataloader = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
+        assert len(epoch(dataloader)) == NUM_ROWS
+        with pytest.raises(StateError, match=r"workers of this loader still run.* make a new DataLoader"):
+            loader.load_state_dict(state)
+        del dataloader
+        gc.collect()
+        loader.load_state_dict(state)
+        assert sorted(first + epoch(DataLoader(loader, batch_size=None, num_workers=1))) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_epochs_go_on_after_close(table_url, num_workers):
+    loader = loader_for(table_url, shuffle={"window_rows": 40}, seed=4)
+    epochs = []
+    for _ in range(3):
+        with loader:
+            epochs.append(epoch(DataLoader(loader, batch_size=None, num_workers=num_workers)))
+    loader.set_epoch(1)
+    assert epoch(DataLoader(loader, batch_size=None)) == epochs[1]
+    assert len({tuple(rows) for rows in epochs}) == 3
 
 
 def test_a_restored_loader_goes_on_in_workers(table_url):

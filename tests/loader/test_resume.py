@@ -248,10 +248,9 @@ def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url, monke
 
 
 def pause(loader: FeatureLoader) -> None:
-    """What a stopped process looks like: its last report is long ago, and its leases are no longer renewed."""
+    """What a stopped process looks like to others, once it has told the store all: its leases are no longer renewed."""
     run = loader._run
     run._report()
-    run._reported_at -= 60
     run._coordinator._renewer._renew = lambda store: None
 
 
