@@ -8,6 +8,11 @@ from typing import Any
 
 import click
 
+import featstore.replay
+import featstore.spec.diff
+import featstore.spec.lint
+import featstore.spec.show
+import featstore.spec.sql
 from featstore import __version__, api
 from featstore.errors import FeatstoreError, missing_extra
 from featstore.extraction.progress import ProgressBar
@@ -52,6 +57,57 @@ def extract(spec: str, input_url: str, table_url: str, partition: dict[str, str]
     with ProgressBar() as bar:
         report = api.extract(spec, input_url, table_url, partition=partition, partition_from_path=keys, progress=bar)
     click.echo(report)
+
+
+@cli.command()
+@click.option("--spec", "spec_url", required=True, help="The spec, a YAML file.")
+@click.option("--raw", required=True, help="The logged raw rows: a Parquet file, a directory or a glob.")
+@click.option("--table", "table_url", required=True, help="The table that was made of them.")
+@click.option("--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help="The partition of all raw rows.")
+@click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
+def replay(spec_url: str, raw: str, table_url: str, partition: dict[str, str], keys: Sequence[str]) -> None:
+    """Recompute raw rows and compare them with the table's, in order; exit code 1 if any value differs."""
+    report = featstore.replay.replay(spec_url, raw, table_url, partition=partition, partition_from_path=keys)
+    click.echo(report)
+    sys.exit(0 if report.ok else 1)
+
+
+@cli.group()
+def spec() -> None:
+    """Check a spec, look at its graph, compare it with another."""
+
+
+@spec.command()
+@click.argument("url", metavar="SPEC")
+@click.option("--update-lock", is_flag=True, help="Write the lock file beside the spec: what each slot number means now.")
+def lint(url: str, update_lock: bool) -> None:
+    """Print all that is wrong with a spec, and where slots mean something else than its lock file says."""
+    report = featstore.spec.lint.lint(url, update_lock=update_lock)
+    click.echo(report, err=not report.ok)
+    sys.exit(0 if report.ok else 2)
+
+
+@spec.command()
+@click.argument("url", metavar="SPEC")
+def show(url: str) -> None:
+    """Print the graph in order: slots and inner nodes, kinds, shapes, operators, inputs."""
+    click.echo(featstore.spec.show.show(url))
+
+
+@spec.command()
+@click.argument("old")
+@click.argument("new")
+def diff(old: str, new: str) -> None:
+    """Print which slots of two specs have other values, are added, removed or renamed."""
+    click.echo(featstore.spec.diff.diff(old, new))
+
+
+@spec.command()
+@click.argument("url", metavar="SPEC")
+@click.argument("slot")
+def sql(url: str, slot: str) -> None:
+    """Print the Spark SQL expression over raw columns that gives a slot's stored values; SLOT is a name or a number."""
+    click.echo(featstore.spec.sql.sql(url, slot))
 
 
 @cli.group()

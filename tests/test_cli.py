@@ -51,7 +51,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     monkeypatch.setattr(sys, "argv", ["featstore", *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
         cli.main()
-    return int(stopped.value.code or 0), capsys.readouterr().err.strip().splitlines()[-1]
+    return int(stopped.value.code or 0), (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
 
 def test_extract_inspect_profile_and_head_work_in_a_row(raw: Path, spec: Path, tmp_path: Path) -> None:
@@ -93,6 +93,39 @@ def test_a_wrong_spec_is_one_line_with_the_path_in_the_document(
     assert line.startswith("featstore: error: ")
     assert pytest.raises(AssertionError, match=message).matches(AssertionError(line)), line
     assert not (tmp_path / "table").exists()
+
+
+def test_lint_prints_every_finding_on_a_line_of_its_own(spec: Path, monkeypatch, capsys) -> None:
+    assert in_process(monkeypatch, capsys, "spec", "lint", spec, "--update-lock")[0] == 0
+    assert spec.with_name("spec.lock.json").exists()
+    document = yaml.safe_load(SPEC)
+    document["slots"][0] |= {"of": "usr"}
+    document["slots"][1] |= {"slot": 202}
+    spec.write_text(yaml.safe_dump(document))
+    done = run("spec", "lint", spec)
+    assert done.returncode == 2
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["slots[1].slot", "slots[0].of"]
+
+
+def test_show_and_diff_print_lines(spec: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.yaml").write_text(SPEC.replace("name: price", "name: price_log"))
+    shown = CliRunner().invoke(cli.cli, ["spec", "show", str(spec)])
+    assert "log1p(price)" in shown.output
+    compared = CliRunner().invoke(cli.cli, ["spec", "diff", str(spec), str(tmp_path / "new.yaml")])
+    assert compared.output == "renamed  102 price_log (was price)\n"
+    printed = CliRunner().invoke(cli.cli, ["spec", "sql", str(spec), "user"])
+    assert "xxhash64(101, xxhash64(" in printed.output
+
+
+def test_replay_exits_with_1_where_a_value_differs(raw: Path, spec: Path, tmp_path: Path) -> None:
+    featstore.extract(str(spec), str(raw), str(tmp_path / "table"))
+    arguments = ["replay", "--spec", str(spec), "--raw", str(raw), "--table", str(tmp_path / "table")]
+    equal = CliRunner().invoke(cli.cli, arguments)
+    assert (equal.exit_code, "equal" in equal.output) == (0, True)
+    spec.write_text(SPEC.replace("op: log1p", "op: identity"))
+    different = CliRunner().invoke(cli.cli, arguments)
+    assert different.exit_code == 1
+    assert "price: 2 mismatch, 0 missing, 0 extra" in different.output
 
 
 def test_a_missing_input_column_is_named(spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:

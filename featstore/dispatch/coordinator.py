@@ -67,7 +67,9 @@ class Coordinator:
         self._watch = Watch(lease_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
         self._cursor, self._surveyed_at, self._num_takeovers = 0, time.monotonic(), 0
+        self._first_index: int | None = None
         self._held: dict[int, Lease] = {}
+        self._lost: set[tuple[int, int]] = set()
         self._claiming, self._holding, self._closed = threading.Lock(), threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
         address = bind(store) if isinstance(store, str) else store
@@ -79,17 +81,19 @@ class Coordinator:
             self._store.close()
             raise
 
-    def claims(self, *, wait: bool = True) -> Iterator[Claim]:
+    def claims(self, *, wait: bool = True, wait_for_living: bool = True) -> Iterator[Claim]:
         """Claims as they can be had: the next of the plan, splits given back, and splits whose lease expired.
 
         Ends when no split is left but those that this worker holds; waits while others hold some. A worker that loses a
         lease may find it offered again, so iterate anew after completing all: an empty iteration means that all splits
         are done. Ends at once after `close()`. With `wait=False` it ends where it would wait, for a worker that must first
-        deliver what it holds: two workers waiting for each other's last rows would wait for ever.
+        deliver what it holds: two workers waiting for each other's last rows would wait for ever. With
+        `wait_for_living=False` it waits only for splits that were claimed before this worker came, until their holder is
+        seen to live, by a renewal, or to be dead.
         """
         pause_s = _FIRST_PAUSE_S
         while not self._closed.is_set():
-            claim, is_over = self._next_claim()
+            claim, is_over = self._next_claim(wait_for_living)
             if claim is not None:
                 pause_s = _FIRST_PAUSE_S
                 yield claim
@@ -109,6 +113,15 @@ class Coordinator:
     def complete(self, claim: Claim) -> bool:
         """The whole split is delivered. False, and nothing changes, when the lease was taken over."""
         return self._change(claim, lambda mine: leases.finish(mine, claim.split.num_rows))
+
+    def is_lost(self, index: int, fence: int) -> bool:
+        """Whether a claim of this worker was found to be taken over, by its renewing thread too. Asks no store."""
+        return (index, fence) in self._lost
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all splits were found done when `claims()` ended: False where others still hold some."""
+        return not self._survey.pending(len(self._plan), len(self._plan))
 
     @property
     def num_takeovers(self) -> int:
@@ -147,7 +160,7 @@ class Coordinator:
                 "all workers, and each run needs a run_id of its own"
             )
 
-    def _next_claim(self) -> tuple[Claim | None, bool]:
+    def _next_claim(self, wait_for_living: bool) -> tuple[Claim | None, bool]:
         """A claim, if one can be had now, and whether nothing is left to wait for."""
         with self._claiming:
             self._require_usable()
@@ -157,19 +170,30 @@ class Coordinator:
             if self._cursor < len(self._plan):
                 claim = self._revisit_now_and_then() or self._advance()
             claim = claim or self._revisit(len(self._plan))
-            return claim, claim is None and not self._others_pending()
+            return claim, claim is None and not self._others_pending(wait_for_living)
 
-    def _others_pending(self) -> bool:
-        return any(index not in self._held for index in self._survey.pending(len(self._plan), len(self._plan)))
+    def _others_pending(self, count_living: bool) -> bool:
+        pending = self._survey.pending(len(self._plan), len(self._plan))
+        return any(index not in self._held and (count_living or not self._is_alive(index)) for index in pending)
+
+    def _is_alive(self, index: int) -> bool:
+        """Whether the holder of the split was seen to do something since this worker came."""
+        return index >= (self._first_index or 0) or self._watch.has_moved(index)
 
     def _advance(self) -> Claim | None:
         """Takes positions from the cursor until one is free."""
-        while (index := self._store.add(self._keys.cursor, 1) - 1) < len(self._plan):
+        while (index := self._take_position()) < len(self._plan):
             self._cursor = index + 1
             if self._done.get(index) != "complete" and (claim := self._claim(index, None)) is not None:
                 return claim
         self._cursor = len(self._plan)
         return None
+
+    def _take_position(self) -> int:
+        index = self._store.add(self._keys.cursor, 1) - 1
+        if self._first_index is None:
+            self._first_index = index
+        return index
 
     def _revisit_now_and_then(self) -> Claim | None:
         """During the epoch: looks at the oldest splits that are not done, a bounded number, twice per lease time."""
@@ -234,6 +258,7 @@ class Coordinator:
                 return True
             current = Lease.decode(found)
             if not current.same_claim(mine) or current.state is not LeaseState.HELD:
+                self._lost.add((index, mine.fence))
                 self._remember(index, leases.release(mine))
                 return False
             mine = current

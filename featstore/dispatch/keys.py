@@ -19,6 +19,11 @@ def run_prefix(run_id: str, *, restart: int = 0, loader: str = "0") -> str:
     return f"featstore/{run_id}/{restart}/{loader}/"
 
 
+def restores_key(run_id: str, *, launch: str, worker: str) -> str:
+    """Counts how often a worker of a run was restored from one state; `latest` in place of a worker: the most of any."""
+    return f"featstore/{run_id}/restores/{launch}/{worker}"
+
+
 @dataclass(frozen=True)
 class EpochKeys:
     """The keys of one epoch below a run's prefix."""

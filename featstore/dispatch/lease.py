@@ -97,17 +97,24 @@ class Watch:
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
         self._seen: dict[int, tuple[str | None, float]] = {}
+        self._moved: set[int] = set()
 
     def is_expired(self, index: int, value: str | None, now: float) -> bool:
         """Notes that `value` was read at `now`; whether the lease on split `index` is to be taken over."""
         before, since = self._seen.get(index, (value, now))
         if before != value:
             since = now
+            self._moved.add(index)
         self._seen[index] = (value, since)
         return now - since >= self.lease_s
 
+    def has_moved(self, index: int) -> bool:
+        """Whether the split's value was seen to change: its holder lived while this observer watched."""
+        return index in self._moved
+
     def forget(self, index: int) -> None:
         self._seen.pop(index, None)
+        self._moved.discard(index)
 
 
 class Survey:

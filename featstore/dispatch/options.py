@@ -14,8 +14,8 @@ class Dispatch:
     """How the workers of one run share the splits of an epoch.
 
     `store`: `auto` (the loader chooses), `memory://` or `sqlite:///absolute/path`. `lease_s`: a worker silent for so long
-    loses its splits. `run_id`: the same text for all workers of a run, another one for each run; None lets the loader
-    choose. ConfigError for what cannot be.
+    loses its splits. `run_id`: the same text for all workers of a run, another one for each run; None is for
+    `auto` and `memory://`, and under torchrun, whose own it is then. ConfigError for what cannot be.
     """
 
     store: str = AUTO

@@ -75,7 +75,7 @@ def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lam
     rows_per_row_group = task.spec.output.rows_per_row_group
     with open_data_file(join(task.table_url, path), extractor.schema, task.file_metadata(), rows_per_row_group) as writer:
         for raw in unit.ranges:
-            for batch in _extract_range(raw, extractor, unit.partition):
+            for batch in extract_range(raw, extractor, unit.partition):
                 writer.write(batch)
                 on_rows(batch.num_rows)
         written = writer.close()
@@ -112,7 +112,8 @@ def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
         raise InputError(f"{redact(url)}: {error}") from None
 
 
-def _extract_range(raw: RawRange, extractor: Extractor, partition: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+def extract_range(raw: RawRange, extractor: Extractor, partition: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """The range's rows, extracted batch by batch; errors name the raw file and the rows."""
     row = raw.first_row
     with open_raw(raw.url) as file:
         bind(raw.url, extractor, file.schema_arrow)

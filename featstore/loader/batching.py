@@ -1,6 +1,6 @@
 """Blocks to batches of an exact number of rows, with the progress that each stands for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,9 +11,10 @@ from featstore.loader.tensors import Batch
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A split's stream has been delivered through `through` rows; `is_complete`: to its end."""
+    """A split's stream has been delivered through `through` rows, under the claim of this fence; `is_complete`: to its end."""
 
     split_index: int
+    fence: int
     through: int
     is_complete: bool
 
@@ -38,16 +39,21 @@ class Cut:
         )
 
 
-def cut(blocks: Iterable[Block], batch_size: int, *, drop_last: bool) -> Iterator[Cut]:
+def cut(
+    blocks: Iterable[Block], batch_size: int, *, drop_last: bool, is_lost: Callable[[Span], bool] = lambda _: False
+) -> Iterator[Cut]:
     """Cuts the blocks, in their order, into batches of `batch_size` rows; the last may be shorter, or is dropped.
 
-    Lets go of a block once its last row is cut off.
+    Lets go of a block once its last row is cut off. Leaves out the rest of a block from a span on that `is_lost`.
     """
     spans: list[Span] = []
     segments: list[Segment] = []
     missing = batch_size
     for block in blocks:
         for span in _spans(block, missing, batch_size):
+            if is_lost(span):
+                del span
+                break
             spans += [span] if len(span) else []
             segments.append(_segment(span))
             missing -= len(span)
@@ -76,4 +82,4 @@ def _spans(block: Block, missing: int, batch_size: int) -> Iterator[Span]:
 def _segment(span: Span) -> Segment:
     origin, num_rows = span.block.origin, span.block.num_rows
     is_end = span.end == num_rows
-    return Segment(origin.split_index, origin.through(span.end, num_rows), is_end and origin.is_last)
+    return Segment(origin.split_index, origin.fence, origin.through(span.end, num_rows), is_end and origin.is_last)

@@ -18,10 +18,11 @@ class Origin:
     """Where a block lies in its split's stream of rows, which counts every row of the file, delivered or not.
 
     The block stands for the stream's rows `first_row` to `end_row`. `places` are the rows that passed the filters, counted
-    from `first_row`, or None where all did. `is_last`: the split ends here.
+    from `first_row`, or None where all did. `is_last`: the split ends here. `fence` tells claims of one split apart.
     """
 
     split_index: int
+    fence: int
     first_row: int
     end_row: int
     is_last: bool

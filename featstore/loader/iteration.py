@@ -1,5 +1,6 @@
 """One pass over a loader's epochs: claims to work, work to blocks, blocks to batches, batches to delivered progress."""
 
+import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,9 +11,10 @@ from typing import Protocol
 
 from featstore.dispatch.coordinator import Claim, Coordinator
 from featstore.dispatch.plan import Plan, Split
-from featstore.errors import StateError
+from featstore.errors import DispatchError, StateError
 from featstore.files import local_path, open_read
-from featstore.loader.batching import Cut, cut
+from featstore.loader.batching import Cut, Segment, cut
+from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
 from featstore.loader.decode import Partition
 from featstore.loader.passes import Pass, Place
@@ -27,6 +29,12 @@ from featstore.staging.stager import Staged, StageItem, Stager
 from featstore.table.snapshot import DataFile
 
 _REPORT_EVERY_S = 0.5
+_ClaimKey = tuple[int, int]  # position in the plan, fence: a worker may claim a split again that it lost
+_ALL_DONE = (
+    "epochs {first} to {last}: nothing is left to read: in dispatch store {url} an earlier run, or another loader "
+    "with the same selection, has read every row under this run_id; give each run, and each loader that is to read for "
+    "itself, a run_id of its own; to go on after a checkpoint, call load_state_dict"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +56,17 @@ class Job:
         splits = [Split(path=path, num_rows=file.num_rows) for path, (file, _) in self.files.items()]
         return Plan(splits=splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
 
+    @property
+    def key(self) -> str:
+        """Names what is read, and so the keys in the store of all who share its reading: 16 hex digits."""
+        return hashlib.sha256(f"{self.plan(epoch=0).digest}\n{self.request.digest}".encode()).hexdigest()[:16]
+
     def start(self, epoch: int, first_epoch: int, place: Place) -> LoaderState:
         """The state of a worker that has delivered nothing of the epoch."""
         return LoaderState(
             table=self.table,
             plan=self.plan(epoch=0).digest,
+            request=self.request.digest,
             seed=self.seed,
             window_rows=self.shuffle.window_rows if self.shuffle else None,
             num_epochs=self.num_epochs,
@@ -78,10 +92,12 @@ class Run:
         self._job, self._begun, self._stats, self._stager = job, begun, stats, stager
         self._place_in_epoch, self._done = start, dict(start.done)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
-        self._claims: dict[int, Claim] = {}
-        self._unreported: dict[int, int] = {}
+        self._claims: dict[_ClaimKey, Claim] = {}
+        self._unreported: dict[_ClaimKey, int] = {}
+        self._lost: set[_ClaimKey] = set()
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
+        self._has_claimed = False
         self._open: list[_Closeable] = []
         self._pending: Cut | None = None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
@@ -94,20 +110,21 @@ class Run:
     def cuts(self) -> Iterator[Cut]:
         """The batches of all epochs that are left, each to be delivered before the next is asked for."""
         end = self._begun.first_epoch + self._job.num_epochs
+        finds_all_done = self._begun.is_repeated
         for epoch in range(self._place_in_epoch.epoch, end):
             with self._coordinate(epoch) as coordinator:
-                # Whoever waits for leases of others holds none: they may be waiting too. Workers of a DataLoader never wait:
-                # it asks them in turn, so a worker cannot deliver its last batch while another keeps its turn. If one dies,
-                # the DataLoader raises.
-                may_wait = not self._begun.is_dataloader
-                while not self.is_closed and (claim := next(coordinator.claims(wait=may_wait), None)) is not None:
+                while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
                     yield from self._read(coordinator, claim)
                 if self.is_closed:
                     return
+                finds_all_done &= not self._has_claimed and coordinator.is_done
             self._stats.counts["epochs"] += 1
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
-            self._done.clear()
+            for notes in (self._done, self._claims, self._unreported, self._lost):
+                notes.clear()
+        if finds_all_done:
+            raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
 
     def hand_over(self, with_rows: Cut) -> Batch:
@@ -121,19 +138,17 @@ class Run:
     def acknowledge(self) -> None:
         """The batch in the consumer's hands counts as delivered."""
         pending, self._pending = self._pending, None
-        if pending is not None and not self.is_closed:
+        if pending is not None:
             self.deliver(pending)
 
     def deliver(self, delivery: Cut) -> None:
-        """The consumer has what the cut stands for: notes it, and tells the store now and then."""
+        """The consumer has what the cut stands for: notes it, and tells the store now and then, unless closed."""
         for segment in delivery.segments:
             self._done[segment.split_index] = delivered(self._done, segment)
-            self._unreported[segment.split_index] = segment.through
-            if segment.is_complete:
-                self._unreported.pop(segment.split_index)
-                self._complete(self._claims.pop(segment.split_index))
+            if not self.is_closed:
+                self._tell(segment)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
-        if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
+        if not self.is_closed and time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
             self._report()
 
     def close(self) -> None:
@@ -172,13 +187,22 @@ class Run:
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
         pipeline = Pipeline(read_blocks(work, open_split, order.interleave), self._job.budget_bytes, self._stats)
         self._open.append(pipeline)
-        yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last)
+        yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
         pipeline.close()
         self._open.clear()
 
+    def _awaited(self, coordinator: Coordinator) -> Iterator[Claim]:
+        """Claims for a worker that holds none, as whoever waits for leases of others must: they may be waiting too.
+
+        Nobody waits for those that live: a rank that trains in step with others cannot deliver its last batch before this
+        one goes on. Workers of a DataLoader never wait: it asks them in turn, and raises if one dies.
+        """
+        return coordinator.claims(wait=not self._begun.is_dataloader, wait_for_living=False)
+
     def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         for claim in claims:
-            self._claims[claim.index] = claim
+            self._claims[claim.index, claim.fence] = claim
+            self._has_claimed = True
             yield claim
 
     def _direct(self, claims: Iterable[Claim]) -> Iterator[Work]:
@@ -201,17 +225,43 @@ class Run:
         file, _ = self._job.files[claim.split.path]
         return StageItem(key=claim, url=file.url, size_bytes=file.size_bytes, version=file.version)
 
+    def _tell(self, segment: Segment) -> None:
+        key = (segment.split_index, segment.fence)
+        if key in self._lost:
+            return
+        self._unreported[key] = segment.through
+        if segment.is_complete:
+            self._unreported.pop(key)
+            self._complete(self._claims.pop(key))
+
     def _complete(self, claim: Claim) -> None:
         assert self._coordinator is not None
         if not self._coordinator.complete(claim):
+            self._lose((claim.index, claim.fence))
+
+    def _lose(self, key: _ClaimKey) -> None:
+        """Another worker has taken the split over, and delivers what this one has not told the store of."""
+        if key not in self._lost:
+            self._lost.add(key)
+            self._unreported.pop(key, None)
             self._stats.counts["leases_lost"] += 1
+
+    def _is_lost(self, span: Span) -> bool:
+        assert self._coordinator is not None
+        key = (span.block.origin.split_index, span.block.origin.fence)
+        if not self._coordinator.is_lost(*key):
+            return False
+        self._lose(key)
+        self._stats.counts["rows_left_to_others"] += span.block.num_rows - span.begin
+        return True
 
     def _report(self) -> None:
         """Tells the store how far partial splits are delivered: where a takeover would begin."""
         assert self._coordinator is not None
         self._reported_at = time.monotonic()
-        for index, through in self._unreported.items():
-            self._coordinator.acknowledge(self._claims[index], through)
+        for key, through in list(self._unreported.items()):
+            if not self._coordinator.acknowledge(self._claims[key], through):
+                self._lose(key)
         self._unreported.clear()
 
 
@@ -242,8 +292,7 @@ class Iteration:
         return self
 
     def __next__(self) -> Batch:
-        if self._run.is_closed and not self._run.is_exhausted:
-            raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")
+        self._require_open()
         try:
             self._run.acknowledge()
             return self._run.hand_over(self._next_cut())
@@ -257,4 +306,9 @@ class Iteration:
             if with_rows.spans:
                 return with_rows
             self._run.deliver(with_rows)
+        self._require_open()
         raise StopIteration
+
+    def _require_open(self) -> None:
+        if self._run.is_closed and not self._run.is_exhausted:
+            raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")

@@ -91,7 +91,7 @@ class FeatureLoader(IterableDataset[Batch]):
             lease_s=options.lease_s,
         )
         self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
-        self._passes = Passes(options, self._job.plan(epoch=0).digest[:16], num_epochs)
+        self._passes = Passes(options, self._job.key, num_epochs)
         self._stats = Stats()
         self._restored: LoaderState | None = None
         self._run: Run | None = None
@@ -112,9 +112,7 @@ class FeatureLoader(IterableDataset[Batch]):
             self._run.close()
         place = Place.here()
         begun = self._passes.begin(place)
-        start = self._job.start(begun.first_epoch, begun.first_epoch, place)
-        if self._restored is not None and begun.number == 0:
-            start = self._job.resumed(self._restored, place)
+        start = self._start(begun.number, begun.first_epoch, place)
         self._run = Run(self._job, begun, start, stats=self._stats, stager=self._stager_here())
         return Iteration(self._run, self)
 
@@ -133,8 +131,13 @@ class FeatureLoader(IterableDataset[Batch]):
             self._run.acknowledge()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration begins with this epoch: its order follows from it and the seed."""
+        """The next iteration begins with this epoch: its order follows from it and the seed.
+
+        A state that was loaded is forgotten, unless its iteration began with this very epoch: then the rest of it comes.
+        """
         self._passes.set_epoch(_count("epoch", epoch, minimum=0))
+        if self._restored is not None and self._restored.first_epoch != epoch:
+            self._restored = None
         self._forget_run()
 
     def state_dict(self) -> dict[str, Any]:
@@ -150,7 +153,7 @@ class FeatureLoader(IterableDataset[Batch]):
                 "state_dict(): the batches were read by DataLoader workers, and this process does not know how far they are: "
                 "call it in the workers (torchdata's StatefulDataLoader does) and unite the states with merge_states"
             )
-        return self._next_state().to_json()
+        return self._start(*self._passes.next_pass(), Place.here()).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on where the state was saved, on any number of workers.
@@ -162,7 +165,7 @@ class FeatureLoader(IterableDataset[Batch]):
         saved.require_complete()
         self._forget_run()
         self._restored = saved
-        self._passes.restore(saved.digest_int, saved.first_epoch)
+        self._passes.restore(saved.digest, saved.first_epoch, Place.here())
 
     def stats(self) -> dict[str, int | float]:
         """What this process has done since the loader was made: counts, and seconds under names that end with `_s`.
@@ -203,12 +206,11 @@ class FeatureLoader(IterableDataset[Batch]):
             self._run.close()
         self._run = None
 
-    def _next_state(self) -> LoaderState:
-        place = Place.here()
-        epoch = self._passes.next_epoch()
-        if self._restored is not None and epoch == self._restored.first_epoch:
+    def _start(self, number: int, first_epoch: int, place: Place) -> LoaderState:
+        """Where the pass of this number begins: the first after a restore where the state says, if it is of that epoch."""
+        if self._restored is not None and number == 0 and first_epoch == self._restored.first_epoch:
             return self._job.resumed(self._restored, place)
-        return self._job.start(epoch, epoch, place)
+        return self._job.start(first_epoch, first_epoch, place)
 
     def _stager_here(self) -> Stager | None:
         """The stager of this process, where any file is to be staged."""

@@ -5,19 +5,22 @@ them name it alike (the DataLoader's base seed and how often they were iterated)
 order in which they first come up.
 """
 
+import hashlib
 import os
 import re
 import shutil
 import tempfile
 import uuid
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch.utils.data import get_worker_info
 
-from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.keys import restores_key, run_prefix
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
+from featstore.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +51,29 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One iteration: its store, the prefix of its keys, its number since the last restore, and its first epoch."""
+    """One iteration: its store, the prefix of its keys, its number since the last restore, and its first epoch.
+
+    `is_repeated`: a worker of this index has begun the same pass before, in an earlier start of the run or another loader.
+    """
 
     address: StoreAddress
     prefix: str
     number: int
     first_epoch: int
     is_dataloader: bool
+    is_repeated: bool
 
 
 class Passes:
     """Numbers the passes of one loader and of its copies in DataLoader workers. Belongs to the process that made it."""
 
     def __init__(self, options: Dispatch, loader_key: str, num_epochs: int) -> None:
+        if options.run_id is None and _torchrun_id() is None and options.store.startswith("sqlite:"):
+            raise ConfigError(
+                f"dispatch: expected a run_id with store {options.store!r}, found none: what a run has read stays in the "
+                "store, so a second run under the same name would find nothing left; give each run a run_id of its own, "
+                "equal in all of its workers (torchrun --rdzv-id does)"
+            )
         self._options, self._loader_key, self._num_epochs = options, loader_key, num_epochs
         self._client = uuid.uuid4().hex
         self._owner = os.getpid()
@@ -81,10 +94,18 @@ class Passes:
             first_epoch = self._epoch_of(store, number)
             if place.is_dataloader:
                 store.set(f"{self._prefix}workers", "seen")
+            prefix = run_prefix(self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}")
+            is_repeated = store.add(f"{prefix}{first_epoch}/starts/{place.index}", 1) > 1
         finally:
             store.close()
-        prefix = run_prefix(self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}")
-        return Pass(address=address, prefix=prefix, number=number, first_epoch=first_epoch, is_dataloader=place.is_dataloader)
+        return Pass(
+            address=address,
+            prefix=prefix,
+            number=number,
+            first_epoch=first_epoch,
+            is_dataloader=place.is_dataloader,
+            is_repeated=is_repeated,
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass begins with this epoch."""
@@ -94,20 +115,35 @@ class Passes:
             store.set(f"{self._prefix}epoch", f"{self._num_passes(store)} {epoch}")
             store.close()
 
-    def next_epoch(self) -> int:
-        """The epoch with which the next pass of this process begins."""
-        store = (self._explicit or self._memory or self._workers_address).open()
-        try:
-            return self._epoch_of(store, self._num_passes(store))
-        finally:
-            store.close()
+    def next_pass(self) -> tuple[int, int]:
+        """The number of this process's next pass, and the epoch with which it begins."""
+        with closing((self._explicit or self._memory or self._workers_address).open()) as store:
+            number = self._num_passes(store)
+            return number, self._epoch_of(store, number)
 
-    def restore(self, state_id: int, first_epoch: int) -> None:
-        """Forgets all passes: the next has number 0, under keys that follow from the state and are new to this run."""
+    def restore(self, state: str, first_epoch: int, place: Place) -> None:
+        """Forgets all passes: the next has number 0, under keys that are new to this run.
+
+        Workers that restore together find the same keys: all of a launch restore the same state equally often. A launch
+        after it, from the same state once more, must not meet the keys under which the last one has read.
+        """
         self._num_restores += 1
-        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
-        self._restart = (state_id << 16) + (attempt << 8) + self._num_restores
+        launch = f"{state}-{os.environ.get('TORCHELASTIC_RESTART_COUNT') or 0}-{place.num_workers}"
+        number = self._num_restores if self._explicit is None else self._count_restore(launch, place)
+        self._restart = int.from_bytes(hashlib.sha256(f"{launch}-{number}".encode()).digest()[:8], "big")
         self._first_epoch = first_epoch
+
+    def _count_restore(self, launch: str, place: Place) -> int:
+        """Which restore from this state this is. A worker that missed one, as it died before, joins the others at theirs."""
+        assert self._explicit is not None
+        mine, latest = (restores_key(self._run_id, launch=launch, worker=name) for name in (str(place.index), "latest"))
+        with closing(self._explicit.open()) as store:
+            number = store.add(mine, 1)
+            behind = int(store.get_or_none(latest) or 0) - number
+            if behind >= 0:
+                return store.add(mine, behind)
+            store.set(latest, str(number))
+            return number
 
     def has_workers(self) -> bool:
         """Whether DataLoader workers of this loader have iterated since it was made, or restored."""
@@ -125,8 +161,7 @@ class Passes:
 
     @property
     def _run_id(self) -> str:
-        chosen = self._options.run_id or os.environ.get("TORCHELASTIC_RUN_ID") or "default"
-        return re.sub(r"[^A-Za-z0-9._-]", "_", chosen)[:128]
+        return re.sub(r"[^A-Za-z0-9._-]", "_", self._options.run_id or _torchrun_id() or "default")[:128]
 
     @property
     def _prefix(self) -> str:
@@ -166,6 +201,12 @@ class Passes:
         told = store.get_or_none(f"{self._prefix}epoch")
         first_number, first_epoch = map(int, told.split()) if told else (0, self._first_epoch)
         return first_epoch + (number - first_number) * self._num_epochs
+
+
+def _torchrun_id() -> str | None:
+    """The run's name where torchrun was given one: without `--rdzv-id` it calls every run `none`."""
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    return None if run_id in (None, "", "none") else run_id
 
 
 def remove_run_directory(directory: Path, owner: int) -> None:

@@ -1,5 +1,7 @@
 """What a loader was asked for, checked against the table's schema before any file is opened."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +76,18 @@ class Request:
         fields = (*(item.field for item in self.numbers), *self.extras, *self.where_others)
         others = {field.name: field for field in fields if field.name not in self.partition_keys}
         return Selection(slots=tuple(slots.values()), others=tuple(others.values()))
+
+    @property
+    def digest(self) -> str:
+        """Names what is delivered of a table: 32 hex digits (docs/contracts.md)."""
+        parts = {
+            "where": self.where.text if self.where else None,
+            "slots": [[item.slot.name, item.buckets, item.max_len] for item in self.slots],
+            "labels": [[label.name, label.null] for label in self.labels],
+            "weight": self.weight.name if self.weight else None,
+            "extras": [field.name for field in self.extras],
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def resolve(

@@ -18,6 +18,7 @@ Done = Mapping[int, int | Literal["complete"]]
 _SAME = {
     "table": "table, or version of it,",
     "plan": "`where`, seed or set of files",
+    "request": "`where`, slots, labels, weight or extras",
     "seed": "seed",
     "window_rows": "shuffle.window_rows",
     "num_epochs": "num_epochs",
@@ -28,12 +29,13 @@ _SAME = {
 class LoaderState:
     """The state of one worker, or of all `num_workers` of a step, as far as `workers` names them.
 
-    `table` is the snapshot's digest, `plan` names the splits. `first_epoch` is where the running pass over `num_epochs`
-    epochs began and `epoch` where it is; `done` is what was delivered of that epoch.
+    `table` is the snapshot's digest, `plan` names the splits, `request` the rows and columns that are delivered. `first_epoch`
+    is where the running pass over `num_epochs` epochs began and `epoch` where it is; `done` is what was delivered of it.
     """
 
     table: str
     plan: str
+    request: str
     seed: int
     window_rows: int | None
     num_epochs: int
@@ -66,10 +68,9 @@ class LoaderState:
             raise StateError(f"loader state: damaged, or changed by hand: {error}") from error
 
     @property
-    def digest_int(self) -> int:
-        """A 32-bit number that names the state."""
-        text = json.dumps(self.to_json(), sort_keys=True)
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+    def digest(self) -> str:
+        """Names the state: 16 hex digits."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def require_fit(self, other: "LoaderState") -> None:
         """StateError where `other`, a loader's own state, is of another table, plan or order."""
@@ -107,7 +108,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int]) -> None:
-    for key in ("table", "plan", "seed", "window_rows", "num_epochs", "num_workers", "epoch", "first_epoch"):
+    for key in (*_SAME, "num_workers", "epoch", "first_epoch"):
         if getattr(state, key) != getattr(first, key):
             raise StateError(f"merge_states: the states differ in {key}: {getattr(state, key)} and {getattr(first, key)}")
     if workers & set(state.workers):

@@ -85,6 +85,7 @@ class SplitReader:
             rows, places = self._rows(window, self._row - first_row)
             origin = Origin(
                 split_index=self._work.claim.index,
+                fence=self._work.claim.fence,
                 first_row=first_row,
                 end_row=self._row,
                 is_last=self.is_finished,

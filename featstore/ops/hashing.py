@@ -8,6 +8,8 @@ seed 42, an int as 4 and a bigint as 8 little-endian bytes, the hash so far bein
 any of it changes every id ever stored: see docs/contracts.md.
 """
 
+import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -16,18 +18,21 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from featstore.ops.arrays import Integers, array_of, bytes_of, either, nulls_of, offsets_of, values_of
+from featstore.ops.single import xxh64_bytes, xxh64_long
 
 Hashes = NDArray[np.uint64]
 
 SEED = 42
 MISSING = 0
-SIGN_MASK = np.uint64(2**63 - 1)
+_MASK = 2**63 - 1
+SIGN_MASK = np.uint64(_MASK)
 
 _P1, _P2, _P3 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
 _P4, _P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
 _SAMPLE_ROWS = 1024
 _BLOCK_ROWS = 16_384  # keeps the temporaries of one block in the processor's second cache
 _TABLE_SPAN = 4096
+_FEW = 16  # so many values at most are hashed one by one: numpy's calls cost more
 
 
 def value_hash(array: pa.Array) -> pa.Array:
@@ -64,6 +69,8 @@ def _chain(slot: int, members: list[Hashes]) -> Hashes:
     """sign(slot, ...) of rows without missing members, `(num_rows,)`, block by block."""
     seed = np.uint64(_hash_int(slot))
     signs = np.empty(len(members[0]), np.uint64)
+    if len(signs) <= _FEW:
+        return _chain_few(int(seed), members, signs)
     for start in range(0, len(signs), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
         chained: Hashes | np.uint64 = seed
@@ -74,10 +81,16 @@ def _chain(slot: int, members: list[Hashes]) -> Hashes:
     return signs
 
 
+def _chain_few(seed: int, members: list[Hashes], signs: Hashes) -> Hashes:
+    for row, hashes in enumerate(zip(*(member.tolist() for member in members), strict=True)):
+        signs[row] = (functools.reduce(lambda chained, member: xxh64_long(member, chained), hashes, seed) & _MASK) or 1
+    return signs
+
+
+@functools.lru_cache(maxsize=65_536)
 def _hash_int(value: int) -> int:
     """xxhash64(int value): 4 bytes, seed 42."""
-    data = np.frombuffer(int(value).to_bytes(4, "little", signed=True), np.uint8)
-    return int(xxh64(data, np.zeros(1, np.int64), np.full(1, 4))[0])
+    return xxh64_bytes(int(value).to_bytes(4, "little", signed=True), SEED)
 
 
 def _hash_longs(values: Hashes, seed: Hashes | np.uint64) -> Hashes:
@@ -98,8 +111,13 @@ def _hash_strings(array: pa.Array) -> pa.Array:
 
 
 def _hash_bytes(array: pa.Array) -> pa.Array:
-    offsets = offsets_of(array)
-    hashes = xxh64(bytes_of(array), offsets[:-1], np.diff(offsets))
+    offsets, data = offsets_of(array), bytes_of(array)
+    if len(array) <= _FEW:
+        bounds = offsets.tolist()
+        few = [xxh64_bytes(data[start:end].tobytes(), SEED) for start, end in itertools.pairwise(bounds)]
+        hashes = np.array(few, np.uint64)
+    else:
+        hashes = xxh64(data, offsets[:-1], np.diff(offsets))
     return array_of(hashes.view(np.int64), nulls_of(array))
 
 
@@ -109,7 +127,7 @@ def _hash_integers(array: pa.Array) -> pa.Array:
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is None:
         return array_of(np.zeros(len(array), np.int64), nulls_of(array))
-    if high - low < max(_TABLE_SPAN, len(array)):
+    if len(array) > _FEW and high - low < max(_TABLE_SPAN, len(array)):
         return _hash_small(values_of(array), nulls_of(array), low, high)
     return _hash_bytes(array.cast(pa.string()))
 

@@ -19,16 +19,22 @@ from featstore.spec.parse import wrong
 
 def check_names(spec: Spec) -> None:
     """Nodes have names of their own, and stored columns of all roles are told apart without regard to case, as SQL does."""
+    for error in name_errors(spec):
+        raise error
+
+
+def name_errors(spec: Spec) -> Iterator[SpecError]:
+    """Each name that is taken already."""
     nodes: dict[str, str] = {}
     for node in spec.nodes:
         if node.name in nodes:
-            raise wrong(f"{node.where}.name", f"a name of its own, not that of {nodes[node.name]}", node.name)
-        nodes[node.name] = node.where
+            yield wrong(f"{node.where}.name", f"a name of its own, not that of {nodes[node.name]}", node.name)
+        nodes.setdefault(node.name, node.where)
     columns: dict[str, str] = {}
     for where, name in _stored_names(spec):
         if name.casefold() in columns:
-            raise wrong(where, f"a column name of its own, not that of {columns[name.casefold()]}", name)
-        columns[name.casefold()] = where
+            yield wrong(where, f"a column name of its own, not that of {columns[name.casefold()]}", name)
+        columns.setdefault(name.casefold(), where)
 
 
 def _stored_names(spec: Spec) -> Iterator[tuple[str, str]]:
@@ -40,19 +46,26 @@ def _stored_names(spec: Spec) -> Iterator[tuple[str, str]]:
 
 def check_numbers(spec: Spec) -> None:
     """Slot numbers are used once and never again."""
+    for error in number_errors(spec, spec.retired):
+        raise error
+
+
+def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
+    """Each slot number that is taken already or retired."""
     owners: dict[int, Node] = {}
     for node in spec.nodes:
         if node.slot is None:
             continue
-        if node.slot in spec.retired:
-            raise wrong(f"{node.where}.slot", "a number that was never used before", node.slot, note="which is in `retired`")
+        if node.slot in retired:
+            note = "which is in `retired`" if node.slot in spec.retired else "which the lock file knows as retired"
+            yield wrong(f"{node.where}.slot", "a number that was never used before", node.slot, note=note)
         if node.slot in owners:
             owner = owners[node.slot]
             note = f"which is that of {owner.where} ({owner.name!r})"
-            raise wrong(f"{node.where}.slot", "a number of its own", node.slot, note=note)
-        owners[node.slot] = node
+            yield wrong(f"{node.where}.slot", "a number of its own", node.slot, note=note)
+        owners.setdefault(node.slot, node)
     if not owners:
-        raise SpecError("slots: expected at least one slot with a number, found none")
+        yield SpecError("slots: expected at least one slot with a number, found none")
 
 
 def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:

@@ -55,7 +55,7 @@ def build_graph(spec: Spec) -> Graph:
     check.check_names(spec)
     check.check_numbers(spec)
     nodes = check.ordered(spec)
-    builder = _Builder(spec)
+    builder = Builder(spec)
     for node in nodes:
         builder.add_node(node)
     stored = [builder.add_slot(node) for node in spec.nodes if node.store]
@@ -77,7 +77,7 @@ def build_graph(spec: Spec) -> Graph:
     )
 
 
-class _Builder:
+class Builder:
     """Appends steps, each once, and remembers where the nodes' results are."""
 
     def __init__(self, spec: Spec) -> None:

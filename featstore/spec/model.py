@@ -117,21 +117,21 @@ def _node_content(node: Node) -> dict[str, Any]:
         "op": node.op,
         "of": list(node.of),
         "slot": node.slot,
-        "params": {name: _plain(value) for name, value in node.params.items() if value is not None},
-        "default": _plain(node.default),
-        "fill": _plain(node.fill),
+        "params": {name: plain(value) for name, value in node.params.items() if value is not None},
+        "default": plain(node.default),
+        "fill": plain(node.fill),
         "empty_as_null": node.empty_as_null or None,
         "encode": None if node.encode == "sign" else node.encode,
     }
     return {key: value for key, value in content.items() if value is not None}
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """A value as JSON has it: whole floats as integers, so that 10 and 10.0 are one; timestamps as text."""
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, datetime.date):

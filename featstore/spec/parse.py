@@ -4,9 +4,9 @@ Checks the document's structure: known keys, the types of their values, names. W
 is checked by `spec.graph`. Every error begins with the path in the document.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import yaml
@@ -18,15 +18,17 @@ from featstore.spec.model import TYPE_NAMES, VERSION, Node, Output, Spec, read_t
 _TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "slots", "output")
 _OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode")
 _MAX_SLOT = 2**31 - 1
+T = TypeVar("T")
 
 
-def load_spec(source: str | Path | Mapping[str, Any]) -> Spec:
+def load_spec(source: str | Path | Mapping[str, Any], errors: list[SpecError] | None = None) -> Spec:
     """The spec at a path or URL, or of a document already parsed. SpecError where there is none, or it is wrong.
 
-    This checks the document; operators and types are looked up when an `Extractor` is made of it.
+    This checks the document; operators and types are looked up when an `Extractor` is made of it. With `errors`, wrong
+    entries of `inputs` and `slots` are left out of the spec and their errors appended there.
     """
     if isinstance(source, Mapping):
-        return _spec(source)
+        return _spec(source, errors)
     url = files.redact(str(source))
     try:
         with files.open_read(str(source)) as file:
@@ -35,17 +37,17 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> Spec:
         raise SpecError(f"{url}: expected a spec, found no such file") from error
     except (IsADirectoryError, UnicodeDecodeError) as error:
         raise SpecError(f"{url}: expected a spec in YAML, found {error}") from error
-    return parse_spec(text, str(source))
+    return parse_spec(text, str(source), errors)
 
 
-def parse_spec(text: str, source: str = "spec") -> Spec:
+def parse_spec(text: str, source: str = "spec", errors: list[SpecError] | None = None) -> Spec:
     """The spec of a YAML text; `source` names it in the error where it is no YAML."""
     try:
         document = yaml.load(text, _StrictLoader)
     except yaml.YAMLError as error:
         found = " ".join(str(error).split())
         raise SpecError(f"{files.redact(source)}: expected YAML, found: {found}") from error
-    return _spec(document)
+    return _spec(document, errors)
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -65,24 +67,39 @@ def wrong(where: str, expected: str, found: object, known: Iterable[str] = (), *
     return SpecError(f"{where}: expected {expected}, found {found!r}{note and ', ' + note}{hint}")
 
 
-def _spec(document: object) -> Spec:
+def _spec(document: object, errors: list[SpecError] | None) -> Spec:
     top = _mapping(document, "document")
     _known_keys(top, _TOP, "")
     if top.get("spec") != VERSION or isinstance(top.get("spec"), bool):
         raise wrong("spec", f"the semantics version {VERSION}", top.get("spec"))
-    inputs = {name: _type(value, f"inputs.{name}") for name, value in _mapping(top.get("inputs"), "inputs").items()}
+    inputs = _mapping(top.get("inputs"), "inputs").items()
     labels = _mapping(top.get("labels") or {}, "labels")
     weight = top.get("weight")
     return Spec(
         version=VERSION,
-        inputs=inputs,
+        inputs=dict(_each(((name, value, f"inputs.{name}") for name, value in inputs), _input, errors)),
         labels={_column_name(name, "labels"): _text(of, f"labels.{name}") for name, of in labels.items()},
         weight=None if weight is None else _text(weight, "weight"),
         keep=tuple(_text(name, f"keep[{i}]") for i, name in enumerate(_list(top.get("keep") or [], "keep"))),
         retired=frozenset(_number(n, f"retired[{i}]") for i, n in enumerate(_list(top.get("retired") or [], "retired"))),
-        nodes=tuple(_node(value, f"slots[{i}]") for i, value in enumerate(_list(top.get("slots"), "slots"))),
+        nodes=tuple(_each(((value, f"slots[{i}]") for i, value in enumerate(_list(top.get("slots"), "slots"))), _node, errors)),
         output=_output(_mapping(top.get("output") or {}, "output")),
     )
+
+
+def _each(entries: Iterable[tuple[Any, ...]], read: Callable[..., T], errors: list[SpecError] | None) -> Iterator[T]:
+    """What `read` makes of each entry; entries that it refuses are raised, or left out where there is a list for errors."""
+    for entry in entries:
+        try:
+            yield read(*entry)
+        except SpecError as error:
+            if errors is None:
+                raise
+            errors.append(error)
+
+
+def _input(name: str, value: object, where: str) -> tuple[str, pa.DataType]:
+    return name, _type(value, where)
 
 
 def _node(value: object, where: str) -> Node:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 import uuid
 
 import pytest
@@ -215,6 +216,35 @@ def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make):
     assert list(other.claims(wait=False)) == []
     holder.close()
     assert [claim.index for claim in other.claims(wait=False)] == [held.index]
+
+
+def test_a_worker_that_waits_for_no_living_one_ends_once_the_holder_is_seen_to_live(make):
+    one, other = make("one", lease_s=3.0), make("other", lease_s=3.0)
+    early = next(one.claims())
+    share = [claim.index for claim in other.claims(wait=False)]
+    started = time.monotonic()
+    assert list(other.claims(wait_for_living=False)) == []
+    assert time.monotonic() - started < 2
+    assert early.index not in share
+    assert not other.is_done
+
+
+def test_a_worker_that_waits_for_no_living_one_takes_over_what_a_dead_one_had_before_it_came(make):
+    dead = make("dead", lease_s=SHORT_S)
+    claim = next(dead.claims())
+    _stop_renewing(dead)
+    other = make("other", lease_s=SHORT_S)
+    assert sorted(taken.index for taken in other.claims(wait_for_living=False)) == list(range(10))
+    assert not dead.complete(claim)
+
+
+def test_a_worker_that_waits_for_no_living_one_does_not_wait_for_what_was_claimed_after_it_came(make):
+    one, other = make("one"), make("other")
+    mine = next(other.claims())
+    theirs = [claim.index for claim in one.claims(wait=False)]
+    assert other.complete(mine)
+    assert list(other.claims(wait_for_living=False)) == []
+    assert len(theirs) == 9
 
 
 def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make):

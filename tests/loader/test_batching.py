@@ -18,7 +18,7 @@ def block(split: int, first: int, num_rows: int, *, is_last: bool = True, places
     offsets = np.concatenate([[2], 2 + np.cumsum(lengths)]).astype(np.int32)
     tags = np.concatenate([[-1, -1], np.repeat(values, lengths)])
     end = first + (num_rows if places is None else 100)
-    origin = Origin(split_index=split, first_row=first, end_row=end, is_last=is_last, places=places)
+    origin = Origin(split_index=split, fence=1, first_row=first, end_row=end, is_last=is_last, places=places)
     columns = {KEY: values, TAGS: Ragged(tags, offsets)}
     return Block(num_rows=num_rows, columns=columns, extras=pa.table({}), origin=origin, begin=begin)
 
@@ -49,7 +49,7 @@ def test_every_split_is_completed_exactly_once(sizes, batch_size, drop_last):
 def test_progress_counts_rows_that_were_filtered_out():
     blocks = [block(4, 200, 3, places=np.array([7, 9, 42]))]
     segments = [one.segments for one in cut(blocks, 2, drop_last=False)]
-    assert segments == [(Segment(4, 210, False),), (Segment(4, 300, True),)]
+    assert segments == [(Segment(4, 1, 210, False),), (Segment(4, 1, 300, True),)]
 
 
 def test_a_resumed_block_begins_at_the_first_row_not_delivered():

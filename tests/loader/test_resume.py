@@ -2,8 +2,11 @@
 
 import itertools
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -75,6 +78,17 @@ def test_a_batch_is_delivered_when_the_next_is_asked_for_or_acknowledged(table_u
     assert loader.state_dict()["partial"] == {"0": 46}
     loader.close()
     assert loader.state_dict()["partial"] == {"0": 46}
+
+
+def test_a_batch_acknowledged_after_a_break_is_delivered(table_url):
+    loader = make(table_url)
+    before = [row for batch in itertools.islice(loader, 3) for row in batch["row"].tolist()]
+    loader.ack()
+    state = loader.state_dict()
+    loader.ack()
+    assert loader.state_dict() == state
+    after = [row for batch in make_resumed(table_url, state) for row in batch["row"].tolist()]
+    assert before + after == list(range(NUM_ROWS))
 
 
 def test_a_state_does_not_depend_on_the_batch_size(table_url):
@@ -198,14 +212,87 @@ def test_workers_with_another_plan_are_refused_by_a_shared_store(table_url, tmp_
         make(table_url)
 
 
-def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url):
+def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url, monkeypatch):
     dispatch = {"store": "memory://half-a-batch", "run_id": "a"}
     loaders = [make(table_url, batch_size=200, dispatch=dispatch) for _ in range(2)]
-    iterators = [iter(loader) for loader in loaders]
+    iterators = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
     with ThreadPoolExecutor(2) as threads:
         shares = list(threads.map(list, iterators))
     rows = [row for share in shares for batch in share for row in batch["row"].tolist()]
     assert sorted(rows) == list(range(NUM_ROWS))
+
+
+def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url, monkeypatch):
+    """Each step ends when both have done it; a rank that has ended takes part no more, as with torch's Join."""
+    dispatch = {"store": "memory://in-step", "run_id": "a", "lease_s": 1.0}
+    loaders = [make(table_url, batch_size=30, dispatch=dispatch) for _ in range(2)]
+    shares = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
+    rows, step, in_step = [[], []], threading.Condition(), {0: 0, 1: 0}
+
+    def train(rank: int) -> bool:
+        for batch in shares[rank]:
+            rows[rank] += batch["row"].tolist()
+            with step:
+                in_step[rank] += 1
+                step.notify_all()
+                if not step.wait_for(lambda: in_step.get(1 - rank, in_step[rank]) >= in_step[rank], timeout=20):
+                    return False
+        with step:
+            in_step.pop(rank)
+            step.notify_all()
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(train, range(2))) == [True, True]
+    assert sorted(rows[0] + rows[1]) == list(range(NUM_ROWS))
+
+
+def pause(loader: FeatureLoader) -> None:
+    """What a stopped process looks like: its last report is long ago, and its leases are no longer renewed."""
+    run = loader._run
+    run._report()
+    run._reported_at -= 60
+    run._coordinator._renewer._renew = lambda store: None
+
+
+def one_large_file(directory) -> str:
+    pq.write_table(pa.table({"row": range(2000)}), directory / "a.parquet", row_group_size=50)
+    return str(directory)
+
+
+def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(tmp_path):
+    dispatch = {"store": "memory://lost", "run_id": "a", "lease_s": 0.3}
+    one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
+    batches = iter(one)
+    before = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
+    one.ack()
+    pause(one)
+    theirs = iter(other)
+    taken = next(theirs)["row"].tolist()
+    assert taken == list(range(30, 40))
+    mine = [row for batch in batches for row in batch["row"].tolist()]
+    assert mine == taken
+    stats = one.stats()
+    assert (stats["leases_lost"], stats["rows_left_to_others"]) == (1, 1960)
+    assert before + taken + [row for batch in theirs for row in batch["row"].tolist()] == list(range(2000))
+
+
+def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path):
+    dispatch = {"store": "memory://lost-and-found", "run_id": "a", "lease_s": 0.3}
+    one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
+    batches = iter(one)
+    rows = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
+    one.ack()
+    pause(one)
+    rows += next(iter(other))["row"].tolist()
+    other.ack()
+    other.close()
+    unasked = next(batches)["row"].tolist()
+    assert unasked == list(range(30, 40))
+    rows += [row for batch in batches for row in batch["row"].tolist()]
+    assert sorted(set(rows)) == list(range(2000))
+    assert len(rows) <= 2010
+    assert one.stats()["leases_lost"] == 1
 
 
 def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url):
@@ -217,3 +304,34 @@ def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url):
     one.close()
     rows += [row for batch in other for row in batch["row"].tolist()]
     assert sorted(rows) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize("shuffle", [None, {"window_rows": 40}])
+def test_a_loop_that_sets_each_epoch_goes_on_in_the_restored_one_and_reads_each_once(table_url, shuffle):
+    loader = make(table_url, shuffle=shuffle)
+    loader.set_epoch(1)
+    batches = iter(loader)
+    before = [row for batch in itertools.islice(batches, 5) for row in batch["row"].tolist()]
+    loader.ack()
+    state = loader.state_dict()
+    resumed = make_resumed(table_url, state, shuffle=shuffle)
+    epochs = []
+    for epoch in range(1, 4):
+        resumed.set_epoch(epoch)
+        assert resumed.state_dict()["epoch"] == epoch
+        epochs.append([row for batch in resumed for row in batch["row"].tolist()])
+    epochs[0] += before
+    assert [sorted(rows) for rows in epochs] == [list(range(NUM_ROWS))] * 3
+
+
+def test_a_loop_that_begins_anew_reads_each_epoch_whole_also_the_restored_one(table_url):
+    loader = make(table_url)
+    loader.set_epoch(1)
+    list(itertools.islice(loader, 5))
+    resumed = make_resumed(table_url, loader.state_dict())
+    numbers = []
+    for epoch in range(3):
+        resumed.set_epoch(epoch)
+        assert (resumed.state_dict()["epoch"], resumed.state_dict()["partial"]) == (epoch, {})
+        numbers.append(sum(batch.num_rows for batch in resumed))
+    assert numbers == [NUM_ROWS] * 3

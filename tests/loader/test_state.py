@@ -12,6 +12,7 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "loader_state.json"
 STATE = LoaderState(
     table="5e0c" * 16,
     plan="91ab" * 8,
+    request="4e57" * 8,
     seed=7,
     window_rows=100_000,
     num_epochs=2,
@@ -50,7 +51,9 @@ def test_a_merged_state_with_workers_missing_is_refused():
         LoaderState.from_json(merge_states([saved(0), saved(2)])).require_complete()
 
 
-@pytest.mark.parametrize("changed", [{"table": "x"}, {"plan": "x"}, {"seed": 8}, {"epoch": 2}, {"num_workers": 4}])
+@pytest.mark.parametrize(
+    "changed", [{"table": "x"}, {"plan": "x"}, {"request": "x"}, {"seed": 8}, {"epoch": 2}, {"num_workers": 4}]
+)
 def test_states_of_different_runs_or_steps_do_not_merge(changed):
     with pytest.raises(StateError, match=f"the states differ in {next(iter(changed))}"):
         merge_states([saved(0), saved(1, **changed)])

@@ -1,0 +1,61 @@
+"""XXH64 in plain integers, for few values: a handful of numpy calls costs more than hashing a short text this way.
+
+The same function as `hashing.xxh64`, which stays the one for batches; a test holds them together.
+"""
+
+_MASK = 2**64 - 1
+_P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+
+
+def xxh64_bytes(data: bytes, seed: int) -> int:
+    """XXH64 of bytes."""
+    size = len(data)
+    end = size & ~31
+    hashed = ((_stripes(data, end, seed) if end else seed + _P5) + size) & _MASK
+    at = end
+    while at + 8 <= size:
+        hashed = _mix_word(hashed, int.from_bytes(data[at : at + 8], "little"))
+        at += 8
+    if at + 4 <= size:
+        hashed ^= int.from_bytes(data[at : at + 4], "little") * _P1 & _MASK
+        hashed = (_rotate(hashed, 23) * _P2 + _P3) & _MASK
+        at += 4
+    for byte in data[at:]:
+        hashed ^= byte * _P5 & _MASK
+        hashed = _rotate(hashed, 11) * _P1 & _MASK
+    return _avalanche(hashed)
+
+
+def xxh64_long(value: int, seed: int) -> int:
+    """XXH64 of an unsigned 64-bit number as 8 little-endian bytes."""
+    return _avalanche(_mix_word((seed + _P5 + 8) & _MASK, value))
+
+
+def _stripes(data: bytes, end: int, seed: int) -> int:
+    lanes = [(seed + _P1 + _P2) & _MASK, (seed + _P2) & _MASK, seed & _MASK, (seed - _P1) & _MASK]
+    for at in range(0, end, 32):
+        for i in range(4):
+            lanes[i] = _round(lanes[i], int.from_bytes(data[at + 8 * i : at + 8 * i + 8], "little"))
+    merged = sum(_rotate(lane, turn) for lane, turn in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
+    for lane in lanes:
+        merged = ((merged ^ _round(0, lane)) * _P1 + _P4) & _MASK
+    return merged
+
+
+def _mix_word(hashed: int, word: int) -> int:
+    return (_rotate(hashed ^ _round(0, word), 27) * _P1 + _P4) & _MASK
+
+
+def _round(accumulator: int, word: int) -> int:
+    return _rotate((accumulator + word * _P2) & _MASK, 31) * _P1 & _MASK
+
+
+def _rotate(word: int, bits: int) -> int:
+    return (word << bits | word >> (64 - bits)) & _MASK
+
+
+def _avalanche(hashed: int) -> int:
+    hashed = (hashed ^ hashed >> 33) * _P2 & _MASK
+    hashed = (hashed ^ hashed >> 29) * _P3 & _MASK
+    return hashed ^ hashed >> 32

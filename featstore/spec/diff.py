@@ -1,0 +1,56 @@
+"""Diff: what a change of a spec means for the values in tables."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from featstore.spec.graph import build_graph
+from featstore.spec.lock import Lock, LockedSlot, make_lock
+from featstore.spec.parse import load_spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotChange:
+    """What became of one slot number: `changed` values, `added`, `removed` or `renamed`."""
+
+    what: str
+    number: int
+    name: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what:8} {self.number} {self.name}{self.note and f' ({self.note})'}"
+
+
+def diff(old_url: str, new_url: str) -> str:
+    """The changed slots between two specs at paths or URLs, a line each. SpecError where either is wrong."""
+    old, new = load_spec(old_url), load_spec(new_url)
+    for spec in (old, new):
+        build_graph(spec)
+    changes = list(slot_changes(make_lock(old), make_lock(new)))
+    return "\n".join(map(str, changes)) or "no slot changes values, is added, removed or renamed"
+
+
+def slot_changes(old: Lock, new: Lock) -> Iterator[SlotChange]:
+    """By number, ascending. Slots are the same if their numbers are: a name that gets another number is a removed and an added
+    slot, as all its ids differ."""
+    old_numbers, new_numbers = (
+        {slot.name: number for number, slot in sorted(lock.slots.items(), reverse=True)} for lock in (old, new)
+    )
+    for number in sorted(old.slots.keys() | new.slots.keys()):
+        before, after = old.slots.get(number), new.slots.get(number)
+        if before is None and after is not None:
+            was = old_numbers.get(after.name)
+            yield SlotChange(what="added", number=number, name=after.name, note=f"was {was}" if was else "")
+        elif after is None and before is not None:
+            now = new_numbers.get(before.name)
+            yield SlotChange(what="removed", number=number, name=before.name, note=f"now {now}" if now else "")
+        elif before is not None and after is not None:
+            yield from _same_number(number, before, after)
+
+
+def _same_number(number: int, before: LockedSlot, after: LockedSlot) -> Iterator[SlotChange]:
+    renamed = f"was {before.name}" if before.name != after.name else ""
+    if before.hash != after.hash:
+        yield SlotChange(what="changed", number=number, name=after.name, note=renamed)
+    elif renamed:
+        yield SlotChange(what="renamed", number=number, name=after.name, note=renamed)

@@ -1,0 +1,171 @@
+"""Lint: all that is wrong with a spec at once, before any data is read, and against its lock."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from featstore import files
+from featstore.errors import SpecError
+from featstore.spec import check
+from featstore.spec.graph import Builder
+from featstore.spec.lock import Lock, load_lock, lock_url, make_lock, write_lock
+from featstore.spec.model import Node, Spec
+from featstore.spec.parse import load_spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LintReport:
+    """What lint found, a sentence each; `notes` say what it did beyond looking."""
+
+    spec_url: str
+    findings: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    def __str__(self) -> str:
+        return "\n".join(self.findings or [*self.notes, f"{files.redact(self.spec_url)}: nothing found"])
+
+
+def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
+    """Checks the spec at a path or URL, and that its slots mean what the lock beside it says, where there is one.
+
+    With `update_lock` the lock is written as the spec is now, unless the spec itself is wrong or uses a retired number.
+    SpecError where there is no document to check.
+    """
+    errors: list[SpecError] = []
+    spec = load_spec(spec_url, errors)
+    url = lock_url(spec_url)
+    lock = load_lock(url)
+    if not errors:
+        errors = find_errors(spec, frozenset() if lock is None else lock.retired)
+    findings = tuple(dict.fromkeys(map(str, errors)))  # in order, each once
+    if findings:
+        return LintReport(spec_url=spec_url, findings=findings)
+    changes = tuple(compare(spec, lock)) if lock is not None else ()
+    if not update_lock:
+        hint = () if lock is not None else (f"{files.redact(url)}: no lock yet; --update-lock writes it",)
+        return LintReport(spec_url=spec_url, findings=changes, notes=hint)
+    write_lock(make_lock(spec, lock), url)
+    return LintReport(spec_url=spec_url, findings=(), notes=(*changes, f"{files.redact(url)}: written"))
+
+
+def compare(spec: Spec, lock: Lock) -> Iterator[str]:
+    """Where a spec that `find_errors` passes differs from its lock: numbers with another meaning, new ones, and gone ones."""
+    slots, where = make_lock(spec).slots, {node.slot: node.where for node in spec.nodes}
+    for number, slot in slots.items():
+        locked = lock.slots.get(number)
+        at = f"{where[number]}: slot {number} ({slot.name!r})"
+        if locked is None:
+            yield f"{at} is not in the lock; --update-lock adds it"
+        elif locked.hash != slot.hash:
+            yield (
+                f"{at} means other values than when it was locked (as {locked.name!r}): give it a new number and retire "
+                f"{number}, or accept the change with --update-lock if no table holds it"
+            )
+    for number in sorted(lock.slots.keys() - slots.keys()):
+        yield f"slots: slot {number} ({lock.slots[number].name!r}) of the lock is gone; --update-lock retires its number"
+
+
+def find_errors(spec: Spec, retired: frozenset[int] = frozenset()) -> list[SpecError]:
+    """All that is wrong with a spec, each thing once: what reads a wrong node is not blamed for it."""
+    errors = [*check.name_errors(spec), *check.number_errors(spec, spec.retired | retired)]
+    wrong = dict(_unresolved(spec))
+    errors += [error for found in wrong.values() for error in found]
+    sound, cycles = _without_cycles(spec, set(wrong))
+    errors += cycles
+    errors += _graph_errors(spec, sound)
+    return errors + ([] if errors else list(_unused(spec)))
+
+
+def _unresolved(spec: Spec) -> Iterator[tuple[str, list[SpecError]]]:
+    """By node: names in `of` that mean nothing, or two things."""
+    for node in spec.nodes:
+        found = [error for i, name in enumerate(node.of) if (error := _failure(spec, name, node.name, check.of_path(node, i)))]
+        if found:
+            yield node.name, found
+
+
+def _failure(spec: Spec, name: str, reader: str | None, where: str) -> SpecError | None:
+    try:
+        check.resolve(spec, name, reader, where)
+    except SpecError as error:
+        return error
+    return None
+
+
+def _without_cycles(spec: Spec, wrong: set[str]) -> tuple[list[Node], list[SpecError]]:
+    """The nodes that can be built, in order, and an error for each cycle. `wrong` nodes and all that read them are left out."""
+    errors: list[SpecError] = []
+    while True:
+        kept = _sound(spec, wrong)
+        try:
+            return check.ordered(replace(spec, nodes=tuple(kept.values()))), errors
+        except SpecError as error:
+            errors.append(error)
+            wrong = wrong | set(error.__cause__.args[1] if error.__cause__ else kept)
+
+
+def _sound(spec: Spec, wrong: set[str]) -> dict[str, Node]:
+    """The nodes that read, directly or not, no wrong one."""
+    kept = {name: node for name, node in spec.by_name.items() if name not in wrong}
+    while tainted := [
+        name for name, node in kept.items() if any(not _is_there(spec, kept, node, source) for source in node.of)
+    ]:
+        for name in tainted:
+            del kept[name]
+    return kept
+
+
+def _is_there(spec: Spec, kept: Mapping[str, Node], node: Node, source: str) -> bool:
+    return source in kept or source not in spec.by_name or (source == node.name and source in spec.inputs)
+
+
+def _reads(spec: Spec, node: Node) -> set[str]:
+    return {name for name in node.of if name in spec.by_name and not (name == node.name and name in spec.inputs)}
+
+
+def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
+    """Builds node after node; what reads one that failed is passed over."""
+    builder, errors, failed = Builder(spec), list[SpecError](), {node.name for node in spec.nodes} - {n.name for n in sound}
+    for node in sound:
+        if failed & _reads(spec, node):
+            failed.add(node.name)
+            continue
+        try:
+            builder.add_node(node)
+            if node.store:
+                builder.add_slot(node)
+        except SpecError as error:
+            errors.append(error)
+            failed.add(node.name)
+    return errors + list(_column_errors(spec, builder, failed))
+
+
+def _column_errors(spec: Spec, builder: Builder, failed: set[str]) -> Iterator[SpecError]:
+    """What is wrong with labels, weight and kept columns."""
+    columns: list[tuple[Callable[..., object], tuple[str, ...]]]
+    columns = [(builder.add_label, (name, source, f"labels.{name}")) for name, source in spec.labels.items()]
+    columns += [(builder.add_label, (spec.weight, spec.weight, "weight"))] if spec.weight is not None else []
+    columns = [column for column in columns if column[1][1] not in failed]
+    columns += [(builder.add_kept, (name, f"keep[{i}]")) for i, name in enumerate(spec.keep)]
+    for add, arguments in columns:
+        try:
+            add(*arguments)
+        except SpecError as error:
+            yield error
+
+
+def _unused(spec: Spec) -> Iterator[SpecError]:
+    """Inner nodes of which nothing stored is made, and inputs that nothing reads."""
+    used = {node.name for node in spec.nodes if node.store} | {*spec.labels.values(), spec.weight}
+    for node in reversed(check.ordered(spec)):
+        used |= _reads(spec, node) if node.name in used else set()
+    for node in spec.nodes:
+        if node.name not in used:
+            yield SpecError(f"{node.where}: expected something to read the inner node {node.name!r}, found nothing; remove it")
+    read = set(check.inputs_read(spec))
+    for name in spec.inputs:
+        if name not in read:
+            yield SpecError(f"inputs.{name}: expected something to read the input, found nothing; remove it")

@@ -1,0 +1,157 @@
+"""Lint: everything that is wrong, once, and against the lock."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from featstore.errors import SpecError
+from featstore.spec.lint import LintReport, lint
+from featstore.spec.lock import load_lock
+
+DOCUMENT: dict[str, Any] = {
+    "spec": 1,
+    "inputs": {"user": "string", "price": "double", "ts": "timestamp", "clicked": "long"},
+    "labels": {"click": "clicked"},
+    "retired": [99],
+    "slots": [
+        {"slot": 1, "name": "u", "op": "hash", "of": "user"},
+        {"slot": 2, "name": "price_log", "op": "log1p", "of": "price"},
+        {"name": "hour", "op": "hour", "of": "ts", "store": False},
+        {"slot": 3, "name": "u_hour", "op": "cross", "of": ["u", "hour"]},
+    ],
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "flights.yaml"
+
+
+def lint_of(path: Path, *slots: dict[str, Any], update_lock: bool = False, **changes: Any) -> LintReport:
+    path.write_text(yaml.safe_dump(DOCUMENT | {"slots": [*(slots or DOCUMENT["slots"])]} | changes))
+    return lint(str(path), update_lock=update_lock)
+
+
+def with_slot(position: int, **changes: Any) -> list[dict[str, Any]]:
+    return [entry | changes if i == position else entry for i, entry in enumerate(DOCUMENT["slots"])]
+
+
+def test_a_sound_spec_has_no_findings(path: Path) -> None:
+    report = lint_of(path)
+    assert report.ok
+    assert "flights.lock.json: no lock yet" in str(report)
+    assert str(report).endswith("flights.yaml: nothing found")
+
+
+def test_every_wrong_entry_of_the_document_is_found(path: Path) -> None:
+    report = lint_of(path, *with_slot(1, slot=0), {"name": "x"}, inputs=DOCUMENT["inputs"] | {"user": "strng"})
+    assert [finding.partition(":")[0] for finding in report.findings] == ["inputs.user", "slots[1].slot", "slots[4]"]
+
+
+def test_everything_wrong_in_the_graph_is_found_and_what_reads_it_is_not_blamed(path: Path) -> None:
+    report = lint_of(
+        path,
+        {"slot": 1, "name": "u", "op": "hash", "of": "usr"},
+        {"slot": 2, "name": "reads_u", "op": "cross", "of": ["u", "price_bin"]},
+        {"slot": 2, "name": "u_price", "op": "cross", "of": ["user", "price"]},
+        {"slot": 99, "name": "hour", "op": "hour", "of": "user"},
+        {"slot": 5, "name": "U", "op": "hash", "of": "user"},
+        {"slot": 6, "name": "a", "op": "hash", "of": "b"},
+        {"slot": 7, "name": "b", "op": "hash", "of": "a"},
+        {"slot": 8, "name": "c", "op": "cross", "of": ["d", "user"]},
+        {"slot": 9, "name": "d", "op": "cross", "of": ["c", "user"]},
+        {"slot": 10, "name": "bad_param", "op": "log1p", "of": "price", "base": 2},
+        {"slot": 11, "name": "reads_bad", "op": "clip", "of": "bad_param", "min": 0},
+        labels={"click": "user"},
+        keep=["nothing"],
+    )
+    paths = [finding.partition(": ")[0] for finding in report.findings]
+    assert set(paths) == {
+        "slots[4].name",
+        "slots[2].slot",
+        "slots[3].slot",
+        "slots[0].of",
+        "slots[1].of[1]",
+        "slots[5].of",
+        "slots[7].of",
+        "slots[2].of[1]",
+        "slots[3].of",
+        "slots[9].base",
+        "labels.click",
+        "keep[0]",
+    }
+    assert len(set(paths)) == len(paths)
+
+
+def test_two_cycles_are_two_findings(path: Path) -> None:
+    loop = [
+        {"slot": n, "name": name, "op": "hash", "of": of} for n, name, of in [(11, "a", "b"), (12, "b", "a"), (13, "c", "c2")]
+    ]
+    report = lint_of(path, *DOCUMENT["slots"], *loop, {"slot": 14, "name": "c2", "op": "hash", "of": "c"})
+    assert len(report.findings) == 2
+    assert all("expected no cycle" in finding for finding in report.findings)
+
+
+def test_unused_inner_nodes_and_inputs_are_found(path: Path) -> None:
+    inner = [
+        {"name": "bin", "op": "bucketize", "of": "price", "boundaries": [1], "store": False},
+        {"name": "bins", "op": "cross", "of": ["bin", "u"], "store": False},
+    ]
+    report = lint_of(path, *DOCUMENT["slots"], *inner, inputs=DOCUMENT["inputs"] | {"seats": "long"})
+    assert [finding.partition(", found")[0] for finding in report.findings] == [
+        "slots[4]: expected something to read the inner node 'bin'",
+        "slots[5]: expected something to read the inner node 'bins'",
+        "inputs.seats: expected something to read the input",
+    ]
+
+
+def test_a_document_that_cannot_be_read_is_an_error(path: Path) -> None:
+    with pytest.raises(SpecError, match=r"flights\.yaml: expected a spec, found no such file"):
+        lint(str(path))
+
+
+def test_a_slot_with_another_meaning_and_the_same_number_is_found(path: Path) -> None:
+    assert lint_of(path, update_lock=True).ok
+    assert lint_of(path).ok
+    report = lint_of(path, *with_slot(0, of="user", default="none"))
+    assert [finding.partition(" means")[0] for finding in report.findings] == [
+        "slots[0]: slot 1 ('u')",
+        "slots[3]: slot 3 ('u_hour')",
+    ]
+    accepted = lint_of(path, *with_slot(0, of="user", default="none"), update_lock=True)
+    assert accepted.ok
+    assert "slot 1 ('u') means other values" in str(accepted)
+    assert lint_of(path, *with_slot(0, of="user", default="none")).ok
+
+
+def test_renamed_and_reordered_slots_pass_the_lock(path: Path) -> None:
+    lint_of(path, update_lock=True)
+    assert lint_of(path, *reversed(with_slot(1, name="price"))).ok
+
+
+def test_new_and_gone_slots_are_found_until_the_lock_knows_them(path: Path) -> None:
+    lint_of(path, update_lock=True)
+    new = {"slot": 4, "name": "price_new", "op": "identity", "of": "price"}
+    slots = [DOCUMENT["slots"][0], new, *DOCUMENT["slots"][2:]]
+    report = lint_of(path, *slots)
+    assert report.findings == (
+        "slots[1]: slot 4 ('price_new') is not in the lock; --update-lock adds it",
+        "slots: slot 2 ('price_log') of the lock is gone; --update-lock retires its number",
+    )
+    assert lint_of(path, *slots, update_lock=True).ok
+    lock = load_lock(str(path.with_name("flights.lock.json")))
+    assert lock is not None
+    assert lock.retired == {2, 99}
+
+
+def test_a_number_that_the_lock_knows_as_retired_is_never_used_again(path: Path) -> None:
+    lint_of(path, update_lock=True)
+    slots = [DOCUMENT["slots"][0], *DOCUMENT["slots"][2:], {"slot": 4, "name": "p", "op": "identity", "of": "price"}]
+    lint_of(path, *slots, update_lock=True)
+    before = path.with_name("flights.lock.json").read_bytes()
+    report = lint_of(path, update_lock=True)
+    assert not report.ok
+    assert "slots[1].slot: expected a number that was never used before, found 2, which the lock file knows" in str(report)
+    assert path.with_name("flights.lock.json").read_bytes() == before
