@@ -93,7 +93,7 @@ class Table:
         return self.schema.slots
 
     @property
-    def partitions(self) -> tuple[Mapping[str, str], ...]:
+    def partitions(self) -> tuple[Mapping[str, str | None], ...]:
         return self.snapshot.partitions
 
     @property

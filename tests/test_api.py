@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 import featstore
 from featstore.api import Table
@@ -166,3 +167,12 @@ def test_a_table_read_at_an_old_version_shows_the_old_rows(table: Table, tmp_pat
     assert featstore.open_table(table.url).num_rows == 13
     assert featstore.open_table(table.url, version=0).num_rows == 20
     assert table.to_arrow().num_rows == 20
+
+
+def test_a_null_partition_of_a_foreign_table_is_read_as_null(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2, 3], "day": pa.array([1, 2, None], pa.int32())})
+    write_deltalake(tmp_path / "theirs", rows, partition_by=["day"])
+    table = featstore.open_table(tmp_path / "theirs")
+    assert sorted(table.to_arrow()["day"].to_pylist(), key=str) == [1, 2, None]
+    assert [file.partition for file in table.data_files("day >= 2")] == [{"day": "2"}]
+    assert "day=None" in table.inspect()

@@ -17,7 +17,7 @@ class LocalRunner:
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
-        self._num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._num_threads = num_threads or _num_cores()
 
     def __call__(self, task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
         begin, stop = threading.Event(), threading.Event()
@@ -47,6 +47,13 @@ class LocalRunner:
                 begin.set()
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
+
+
+def _num_cores() -> int:
+    """The cores that this process may use; all of the machine's where the system does not say (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class _StoppedError(Exception):

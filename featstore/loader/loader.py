@@ -266,7 +266,7 @@ def _files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Pa
         if matches is not False:
             files[file.path] = (file, Partition(values=file.partition, is_decided=matches is True))
     if snapshot.data_files and not files and request.where is not None:
-        found = ", ".join(sorted({"/".join(map("=".join, file.partition.items())) for file in snapshot.data_files})[:5])
+        found = ", ".join(sorted({"/".join(f"{k}={v}" for k, v in file.partition.items()) for file in snapshot.data_files})[:5])
         raise SelectionError(f"where {request.where.text!r}: matches no partition of the table, which has {found}")
     return files
 

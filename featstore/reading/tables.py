@@ -10,7 +10,7 @@ from featstore.reading.reader import RowGroupReader, Rows
 from featstore.schema import SlotSchema
 
 
-def read_tables(footer: Footer, schema: SlotSchema, partition: Mapping[str, str]) -> Iterator[pa.Table]:
+def read_tables(footer: Footer, schema: SlotSchema, partition: Mapping[str, str | None]) -> Iterator[pa.Table]:
     """One table for each row group, with the columns of `schema` in its order; the file's partition fills the partition keys.
 
     Missing values are null, whether the file marks them, holds nulls, or lacks the column.

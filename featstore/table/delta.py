@@ -160,7 +160,7 @@ def as_stored(schema: SlotSchema) -> SlotSchema:
 
 
 def replaced(
-    partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str]]
+    partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str | None]]
 ) -> list[tuple[str, str, Any]] | None:
     """The conjunction of `key in values` that selects `partitions` and no other of the `existing` ones.
 
@@ -265,11 +265,12 @@ def _data_files(url: str, table: DeltaTable) -> list[DataFile]:
     ]
 
 
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
+def _text(value: object) -> str | None:
+    """A partition's value as text that casts back to its type."""
+    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str]]:
+def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str | None]]:
     return [file.partition for file in _data_files(url, table)]
 
 

@@ -16,7 +16,7 @@ _DATA_FILE = re.compile(r"part-\d{5,}-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+(-\d{5
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
 
 
-def partition_path(partition: Mapping[str, str]) -> str:
+def partition_path(partition: Mapping[str, str | None]) -> str:
     """`{"month": "2013-01"}` as `month=2013-01`: one directory per key in the given order, escaped as Hive does.
 
     A table without partition keys has the empty path.

@@ -13,6 +13,7 @@ from featstore.table.metadata import to_json
 class DataFile:
     """One immutable Parquet file. `path` is relative to the table and unique in the snapshot, `url` opens the file.
 
+    `partition` has each value as text, whatever the key's type in the schema; None is null, in tables by others.
     `version` is the modification time or ETag of a file that is not a table's own and so may be replaced, else empty.
     """
 
@@ -20,7 +21,7 @@ class DataFile:
     url: str
     size_bytes: int
     num_rows: int
-    partition: Mapping[str, str]
+    partition: Mapping[str, str | None]
     version: str = ""
 
 
@@ -51,11 +52,11 @@ class Snapshot:
         return sum(file.size_bytes for file in self.data_files)
 
     @property
-    def partitions(self) -> tuple[Mapping[str, str], ...]:
+    def partitions(self) -> tuple[Mapping[str, str | None], ...]:
         """The distinct partitions that hold files, in path order."""
         return tuple({to_json(file.partition): file.partition for file in self.data_files}.values())
 
-    def in_partitions(self, partitions: Iterable[Mapping[str, str]]) -> tuple[DataFile, ...]:
+    def in_partitions(self, partitions: Iterable[Mapping[str, str | None]]) -> tuple[DataFile, ...]:
         """The data files of the given partitions."""
         wanted = {frozenset(partition.items()) for partition in partitions}
         return tuple(file for file in self.data_files if frozenset(file.partition.items()) in wanted)

@@ -274,3 +274,11 @@ def test_the_number_of_threads_changes_no_byte(job: ExtractJob, write_raw: Any, 
     again: ExtractReport = extract_files(replace(job, table_url=f"{job.table_url}2", run_id="r2"))
     files = open_delta(again.table_url).data_files
     assert digests == [hashlib.sha256(Path(file.url).read_bytes()).hexdigest() for file in files]
+
+
+def test_the_threads_are_counted_where_affinity_is_unknown(
+    job: ExtractJob, write_raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    write_raw("a.parquet", 100)
+    assert extract_files(job, runner=LocalRunner()).num_rows == 100

@@ -2,6 +2,7 @@ import json
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,28 @@ def test_a_foreign_delta_table_opens_without_our_metadata(table: Path) -> None:
     assert (snapshot.schema.names, snapshot.spec_hash, snapshot.num_rows) == (("id", "score"), None, 2)
     assert [file.partition for file in snapshot.data_files] == [{"day": "x"}, {"day": "y"}]
     assert history(str(table))[0].metadata is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, None],
+        [1.5, None],
+        [True, False, None],
+        [date(2026, 11, 1), None],
+        [datetime(2026, 11, 1, 12, tzinfo=UTC), datetime(2026, 11, 1, 12, 0, 0, 5, tzinfo=UTC), None],
+        ["a", None],
+    ],
+)
+def test_keys_of_any_type_are_texts_that_cast_back_and_null_is_none(table: Path, values: list[Any]) -> None:
+    rows = polars.DataFrame({"id": range(len(values)), "day": values})
+    rows.write_delta(str(table), delta_write_options={"partition_by": ["day"]})
+    snapshot = open_delta(str(table))
+    [key] = snapshot.schema.partition_keys
+    found = [file.partition["day"] for file in snapshot.data_files]
+    assert all(text is None or type(text) is str for text in found)
+    cast = [pa.scalar(text, pa.string()).cast(key.type).as_py() for text in found]
+    assert sorted(cast, key=str) == sorted(values, key=str)
 
 
 def test_rows_are_read_from_footers_where_the_log_has_no_statistics(table: Path, schema: SlotSchema, write_file: Any) -> None:
