@@ -3,17 +3,16 @@
 Every function raises SpecError with the path in the document.
 """
 
-import datetime
 import graphlib
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
 from featstore.errors import SpecError, nearest
-from featstore.ops.lists import is_list
+from featstore.ops.constants import scalar_of
 from featstore.ops.registry import OPERATORS
-from featstore.ops.signature import Operator, number
-from featstore.spec.model import TIMESTAMP, Node, Spec, type_name
+from featstore.ops.signature import Operator
+from featstore.spec.model import Node, Spec, type_name
 from featstore.spec.parse import wrong
 
 
@@ -103,7 +102,13 @@ def operator_of(node: Node) -> Operator:
         raise wrong(f"{node.where}.op", f"one of {', '.join(OPERATORS)}", node.op, OPERATORS)
     low, high, num_inputs = operator.min_inputs, operator.max_inputs, len(node.of)
     if num_inputs < low or (high is not None and num_inputs > high):
-        expected = f"{low} name" if low == high else f"{low} or more names"
+        expected = (
+            "1 name"
+            if high == 1
+            else f"{low} names"
+            if low == high
+            else f"{low} {'or more' if high is None else f'to {high}'} names"
+        )
         raise wrong(f"{node.where}.of", f"{expected} for {node.op}", list(node.of))
     return operator
 
@@ -145,21 +150,6 @@ def default_of(node: Node, i: int) -> object:
 def constant(value: object, arrow_type: pa.DataType, where: str) -> pa.Scalar:
     """A `default` or `fill` in the type of what it stands in for."""
     try:
-        return pa.scalar(_plain(value, arrow_type), arrow_type)
+        return scalar_of(value, arrow_type)
     except (OverflowError, TypeError, ValueError) as error:
         raise wrong(where, f"a {type_name(arrow_type)}", value) from error
-
-
-def _plain(value: object, arrow_type: pa.DataType) -> object:
-    if is_list(arrow_type):
-        if not isinstance(value, list | tuple):
-            raise TypeError(value)
-        return [_plain(item, arrow_type.value_type) for item in value]
-    if arrow_type == pa.float64():
-        return number(value) + 0.0
-    if arrow_type == TIMESTAMP and isinstance(value, datetime.datetime):
-        return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-    expected = {pa.string(): str, pa.int64(): int, pa.bool_(): bool}.get(arrow_type)
-    if expected is None or not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-        raise TypeError(value)
-    return value

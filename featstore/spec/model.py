@@ -27,7 +27,7 @@ _TYPES = {name: arrow_type for arrow_type, name in _NAMES.items()} | {
     **dict.fromkeys(("float", "float32", "float64"), pa.float64()),
     **dict.fromkeys(("bool",), pa.bool_()),
 }
-TYPE_NAMES = (*_NAMES.values(), "list<...>")
+TYPE_NAMES = (*_NAMES.values(), "list<...>", "map<string, ...>")
 
 
 def read_type(text: str) -> pa.DataType | None:
@@ -36,11 +36,23 @@ def read_type(text: str) -> pa.DataType | None:
     if name.startswith(("list<", "array<")) and name.endswith(">"):
         value = _TYPES.get(name[name.index("<") + 1 : -1].strip())
         return None if value is None else pa.list_(value)
-    return _TYPES.get(name)
+    return _map_type(name) if name.startswith("map<") and name.endswith(">") else _TYPES.get(name)
+
+
+def _map_type(name: str) -> pa.DataType | None:
+    """A map from string to numbers or strings, or to such maps."""
+    key, _, item = name[len("map<") : -1].partition(",")
+    value = read_type(item)
+    if _TYPES.get(key.strip()) != pa.string() or value is None:
+        return None
+    innermost = value.item_type if pa.types.is_map(value) else value
+    return pa.map_(pa.string(), value) if innermost in (pa.string(), pa.int64(), pa.float64()) else None
 
 
 def type_name(arrow_type: pa.DataType) -> str:
     """The name of a canonical type as a spec writes it."""
+    if pa.types.is_map(arrow_type):
+        return f"map<string, {type_name(arrow_type.item_type)}>"
     return f"list<{_NAMES[arrow_type.value_type]}>" if pa.types.is_list(arrow_type) else _NAMES[arrow_type]
 
 

@@ -18,6 +18,8 @@ INPUTS = {
     "clicked": "long",
     "flag": "boolean",
     "request_id": "string",
+    "prices": "map<string, double>",
+    "nested": "map<string, map<string, long>>",
 }
 USER = {"slot": 1, "name": "user", "op": "hash", "of": "user_id"}
 
@@ -170,6 +172,127 @@ def test_a_node_named_like_its_own_input_reads_the_input() -> None:
 def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         graph(USER, node(**changes), labels={"click": "clicked"}, weight="price", keep=["request_id"], retired=[202])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"op": "hash", "of": "prices"}, r"^slots\[1\].of: expected string, .*found 'prices', a map<string, double>$"),
+        (
+            {"op": "lookup", "of": ["tags", "user_id"]},
+            r"^slots\[1\].of: expected a map<string, long, double or string> and its",
+        ),
+        (
+            {"op": "lookup", "of": ["nested", "user_id"]},
+            r"^slots\[1\].of: expected a map<string, long, double or string> and its",
+        ),
+        ({"op": "lookup", "of": ["prices", "price"]}, r"^slots\[1\].of: expected a map and a key \(string or long, or a list"),
+        ({"op": "lookup", "of": ["prices", "user_id"], "combiner": "sum"}, r"^slots\[1\]: lookup `combiner` is for a list of"),
+        (
+            {"op": "lookup", "of": ["prices", "tags"], "combiner": "avg"},
+            r"^slots\[1\].combiner: expected one of mean, sum, max",
+        ),
+        (
+            {"op": "match", "of": ["prices", "user_id", "user_id"]},
+            r"^slots\[1\].of: expected a map<string, map<string, ...>> and",
+        ),
+        ({"op": "match", "of": ["nested", "user_id", "tags"]}, r"^slots\[1\].of: expected a map of maps and two keys"),
+        ({"op": "match", "of": ["nested", "user_id"]}, r"^slots\[1\].of: expected 3 names for match"),
+        ({"op": "combine", "of": "tags", "by": "sum"}, r"^slots\[1\].of: expected list<double>, list<long> or list<boolean>"),
+        (
+            {"op": "combine", "of": "scores"},
+            r"^slots\[1\]: expected `by` for combine \(one of mean, sum, max, min\), found none$",
+        ),
+        ({"op": "length", "of": "price"}, r"^slots\[1\].of: expected a list or string for length, found 'price', a double$"),
+        ({"op": "take", "of": "price", "n": 1}, r"^slots\[1\].of: expected a list for take, found 'price', a double$"),
+        ({"op": "take", "of": "tags", "n": 0}, r"^slots\[1\].n: expected an integer of at least 1, found 0$"),
+        ({"op": "take", "of": "tags", "n": 1, "end": "last"}, r"^slots\[1\].end: expected one of head, tail, found 'last'$"),
+        (
+            {"op": "time_since", "of": ["ts", "price"], "unit": "day"},
+            r"^slots\[1\].of: expected a timestamp, then a timestamp or",
+        ),
+        ({"op": "time_since", "of": ["ts", "ts"], "unit": "month"}, r"^slots\[1\].unit: expected one of second, minute, hour,"),
+        ({"op": "fill", "of": "price"}, r"^slots\[1\]: fill needs `value`, or several inputs$"),
+        (
+            {"op": "fill", "of": "price", "value": "x"},
+            r"^slots\[1\]: fill expected `value` in the type of the input \(double\), fo",
+        ),
+        (
+            {"op": "fill", "of": "price", "value": {"a": 1}},
+            r"^slots\[1\].value: expected a constant: text, number, boolean, time",
+        ),
+        (
+            {"op": "fill", "of": ["price", "user_id"]},
+            r"^slots\[1\].of: expected values of one type \(no maps, no value hashes\)",
+        ),
+        ({"op": "fill", "of": "user", "value": 1}, r"^slots\[1\].of: expected values of one type \(no maps, no value hashes\)"),
+        ({"op": "where", "of": ["price", "price"]}, r"^slots\[1\].of: expected boolean, then the values for where"),
+        (
+            {"op": "where", "of": ["flag", "price", "price"], "then": 1},
+            r"^slots\[1\]: where needs a condition, what `then` and",
+        ),
+        ({"op": "where", "of": ["flag", "price", "clicked"]}, r"^slots\[1\].of: expected values of one type"),
+        (
+            {"op": "where", "of": ["flag", "price"], "otherwise": "x"},
+            r"^slots\[1\]: where expected `otherwise` in the type of the",
+        ),
+        ({"op": "compare", "of": "price", "relation": "<"}, r"^slots\[1\]: compare needs either a second input or `value`$"),
+        (
+            {"op": "compare", "of": "price", "relation": "~", "value": 1},
+            r"^slots\[1\].relation: expected one of ==, !=, <, <=, >",
+        ),
+        (
+            {"op": "compare", "of": "flag", "relation": "<", "value": True},
+            r"^slots\[1\]: compare of booleans has the relations ==",
+        ),
+        (
+            {"op": "compare", "of": ["price", "user_id"], "relation": "<"},
+            r"^slots\[1\].of: expected two values of one type, or",
+        ),
+        (
+            {"op": "compare", "of": "tags", "relation": "==", "value": 1},
+            r"^slots\[1\].of: expected values that are no lists, maps",
+        ),
+        (
+            {"op": "compare", "relation": "==", "value": 1},
+            r"^slots\[1\]: compare expected `value` in the type of the input \(string",
+        ),
+        (
+            {"op": "ratio", "of": ["price", "user_id"]},
+            r"^slots\[1\].of: expected two numbers \(double, long or boolean\) for ratio",
+        ),
+        ({"op": "power", "of": "price"}, r"^slots\[1\]: expected `exponent` for power \(a finite number\), found none$"),
+        (
+            {"op": "distinct", "of": "price"},
+            r"^slots\[1\].of: expected a list of values for distinct, found 'price', a double$",
+        ),
+        ({"op": "slice", "of": "price"}, r"^slots\[1\].of: expected a list or string for slice, found 'price', a double$"),
+        ({"op": "slice", "of": "tags", "start": 0.5}, r"^slots\[1\].start: expected an integer, found 0.5$"),
+        (
+            {"op": "split", "of": "tags", "separator": ","},
+            r"^slots\[1\].of: expected string for split, found 'tags', a list<str",
+        ),
+        ({"op": "split", "separator": ""}, r"^slots\[1\].separator: expected a text that is not empty, found ''$"),
+        (
+            {"op": "tokenize", "of": "price", "by": "word"},
+            r"^slots\[1\].of: expected string for tokenize, found 'price', a doub",
+        ),
+        (
+            {"op": "lower", "of": "price"},
+            r"^slots\[1\].of: expected string or list<string> for lower, found 'price', a double$",
+        ),
+        (
+            {"op": "weighted", "part": "value"},
+            r"^slots\[1\].of: expected list<string> for weighted, found 'user_id', a string$",
+        ),
+        ({"op": "overlap", "of": ["tags", "scores"], "measure": "count"}, r"^slots\[1\].of: expected two lists of one type"),
+        ({"op": "overlap", "of": ["scores", "scores"], "measure": "count"}, r"^slots\[1\].of: expected two lists of one type"),
+        ({"op": "is_weekend"}, r"^slots\[1\].of: expected timestamp for is_weekend, found 'user_id', a string$"),
+    ],
+)
+def test_what_is_wrong_in_an_operators_inputs_and_params_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        graph(USER, node(**changes))
 
 
 @pytest.mark.parametrize("value", [[], [1, 1], [2, 1], [float("nan")], [float("inf")], ["1"], [True], 3])

@@ -70,10 +70,19 @@ def test_a_spec_is_loaded_from_a_path_or_a_mapping(tmp_path: Path) -> None:
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("array<int>", pa.list_(pa.int64())),
         ("list< double >", pa.list_(pa.float64())),
+        ("map<string, double>", pa.map_(pa.string(), pa.float64())),
+        ("MAP<STRING,INT>", pa.map_(pa.string(), pa.int64())),
+        ("map<string, map<string, string>>", pa.map_(pa.string(), pa.map_(pa.string(), pa.string()))),
     ],
 )
 def test_declared_types_are_canonical(declared: str, canonical: pa.DataType) -> None:
     assert load_spec(document(inputs={"user_id": declared})).inputs["user_id"] == canonical
+
+
+@pytest.mark.parametrize("declared", ["map<long, double>", "map<string, list<string>>", "map<string, boolean>", "map<string>"])
+def test_other_maps_are_no_types(declared: str) -> None:
+    with pytest.raises(SpecError, match=r"^inputs.user_id: expected a type \(string, .*, map<string, ...>\), found 'map<"):
+        load_spec(document(inputs={"user_id": declared}))
 
 
 @pytest.mark.parametrize(
