@@ -73,7 +73,24 @@ class Node:
     fill: object = None
     empty_as_null: bool = False
     encode: str = "sign"
+    share_slot: int | None = None
     where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequence:
+    """A group of list inputs that say different things of the same events: an entry of `sequences`."""
+
+    name: str
+    of: tuple[str, ...]
+    max_len: int | None = None
+    truncate: str = "head"
+    empty_as_null: bool = False
+
+    @property
+    def where(self) -> str:
+        """Its path in the document."""
+        return f"sequences.{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +111,7 @@ class Spec:
     weight: str | None = None
     keep: tuple[str, ...] = ()
     retired: frozenset[int] = frozenset()
+    sequences: tuple[Sequence, ...] = ()
     output: Output = Output()
     version: int = VERSION
 
@@ -112,7 +130,9 @@ class Spec:
 
     def _content(self) -> dict[str, Any]:
         read = {name for node in self.nodes for name in node.of} | set(self.labels.values()) | {self.weight, *self.keep}
-        return {
+        read |= {name for sequence in self.sequences for name in sequence.of}
+        sequences = {"sequences": [_sequence_content(sequence) for sequence in self.sequences]} if self.sequences else {}
+        return sequences | {
             "spec": self.version,
             "inputs": {name: type_name(arrow_type) for name, arrow_type in self.inputs.items() if name in read},
             "labels": [[name, source] for name, source in self.labels.items()],
@@ -133,6 +153,17 @@ def _node_content(node: Node) -> dict[str, Any]:
         "fill": _plain(node.fill),
         "empty_as_null": node.empty_as_null or None,
         "encode": None if node.encode == "sign" else node.encode,
+        "share_slot": node.share_slot,
+    }
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def _sequence_content(sequence: Sequence) -> dict[str, Any]:
+    content = {
+        "of": list(sequence.of),
+        "max_len": sequence.max_len,
+        "truncate": None if sequence.truncate == "head" else sequence.truncate,
+        "empty_as_null": sequence.empty_as_null or None,
     }
     return {key: value for key, value in content.items() if value is not None}
 

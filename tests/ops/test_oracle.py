@@ -37,7 +37,11 @@ INPUTS = {
     "levels": "map<string, long>",
     "names": "map<string, string>",
     "nested": "map<string, map<string, double>>",
+    "items": "list<long>",
+    "amounts": "list<double>",
+    "moments": "list<timestamp>",
 }
+SEQUENCES: dict[str, Any] = {"clicks": {"of": ["items", "amounts", "moments"], "max_len": 2, "truncate": "tail"}}
 ARROW = {
     "text": pa.string(),
     "other": pa.string(),
@@ -56,6 +60,9 @@ ARROW = {
     "levels": pa.map_(pa.string(), pa.int64()),
     "names": pa.map_(pa.string(), pa.string()),
     "nested": pa.map_(pa.string(), pa.map_(pa.string(), pa.float64())),
+    "items": pa.list_(pa.int64()),
+    "amounts": pa.list_(pa.float64()),
+    "moments": pa.list_(pa.timestamp("us", tz="UTC")),
 }
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 NEW_YORK = zoneinfo.ZoneInfo("America/New_York")
@@ -288,7 +295,22 @@ def values_or_none(values: list[Any] | None) -> list[float]:
     return float_list(values, 10**9)
 
 
+def events(row: dict[str, Any]) -> list[tuple[Any, ...]] | None:
+    columns = [row["items"], row["amounts"], row["moments"]]
+    if any(column is None for column in columns) or len({len(column) for column in columns}) > 1:
+        return None
+    complete = [event for event in zip(*columns, strict=True) if None not in event and math.isfinite(float32(event[1]))]
+    return complete[-2:]
+
+
+def of_events(row: dict[str, Any], position: int) -> list[Any] | None:
+    return (lambda e: None if e is None else [event[position] for event in e])(events(row))
+
+
 CASES |= {
+    "sequence of items": ({"op": "hash", "of": "items"}, lambda r: signs(of_events(r, 0))),
+    "sequence of amounts": ({"op": "identity", "of": "amounts"}, lambda r: values_or_none(of_events(r, 1))),
+    "sequence of moments": ({"op": "hash", "of": "moments"}, lambda r: signs(of_events(r, 2))),
     "lookup": ({"op": "lookup", "of": ["prices", "text"]}, lambda r: float32(first_found(entries(r["prices"]), r["text"]))),
     "lookup of integer by integer": (
         {"op": "lookup", "of": ["levels", "count"]},
@@ -448,6 +470,12 @@ def map_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | st.lists(st.tuples(text, st.none() | values), max_size=5)
 
 
+def some_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Lists of which most have one length, as those of a sequence should."""
+    three = st.lists(st.none() | values, min_size=3, max_size=3)
+    return three | three | three | st.lists(values, max_size=2) | st.none()
+
+
 VALUES = {
     "text": st.none() | text,
     "other": st.none() | text,
@@ -466,6 +494,9 @@ VALUES = {
     "levels": map_of(integers),
     "names": map_of(text),
     "nested": map_of(map_of(floats)),
+    "items": some_of(integers),
+    "amounts": some_of(floats),
+    "moments": some_of(times),
 }
 
 
@@ -491,8 +522,11 @@ def comparable(value: Any) -> Any:
 @given(data=st.data())
 def test_operator_agrees_with_plain_python_row_by_row(case: str, data: st.DataObject) -> None:
     node, expected = CASES[case]
-    values = data.draw(rows_of([node["of"]] if isinstance(node["of"], str) else node["of"]))
-    extractor = Extractor(load_spec({"spec": 1, "inputs": INPUTS, "slots": [{"slot": 7, "name": "f", **node}]}))
+    names = [node["of"]] if isinstance(node["of"], str) else node["of"]
+    values = data.draw(rows_of(SEQUENCES["clicks"]["of"] if names[0] in SEQUENCES["clicks"]["of"] else names))
+    extractor = Extractor(
+        load_spec({"spec": 1, "inputs": INPUTS, "sequences": SEQUENCES, "slots": [{"slot": 7, "name": "f", **node}]})
+    )
     stored = extractor(batch_of(values)).column("f")
     stored.validate(full=True)
     assert stored.null_count == 0
@@ -505,6 +539,7 @@ def spec_of_all_cases() -> dict[str, Any]:
     return {
         "spec": 1,
         "inputs": INPUTS,
+        "sequences": SEQUENCES,
         "labels": labels,
         "weight": "count",
         "keep": ["text", "tags", "scores"],

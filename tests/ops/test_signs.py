@@ -33,7 +33,8 @@ def value_of(written: Any) -> Any:
 
 
 def extractor_of(vector: dict[str, Any]) -> Extractor:
-    return Extractor(load_spec({"spec": 1, "inputs": vector["inputs"], "slots": vector["slots"]}))
+    sequences = vector.get("sequences", {})
+    return Extractor(load_spec({"spec": 1, "inputs": vector["inputs"], "sequences": sequences, "slots": vector["slots"]}))
 
 
 def raw_column(vector: dict[str, Any], name: str, rows: list[Any]) -> pa.Array:

@@ -352,3 +352,69 @@ def test_a_timestamp_default_without_zone_is_utc() -> None:
     steps = graph(node(op="hour", of="ts", default=datetime.datetime(2013, 1, 1, 5))).steps
     value = next(step.params["value"] for step in steps if "value" in step.params)
     assert value.as_py() == datetime.datetime(2013, 1, 1, 5, tzinfo=datetime.UTC)
+
+
+SEQUENCE = {"clicks": {"of": ["tags", "scores"]}}
+
+
+def test_the_columns_of_a_sequence_are_aligned_once_and_all_are_read() -> None:
+    built = graph(node(of="tags"), node(slot=3, name="y", op="length", of="tags"), sequences=SEQUENCE)
+    assert list(built.columns) == ["tags", "scores"]
+    assert built.required == {"tags", "scores"}
+    assert [step.function.__name__ for step in built.steps].count("align") == 1
+
+
+def test_a_sequence_that_no_node_reads_asks_for_no_column() -> None:
+    assert list(graph(USER, sequences=SEQUENCE).columns) == ["user_id"]
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (["tags"], r"^sequences.clicks.of: expected two or more list columns, found \['tags'\]$"),
+        (["tags", "tgs"], r"^sequences.clicks.of\[1\]: expected an input column, found 'tgs'; did you mean 'tags'"),
+        (["tags", "price"], r"^sequences.clicks.of\[1\]: expected a list, found 'price', a double$"),
+        (
+            ["tags", "tags"],
+            r"^sequences.clicks.of\[1\]: expected a column of no other place, not that of sequences.clicks.of\[0\]",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_sequence_is_named_by_its_path(of: list[str], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        graph(USER, sequences={"clicks": {"of": of}})
+
+
+def test_empty_text_is_made_missing_in_a_whole_sequence_or_not_at_all() -> None:
+    with pytest.raises(SpecError, match=r"^slots\[0\].empty_as_null: expected it at sequences.clicks.empty_as_null, for all"):
+        graph(node(of="tags", empty_as_null=True), sequences=SEQUENCE)
+
+
+def test_a_slot_that_shares_anothers_number_keeps_its_own_in_the_schema() -> None:
+    schema = graph(USER, node(of="tags", share_slot=1)).schema
+    assert (schema["x"].number, schema["x"].share_slot) == (2, 1)
+    assert Slot.from_field(schema["x"].to_field()) == schema["x"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"share_slot": 9}, r"^slots\[1\].share_slot: expected the number of another slot, .*, found 9$"),
+        ({"share_slot": 2}, r"^slots\[1\].share_slot: expected the number of another slot, .*, found 2$"),
+        ({"share_slot": 3}, r"^slots\[1\].share_slot: expected the number of another slot, which shares none itself, found 3$"),
+        (
+            {"share_slot": 4},
+            r"^slots\[1\].share_slot: expected two stored slots that hold signs, found 4, of which 'w' holds none$",
+        ),
+        ({"share_slot": 1, "op": "log1p", "of": "price"}, r"^slots\[1\].share_slot: expected two stored .* 'x' holds none$"),
+        (
+            {"share_slot": 1, "slot": None, "store": False},
+            r"^slots\[1\].share_slot: expected two stored slots that hold signs, f",
+        ),
+        ({"share_slot": 0}, r"^slots\[1\].share_slot: expected a slot number, 1 to 2147483647, found 0$"),
+    ],
+)
+def test_a_shared_number_is_that_of_another_slot_of_signs(changes: dict[str, Any], message: str) -> None:
+    others = node(slot=3, name="y", share_slot=1), node(slot=4, name="w", op="log1p", of="price")
+    with pytest.raises(SpecError, match=message):
+        graph(USER, node(**changes), *others)

@@ -142,6 +142,22 @@ def test_what_is_wrong_in_a_slot_is_named_by_its_path(changes: dict[str, Any], m
         load_spec(document(slots=[SLOT, {**SLOT, "slot": 2, "name": "other", **changes}]))
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({}, r"^sequences.clicks.of: expected a name or a list of names, found None$"),
+        ({"of": ["a", "b"], "max_len": 0}, r"^sequences.clicks.max_len: expected an integer of at least 1, found 0$"),
+        ({"of": ["a", "b"], "truncate": "end"}, r"^sequences.clicks.truncate: expected head or tail, found 'end'"),
+        ({"of": ["a", "b"], "maxlen": 1}, r"^sequences.clicks.maxlen: expected one of of, max_len, .*; did you mean 'max_len'"),
+        ({"of": ["a", "b"], "empty_as_null": 1}, r"^sequences.clicks.empty_as_null: expected true or false, found 1$"),
+        (["a", "b"], r"^sequences.clicks: expected a mapping, found \['a', 'b'\]$"),
+    ],
+)
+def test_what_is_wrong_in_a_sequence_is_named_by_its_path(entry: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_spec(document(sequences={"clicks": entry}))
+
+
 @pytest.mark.parametrize("key", ["name", "op", "of"])
 def test_a_slot_needs_name_operator_and_input(key: str) -> None:
     with pytest.raises(SpecError, match=rf"^slots\[0\]: expected the keys name, op and of, found no '{key}'"):
