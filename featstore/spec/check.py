@@ -13,6 +13,7 @@ from featstore.ops.constants import scalar_of
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import Operator
+from featstore.ops.user import is_user_operator, load_operator
 from featstore.schema import Slot, SlotKind
 from featstore.spec.model import Node, Spec, type_name
 from featstore.spec.parse import wrong
@@ -133,7 +134,7 @@ def of_path(node: Node, i: int) -> str:
 
 def operator_of(node: Node) -> Operator:
     """The node's operator, which takes as many inputs as the node has."""
-    operator = OPERATORS.get(node.op)
+    operator = _user_operator(node) if is_user_operator(node.op) else OPERATORS.get(node.op)
     if operator is None:
         raise wrong(f"{node.where}.op", f"one of {', '.join(OPERATORS)}", node.op, OPERATORS)
     low, high, num_inputs = operator.min_inputs, operator.max_inputs, len(node.of)
@@ -147,6 +148,13 @@ def operator_of(node: Node) -> Operator:
         )
         raise wrong(f"{node.where}.of", f"{expected} for {node.op}", list(node.of))
     return operator
+
+
+def _user_operator(node: Node) -> Operator:
+    try:
+        return load_operator(node.op)
+    except ValueError as error:
+        raise wrong(f"{node.where}.op", str(error), node.op) from error
 
 
 def read_params(node: Node, operator: Operator) -> dict[str, object]:
