@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from featstore.loader.shuffle import Shuffle as Shuffle
     from featstore.loader.tensors import Batch as Batch
     from featstore.loader.tensors import Jagged as Jagged
+    from featstore.ops.user import operator as operator
     from featstore.spec.parse import load_spec as load_spec
     from featstore.staging import Staging as Staging
 
@@ -35,6 +36,7 @@ _HOMES = {
     "extract": "featstore.api",
     "load_spec": "featstore.spec.parse",
     "open_table": "featstore.api",
+    "operator": "featstore.ops.user",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -18,6 +18,7 @@ SLOT = b"featstore.slot"
 SHAPE = b"featstore.shape"
 OPERATOR = b"featstore.op"
 NUM_INDICES = b"featstore.num_indices"
+SHARE_SLOT = b"featstore.share_slot"
 FIELD_ID = b"PARQUET:field_id"
 
 
@@ -44,7 +45,7 @@ class Slot:
 
     `shape` is that of one row: `()` a scalar, `(w,)` a fixed width, `(None,)` a list. `number` and `op` are None for a
     column of a file that featstore did not write. `num_indices` is set where the slot holds indices in `[0, num_indices)`
-    instead of signs; 0 is missing there too.
+    instead of signs; 0 is missing there too. `share_slot` is the number of the slot whose signs it has, where that is another.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Slot:
     number: int | None = None
     op: str | None = None
     num_indices: int | None = None
+    share_slot: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.shape) > 1 or any(width is not None and width < 1 for width in self.shape):
@@ -94,6 +96,8 @@ class Slot:
             metadata[OPERATOR] = self.op.encode()
         if self.num_indices is not None:
             metadata[NUM_INDICES] = str(self.num_indices).encode()
+        if self.share_slot is not None:
+            metadata[SHARE_SLOT] = str(self.share_slot).encode()
         return pa.field(self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata)
 
     @classmethod
@@ -111,7 +115,7 @@ class Slot:
         if kind is None:
             return None
         number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
-        op, num_indices = metadata.get(OPERATOR), metadata.get(NUM_INDICES)
+        op, num_indices, share_slot = (metadata.get(key) for key in (OPERATOR, NUM_INDICES, SHARE_SLOT))
         return cls(
             name=field.name,
             kind=kind,
@@ -119,6 +123,7 @@ class Slot:
             number=None if number is None else int(number),
             op=None if op is None else op.decode(),
             num_indices=None if num_indices is None else int(num_indices),
+            share_slot=None if share_slot is None else int(share_slot),
         )
 
 

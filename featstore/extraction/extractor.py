@@ -101,6 +101,11 @@ def _single(name: str, value: object, declared: pa.DataType) -> pa.Array:
     try:
         if pa.types.is_list(declared) and isinstance(value, str | bytes):
             raise TypeError("a text is no list")
-        return pa.array([value], arrow_type)
+        return pa.array([_entries(value) if pa.types.is_map(declared) else value], arrow_type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"column {name!r}: expected {type_name(declared)}, found {value!r}") from error
+
+
+def _entries(value: object) -> object:
+    """A mapping, nested or not, as the entries that Arrow takes."""
+    return [(key, _entries(item)) for key, item in value.items()] if isinstance(value, Mapping) else value

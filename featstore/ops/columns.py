@@ -1,8 +1,8 @@
 """Raw columns as operators get them: of the declared type, and without values that have two meanings.
 
-Declared types are canonical: bool, int64, float64, string, timestamp[us, UTC], and lists of them. A raw column may be
-narrower (int32 for int64), encoded otherwise (dictionary, large strings, binary), or hold timestamps of another unit; naive
-timestamps are read as UTC.
+Declared types are canonical: bool, int64, float64, string, timestamp[us, UTC], lists of them, and maps from string. A raw
+column may be narrower (int32 for int64), encoded otherwise (dictionary, large strings, binary), or hold timestamps of another
+unit; naive timestamps are read as UTC.
 """
 
 from collections import Counter
@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import array_of, bytes_of, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.arrays import array_of, bytes_of, list_of, nulls_of, offsets_of, struct_of, values_of
 from featstore.ops.lists import count_nulls, flat, is_list
+from featstore.ops.maps import entries_of, is_map, map_of
 
 _MAX_INT64 = 2**63 - 1
 _is = pa.types
@@ -26,6 +27,8 @@ def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
         return True
     if is_list(declared):
         return _is_any_list(raw) and readable(raw.value_type, declared.value_type)
+    if is_map(declared):
+        return is_map(raw) and readable(raw.key_type, declared.key_type) and readable(raw.item_type, declared.item_type)
     if _is.is_string(declared):
         return bool(_is.is_string(raw) or _is.is_large_string(raw) or _is.is_string_view(raw)) or _is_any_binary(raw)
     if _is.is_timestamp(declared):
@@ -42,6 +45,8 @@ def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str])
         array = array.dictionary_decode()
     if is_list(declared) and not _is.is_null(array.type):
         return _read_lists(array, declared, counts)
+    if is_map(declared) and not _is.is_null(array.type):
+        return _read_maps(array, declared, counts)
     if _is.is_string(declared):
         return _read_strings(array, counts)
     array = _drop_out_of_range(array, declared, counts)
@@ -53,10 +58,13 @@ def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str])
 
 
 def clean(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
-    """A column of declared type for operators: NaN becomes null and -0.0 becomes 0.0, null elements of lists are dropped.
+    """A column of declared type for operators: NaN becomes null and -0.0 becomes 0.0, and null elements of lists
+    and entries of maps without a value are dropped.
 
     What was changed, save the sign of zero, is counted as `nan` and `null elements`. Lists are in flat form.
     """
+    if is_map(array.type):
+        return _clean_maps(array, counts)
     if is_list(array.type):
         count_nulls(array, counts, "null elements")
         lists = flat(array)
@@ -90,6 +98,28 @@ def _read_lists(array: pa.Array, declared: pa.DataType, counts: Counter[str]) ->
     offsets = offsets_of(lists)
     within = lists.values.slice(offsets[0], offsets[-1] - offsets[0])  # a batch cut from a larger one has the values of all
     return list_of(offsets - offsets[0], read_column(within, declared=declared.value_type, counts=counts), nulls_of(lists))
+
+
+def _read_maps(array: pa.MapArray, declared: pa.DataType, counts: Counter[str]) -> pa.MapArray:
+    offsets = offsets_of(array)
+    keys, items = entries_of(array)
+    keys = read_column(keys, declared=declared.key_type, counts=counts)
+    items = read_column(items, declared=declared.item_type, counts=counts)
+    return map_of(offsets - offsets[0], struct_of([keys, items]), nulls_of(array), declared)
+
+
+def _clean_maps(array: pa.MapArray, counts: Counter[str]) -> pa.MapArray:
+    """Entries without a value dropped, so that looking them up finds nothing."""
+    keys, items = entries_of(array)
+    offsets = offsets_of(array)
+    entries = list_of(offsets - offsets[0], struct_of([keys, items], nulls_of(items)), nulls_of(array))
+    count_nulls(entries, counts, "null elements")
+    entries = flat(entries)
+    keys, items = (entries.values.field(i) for i in range(2))
+    if is_map(items.type) or _is.is_floating(items.type):
+        items = clean(items, counts=counts)
+        entries = flat(list_of(offsets_of(entries), struct_of([keys, items], nulls_of(items)), nulls_of(entries)))
+    return map_of(offsets_of(entries), entries.values, nulls_of(entries), array.type)
 
 
 def _read_strings(array: pa.Array, counts: Counter[str]) -> pa.Array:

@@ -29,7 +29,7 @@ def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
     value = _value_type(arrow_type)
     if pa.types.is_struct(value):
         return arrow_type
-    if pa.types.is_floating(value):
+    if pa.types.is_floating(value) or pa.types.is_map(value):
         raise TypeError("string, long, boolean, timestamp, or a list of these (floats are never hashed: bucketize them first)")
     return _members_type(1, is_list(arrow_type))
 

@@ -1,4 +1,7 @@
-"""Operators on numbers: identity, log1p, clip and bucketize. Float64 inside; a result that is no finite number is null."""
+"""Operators on numbers: identity, log1p, clip, bucketize, ratio and power.
+
+Float64 inside; a result that is no finite number is null.
+"""
 
 import itertools
 from collections import Counter
@@ -9,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import Mask, array_of, nulls_of, values_of
+from featstore.ops.arrays import Mask, array_of, either, nulls_of, values_of
 from featstore.ops.lists import cut, drop_elements, is_list
 
 NOT_FINITE = "not finite"
@@ -73,6 +76,36 @@ def clip(array: pa.Array, *, min: float | None, max: float | None, counts: Count
     """min where x < min, max where x > max, else x. An infinity becomes the bound on its side; without one it is null."""
     values, nulls = floats_of(array)
     return finite(np.clip(values, min, max), nulls, counts)
+
+
+def ratio_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    if not all(is_number(arrow_type) for arrow_type in types):
+        raise TypeError(f"two numbers ({_NUMBERS})")
+    return pa.float64()
+
+
+def ratio(numerator: pa.Array, denominator: pa.Array, *, counts: Counter[str]) -> pa.Array:
+    """x / y. Null, and counted, where y is 0 (`division by zero`) or the result is not finite; missing where either is."""
+    above, nulls = floats_of(numerator)
+    below, missing = floats_of(denominator)
+    nulls = either(nulls, missing)
+    zero = below == 0
+    if nulls is not None:
+        zero &= ~nulls
+    if num_found := int(zero.sum()):
+        counts["division by zero"] += num_found
+        nulls = either(nulls, zero)
+    with np.errstate(invalid="ignore", over="ignore"):
+        quotients = above / np.where(below == 0, 1.0, below)
+    return finite(quotients if nulls is None else np.where(nulls, 0.0, quotients), nulls, counts)
+
+
+def power(array: pa.Array, *, exponent: float, counts: Counter[str]) -> pa.Array:
+    """x to the power of `exponent`. Null, and counted, where that is no finite number, as 0 to a negative power."""
+    values, nulls = floats_of(array)
+    with np.errstate(all="ignore"):
+        powers = np.power(values, exponent)
+    return finite(powers if nulls is None else np.where(nulls, 0.0, powers), nulls, counts)
 
 
 def boundaries(value: object) -> tuple[float, ...]:

@@ -1,13 +1,22 @@
 """The operators by name."""
 
-from featstore.ops import ids, numbers, timestamps
-from featstore.ops.signature import Operator, Param, number, one_of, positive_int
+from featstore.ops import choices, combining, elements, ids, maps, numbers, texts, timestamps
+from featstore.ops.constants import literal
+from featstore.ops.signature import Operator, Param, integer, number, one_of, positive_int, text
 
 _MAX_LEN = Param(expected="an integer of at least 1", read=positive_int)
 _TRUNCATE = Param(expected="head or tail", read=one_of("head", "tail"), default="head")
 _BOUND = Param(expected="a finite number", read=number)
 _ZONE = Param(expected="an IANA time zone, such as UTC or America/New_York", read=timestamps.time_zone, default="UTC")
 _BOUNDARIES = Param(expected="strictly increasing finite numbers", read=numbers.boundaries, required=True)
+_COUNT = Param(expected="an integer of at least 1", read=positive_int, required=True)
+_N = Param(expected="an integer of at least 1", read=positive_int, default=1)
+_CONSTANT = Param(expected="a constant: text, number, boolean, timestamp, or a list of these", read=literal)
+
+
+def _choice(*names: str, required: bool = True, default: str | None = None) -> Param:
+    return Param(expected=f"one of {', '.join(names)}", read=one_of(*names), required=required, default=default)
+
 
 _ALL = (
     Operator(
@@ -43,6 +52,100 @@ _ALL = (
     ),
     Operator(name="hour", function=timestamps.hour, result=timestamps.time_type, params={"tz": _ZONE}),
     Operator(name="day_of_week", function=timestamps.day_of_week, result=timestamps.time_type, params={"tz": _ZONE}),
+    Operator(name="is_weekend", function=timestamps.is_weekend, result=timestamps.weekend_type, params={"tz": _ZONE}),
+    Operator(
+        name="time_since",
+        function=timestamps.time_since,
+        result=timestamps.since_type,
+        params={"unit": _choice(*timestamps.UNITS)},
+        min_inputs=2,
+        max_inputs=2,
+    ),
+    Operator(
+        name="lookup",
+        function=maps.lookup,
+        result=maps.lookup_type,
+        params={"combiner": _choice(*combining.COMBINERS, required=False)},
+        min_inputs=2,
+        max_inputs=2,
+    ),
+    Operator(name="match", function=maps.match, result=maps.match_type, min_inputs=3, max_inputs=3),
+    Operator(
+        name="combine", function=combining.combine, result=combining.combine_type, params={"by": _choice(*combining.COMBINERS)}
+    ),
+    Operator(name="length", function=combining.length, result=combining.length_type),
+    Operator(
+        name="take",
+        function=elements.take,
+        result=elements.take_type,
+        params={"n": _COUNT, "end": _choice("head", "tail", required=False, default="head")},
+    ),
+    Operator(
+        name="slice",
+        function=elements.slice_operator,
+        result=elements.slice_type,
+        params={
+            "start": Param(expected="an integer", read=integer, default=0),
+            "stop": Param(expected="an integer", read=integer),
+        },
+    ),
+    Operator(name="distinct", function=elements.distinct, result=elements.distinct_type),
+    Operator(
+        name="overlap",
+        function=elements.overlap,
+        result=elements.overlap_type,
+        params={"measure": _choice(*elements.MEASURES)},
+        min_inputs=2,
+        max_inputs=2,
+    ),
+    Operator(
+        name="fill", function=choices.fill, result=choices.fill_type, params={"value": _CONSTANT}, min_inputs=1, max_inputs=None
+    ),
+    Operator(
+        name="where",
+        function=choices.where,
+        result=choices.where_type,
+        params={"then": _CONSTANT, "otherwise": _CONSTANT},
+        min_inputs=2,
+        max_inputs=3,
+    ),
+    Operator(
+        name="compare",
+        function=choices.compare,
+        result=choices.compare_type,
+        params={"relation": _choice(*choices.RELATIONS), "value": _CONSTANT},
+        min_inputs=1,
+        max_inputs=2,
+    ),
+    Operator(name="ratio", function=numbers.ratio, result=numbers.ratio_type, min_inputs=2, max_inputs=2),
+    Operator(
+        name="power",
+        function=numbers.power,
+        result=numbers.float_type,
+        params={"exponent": Param(expected="a finite number", read=number, required=True)},
+    ),
+    Operator(name="lower", function=texts.lower, result=texts.lower_type),
+    Operator(
+        name="split",
+        function=texts.split,
+        result=texts.text_list_type,
+        params={"separator": Param(expected="a text that is not empty", read=text, required=True)},
+    ),
+    Operator(
+        name="tokenize",
+        function=texts.tokenize,
+        result=texts.text_list_type,
+        params={"by": _choice("word", "character"), "n": _N},
+    ),
+    Operator(
+        name="weighted",
+        function=texts.weighted,
+        result=texts.weighted_type,
+        params={
+            "part": _choice("value", "weight"),
+            "separator": Param(expected="a text that is not empty", read=text, default=":"),
+        },
+    ),
 )
 
 OPERATORS: dict[str, Operator] = {operator.name: operator for operator in _ALL}

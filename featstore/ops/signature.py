@@ -46,6 +46,20 @@ def positive_int(value: object) -> int:
     return value
 
 
+def integer(value: object) -> int:
+    """An integer of 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise ValueError(value)
+    return value
+
+
+def text(value: object) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(value)
+    return value
+
+
 def number(value: object) -> float:
     """A finite number, as float."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):

@@ -1,4 +1,4 @@
-"""Operators on timestamps: hour and day_of_week, in a time zone."""
+"""Operators on timestamps: hour, day_of_week and is_weekend in a time zone, and time_since."""
 
 import datetime
 import zoneinfo
@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import Integers, Mask, array_of, nulls_of, values_of
+from featstore.ops.arrays import Integers, Mask, array_of, either, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.lists import drop_elements, is_list
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _END_OF_TABLES_US = 2_145_916_800_000_000  # 2038-01-01
 _QUARTER_US = 900_000_000
 _LAST_QUARTER = 281_557_920  # Python's calendar ends with 9999; later instants are taken as UTC
+UNITS = {"second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000, "day": 86_400_000_000, "week": 604_800_000_000}
 
 
 def time_zone(value: object) -> str:
@@ -71,3 +73,48 @@ def _by_rule(instants: Integers, nulls: Mask | None, local: pa.Array, late: Inte
 def _offset_us(instant: datetime.datetime) -> int:
     offset = instant.utcoffset()
     return 0 if offset is None else offset // datetime.timedelta(microseconds=1)
+
+
+def weekend_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    time_type(types, params)
+    return pa.bool_()
+
+
+def is_weekend(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
+    """Whether the day of the week in the time zone is Saturday or Sunday."""
+    return pc.greater_equal(day_of_week(array, tz=tz, counts=counts), 5)
+
+
+def since_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    now, past = types
+    if not pa.types.is_timestamp(now) or not pa.types.is_timestamp(past.value_type if is_list(past) else past):
+        raise TypeError("a timestamp, then a timestamp or list<timestamp>")
+    return pa.list_(pa.float64()) if is_list(past) else pa.float64()
+
+
+def time_since(now: pa.Array, past: pa.Array, *, unit: str, counts: Counter[str]) -> pa.Array:
+    """(now - past) / unit with its fraction, below 0 where `past` is later; of a list of times one for each.
+
+    Missing where either is missing. Differences beyond int64 microseconds are null (in lists dropped), counted as `overflow`.
+    """
+    if not is_list(past.type):
+        nulls = either(nulls_of(now), nulls_of(past))
+        elapsed, overflows = _elapsed(values_of(now), values_of(past), nulls, counts)
+        return array_of(elapsed / UNITS[unit], either(nulls, overflows if overflows.any() else None))
+    rows = np.repeat(np.arange(len(past)), np.diff(offsets_of(past)))
+    unknown = nulls_of(now)
+    missing = None if unknown is None else unknown[rows]
+    elapsed, overflows = _elapsed(values_of(now)[rows], values_of(past.values), missing, counts)
+    lists = list_of(offsets_of(past), array_of(elapsed / UNITS[unit]), either(nulls_of(past), unknown))
+    return drop_elements(lists, overflows if missing is None else overflows | missing)
+
+
+def _elapsed(now: Integers, past: Integers, nulls: Mask | None, counts: Counter[str]) -> tuple[Integers, Mask]:
+    """Microseconds from past to now, and where int64 cannot hold them: there the sign is wrong."""
+    elapsed = now - past
+    overflows: Mask = ((now ^ past) & (now ^ elapsed)) < 0
+    if nulls is not None:
+        overflows &= ~nulls
+    if num_found := int(overflows.sum()):
+        counts["overflow"] += num_found
+    return elapsed, overflows

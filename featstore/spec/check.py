@@ -3,17 +3,19 @@
 Every function raises SpecError with the path in the document.
 """
 
-import datetime
 import graphlib
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
 from featstore.errors import SpecError, nearest
+from featstore.ops.constants import scalar_of
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
-from featstore.ops.signature import Operator, number
-from featstore.spec.model import TIMESTAMP, Node, Spec, type_name
+from featstore.ops.signature import Operator
+from featstore.ops.user import is_user_operator, load_operator
+from featstore.schema import Slot, SlotKind
+from featstore.spec.model import Node, Spec, type_name
 from featstore.spec.parse import wrong
 
 
@@ -68,6 +70,38 @@ def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
         yield SpecError("slots: expected at least one slot with a number, found none")
 
 
+def check_sequences(spec: Spec) -> None:
+    """Sequences are made of two or more list inputs, each of which is in one sequence only."""
+    owners: dict[str, str] = {}
+    for sequence in spec.sequences:
+        if len(sequence.of) < 2:
+            raise wrong(f"{sequence.where}.of", "two or more list columns", list(sequence.of))
+        for i, name in enumerate(sequence.of):
+            where = f"{sequence.where}.of[{i}]"
+            if name not in spec.inputs:
+                raise wrong(where, "an input column", name, spec.inputs)
+            if not is_list(spec.inputs[name]):
+                raise wrong(where, "a list", name, note=f"a {type_name(spec.inputs[name])}")
+            if name in owners:
+                raise wrong(where, f"a column of no other place, not that of {owners[name]}", name)
+            owners[name] = where
+
+
+def check_shares(spec: Spec, slots: Mapping[int | None, Slot]) -> None:
+    """A shared slot number is that of another slot of the spec, both holding signs, and the other sharing none itself."""
+    shared = {node.slot for node in spec.nodes if node.share_slot is not None}
+    for node in spec.nodes:
+        if node.share_slot is None:
+            continue
+        where, owner = f"{node.where}.share_slot", slots.get(node.share_slot)
+        if owner is None or node.share_slot in shared:
+            raise wrong(where, "the number of another slot, which shares none itself", node.share_slot)
+        for slot in (owner, slots.get(node.slot)):
+            if slot is None or slot.kind is not SlotKind.ID or slot.num_indices is not None:
+                note = "" if slot is None else f"of which {slot.name!r} holds none"
+                raise wrong(where, "two stored slots that hold signs", node.share_slot, note=note)
+
+
 def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
     """Whether a name means a node (True) or an input column (False), read by the node `reader`.
 
@@ -101,6 +135,8 @@ def _nodes_read(spec: Spec, node: Node) -> list[str]:
 def inputs_read(spec: Spec) -> list[str]:
     """The input columns that anything needs, in declared order. The references must have been resolved before."""
     read = {name for node in spec.nodes for name in node.of} | {*spec.labels.values(), spec.weight, *spec.keep}
+    for sequence in spec.sequences:
+        read |= set(sequence.of) if read & set(sequence.of) else set()
     return [name for name in spec.inputs if name in read]
 
 
@@ -111,21 +147,46 @@ def of_path(node: Node, i: int) -> str:
 
 def operator_of(node: Node) -> Operator:
     """The node's operator, which takes as many inputs as the node has."""
-    operator = OPERATORS.get(node.op)
+    operator = _user_operator(node) if is_user_operator(node.op) else OPERATORS.get(node.op)
     if operator is None:
         raise wrong(f"{node.where}.op", f"one of {', '.join(OPERATORS)}", node.op, OPERATORS)
     low, high, num_inputs = operator.min_inputs, operator.max_inputs, len(node.of)
     if num_inputs < low or (high is not None and num_inputs > high):
-        expected = f"{low} name" if low == high else f"{low} or more names"
+        expected = (
+            "1 name"
+            if high == 1
+            else f"{low} names"
+            if low == high
+            else f"{low} {'or more' if high is None else f'to {high}'} names"
+        )
         raise wrong(f"{node.where}.of", f"{expected} for {node.op}", list(node.of))
     return operator
+
+
+def _user_operator(node: Node) -> Operator:
+    try:
+        return load_operator(node.op)
+    except ValueError as error:
+        raise wrong(f"{node.where}.op", str(error), node.op) from error
 
 
 def read_params(node: Node, operator: Operator) -> dict[str, object]:
     """All params of the operator: those of the node in canonical form, and defaults."""
     for name, value in node.params.items():
         if name not in operator.params:
-            known = (*operator.params, "slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode")
+            known = (
+                *operator.params,
+                "slot",
+                "name",
+                "op",
+                "of",
+                "store",
+                "default",
+                "fill",
+                "empty_as_null",
+                "encode",
+                "share_slot",
+            )
             expected = f"a param of {operator.name} ({', '.join(operator.params) or 'it has none'}) or an option of all nodes"
             raise SpecError(f"{node.where}.{name}: expected {expected}, found {name!r} ({value!r}){nearest(name, known)}")
     return {name: _read_param(node, operator, name) for name in operator.params}
@@ -158,21 +219,6 @@ def default_of(node: Node, i: int) -> object:
 def constant(value: object, arrow_type: pa.DataType, where: str) -> pa.Scalar:
     """A `default` or `fill` in the type of what it stands in for."""
     try:
-        return pa.scalar(_plain(value, arrow_type), arrow_type)
+        return scalar_of(value, arrow_type)
     except (OverflowError, TypeError, ValueError) as error:
         raise wrong(where, f"a {type_name(arrow_type)}", value) from error
-
-
-def _plain(value: object, arrow_type: pa.DataType) -> object:
-    if is_list(arrow_type):
-        if not isinstance(value, list | tuple):
-            raise TypeError(value)
-        return [_plain(item, arrow_type.value_type) for item in value]
-    if arrow_type == pa.float64():
-        return number(value) + 0.0
-    if arrow_type == TIMESTAMP and isinstance(value, datetime.datetime):
-        return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-    expected = {pa.string(): str, pa.int64(): int, pa.bool_(): bool}.get(arrow_type)
-    if expected is None or not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-        raise TypeError(value)
-    return value

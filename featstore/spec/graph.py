@@ -4,18 +4,19 @@ A step is one operator function bound to its params. Equal steps are one step: a
 many slots and crosses use it. All that can be wrong in a spec beyond its structure is found here, before any data is read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import collections.abc
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from featstore.errors import SpecError
-from featstore.ops import columns, ids, lists, numbers, slots
+from featstore.ops import columns, ids, lists, numbers, sequences, slots
 from featstore.ops.signature import Operator
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec import check
-from featstore.spec.model import Node, Spec, type_name
+from featstore.spec.model import Node, Sequence, Spec, type_name
 from featstore.spec.parse import wrong
 
 
@@ -54,11 +55,13 @@ def build_graph(spec: Spec) -> Graph:
     """The graph of a spec; SpecError, beginning with the path in the document, for the first thing that is wrong."""
     check.check_names(spec)
     check.check_numbers(spec)
+    check.check_sequences(spec)
     nodes = check.ordered(spec)
     builder = Builder(spec)
     for node in nodes:
         builder.add_node(node)
     stored = [builder.add_slot(node) for node in spec.nodes if node.store]
+    check.check_shares(spec, {slot.number: slot for slot, _ in stored})
     labels = [builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()]
     weight = [builder.add_label(name, name, "weight") for name in (spec.weight,) if name is not None]
     kept = [builder.add_kept(name, f"keep[{i}]") for i, name in enumerate(spec.keep)]
@@ -87,6 +90,7 @@ class Builder:
         self._raw = {name: position for position, name in enumerate(self.columns)}
         self._results: dict[str, int] = {}
         self._known: dict[Any, int] = {}
+        self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
 
     def add_node(self, node: Node) -> None:
         """The steps of one node, whose inputs are there already: defaults, value hashes, the operator, fill."""
@@ -109,7 +113,7 @@ class Builder:
             return slot, self._add(slots.float_column, [position], {"arrow_type": stored}, stored, name, counted=True)
         if slot.num_indices is not None:
             return slot, self._add(slots.index_column, [position], {}, stored, name)
-        params = {"slot": node.slot, "arrow_type": stored}
+        params = {"slot": node.share_slot or node.slot, "arrow_type": stored}
         return slot, self._add(slots.sign_column, [self._hashed(position, name)], params, stored, name)
 
     def add_label(self, name: str, source: str, where: str) -> tuple[pa.Field, int]:
@@ -141,6 +145,7 @@ class Builder:
         where, name = check.of_path(node, i), (node.name, node.op)
         position = self._source(node.of[i], node.name, where)
         if node.empty_as_null:
+            self._check_no_sequence(node, node.of[i])
             position = self._without_empty(node, position)
         default = check.default_of(node, i)
         if default is not None:
@@ -151,6 +156,13 @@ class Builder:
             return self._hashed(position, name)
         except TypeError as error:
             raise wrong(where, str(error), node.of[i], note=f"a {_named(self._type(position))}") from error
+
+    def _check_no_sequence(self, node: Node, name: str) -> None:
+        if name in self._sequences and name not in self._results:
+            where = f"{self._sequences[name].where}.empty_as_null"
+            raise SpecError(
+                f"{node.where}.empty_as_null: expected it at {where}, for all columns that belong together, found here"
+            )
 
     def _without_empty(self, node: Node, position: int) -> int:
         arrow_type = self._type(position)
@@ -174,7 +186,7 @@ class Builder:
         return self._add(lists.fill_null, [position], {"value": check.constant(value, arrow_type, where)}, arrow_type, name)
 
     def _result_type(
-        self, node: Node, operator: Operator, types: Sequence[pa.DataType], params: Mapping[str, object]
+        self, node: Node, operator: Operator, types: collections.abc.Sequence[pa.DataType], params: Mapping[str, object]
     ) -> pa.DataType:
         try:
             return operator.result(types, params)
@@ -188,7 +200,19 @@ class Builder:
         """Where the value is that a name means: a node's result, or a cleaned column."""
         if check.resolve(self._spec, name, reader, where):
             return self._results[name]
+        if name in self._sequences:
+            return self._aligned(self._sequences[name], name)
         return self._add(columns.clean, [self._read(name)], {}, self.columns[name], (name, "input"), counted=True)
+
+    def _aligned(self, sequence: Sequence, name: str) -> int:
+        """A column of a sequence, cut together with the others."""
+        arrow_type = sequences.aligned_type([self.columns[other] for other in sequence.of])
+        params = {"max_len": sequence.max_len, "truncate": sequence.truncate, "empty_as_null": sequence.empty_as_null}
+        owner = (sequence.name, "sequence")
+        events = self._add(
+            sequences.align, [self._read(other) for other in sequence.of], params, arrow_type, owner, counted=True
+        )
+        return self._add(sequences.column_of, [events], {"position": sequence.of.index(name)}, self.columns[name], owner)
 
     def _read(self, name: str) -> int:
         declared = self.columns[name]
@@ -208,7 +232,7 @@ class Builder:
     def _add(
         self,
         function: Callable[..., pa.Array],
-        inputs: Sequence[int],
+        inputs: collections.abc.Sequence[int],
         params: Mapping[str, object],
         arrow_type: pa.DataType,
         name: tuple[str, str],
@@ -252,6 +276,7 @@ def _slot(node: Node, arrow_type: pa.DataType) -> Slot:
         number=node.slot,
         op=_op_text(node),
         num_indices=num_indices,
+        share_slot=node.share_slot,
     )
 
 

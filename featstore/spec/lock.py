@@ -58,11 +58,12 @@ def semantic_hashes(spec: Spec) -> dict[str, str]:
     meanings: dict[str, str] = {}
     for node in check.ordered(spec):
         meanings[node.name] = _digest(_meaning(spec, node, meanings))
-    return {
-        node.name: _digest({"spec": spec.version, "slot": node.slot, "encode": node.encode, "node": meanings[node.name]})
-        for node in spec.nodes
-        if node.store
-    }
+    return {node.name: _digest(_stored(spec, node) | {"node": meanings[node.name]}) for node in spec.nodes if node.store}
+
+
+def _stored(spec: Spec, node: Node) -> dict[str, object]:
+    content: dict[str, object] = {"spec": spec.version, "slot": node.slot, "encode": node.encode}
+    return content if node.share_slot is None else content | {"share_slot": node.share_slot}
 
 
 def _meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> dict[str, Any]:
@@ -83,9 +84,19 @@ def _source(spec: Spec, node: Node, i: int, meanings: Mapping[str, str]) -> dict
     if check.resolve(spec, name, node.name, check.of_path(node, i)):
         found: dict[str, object] = {"node": meanings[name]}
     else:
-        found = {"input": name, "type": type_name(spec.inputs[name])}
+        found = {"input": name, "type": type_name(spec.inputs[name]), **_sequence(spec, name)}
     default = check.default_of(node, i)
     return found if default is None else found | {"default": plain(default)}
+
+
+def _sequence(spec: Spec, name: str) -> dict[str, object]:
+    """The columns that an input is cut together with, where there are any: they say which of its elements remain."""
+    for sequence in spec.sequences:
+        if name in sequence.of:
+            columns = [[other, type_name(spec.inputs[other])] for other in sequence.of]
+            options = {"max_len": sequence.max_len, "truncate": sequence.truncate, "empty_as_null": sequence.empty_as_null}
+            return {"sequence": {"of": columns, **options}}
+    return {}
 
 
 def _digest(content: object) -> str:

@@ -27,7 +27,7 @@ _TYPES = {name: arrow_type for arrow_type, name in _NAMES.items()} | {
     **dict.fromkeys(("float", "float32", "float64"), pa.float64()),
     **dict.fromkeys(("bool",), pa.bool_()),
 }
-TYPE_NAMES = (*_NAMES.values(), "list<...>")
+TYPE_NAMES = (*_NAMES.values(), "list<...>", "map<string, ...>")
 
 
 def read_type(text: str) -> pa.DataType | None:
@@ -36,11 +36,23 @@ def read_type(text: str) -> pa.DataType | None:
     if name.startswith(("list<", "array<")) and name.endswith(">"):
         value = _TYPES.get(name[name.index("<") + 1 : -1].strip())
         return None if value is None else pa.list_(value)
-    return _TYPES.get(name)
+    return _map_type(name) if name.startswith("map<") and name.endswith(">") else _TYPES.get(name)
+
+
+def _map_type(name: str) -> pa.DataType | None:
+    """A map from string to numbers or strings, or to such maps."""
+    key, _, item = name[len("map<") : -1].partition(",")
+    value = read_type(item)
+    if _TYPES.get(key.strip()) != pa.string() or value is None:
+        return None
+    innermost = value.item_type if pa.types.is_map(value) else value
+    return pa.map_(pa.string(), value) if innermost in (pa.string(), pa.int64(), pa.float64()) else None
 
 
 def type_name(arrow_type: pa.DataType) -> str:
     """The name of a canonical type as a spec writes it."""
+    if pa.types.is_map(arrow_type):
+        return f"map<string, {type_name(arrow_type.item_type)}>"
     return f"list<{_NAMES[arrow_type.value_type]}>" if pa.types.is_list(arrow_type) else _NAMES[arrow_type]
 
 
@@ -61,7 +73,24 @@ class Node:
     fill: object = None
     empty_as_null: bool = False
     encode: str = "sign"
+    share_slot: int | None = None
     where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequence:
+    """A group of list inputs that say different things of the same events: an entry of `sequences`."""
+
+    name: str
+    of: tuple[str, ...]
+    max_len: int | None = None
+    truncate: str = "head"
+    empty_as_null: bool = False
+
+    @property
+    def where(self) -> str:
+        """Its path in the document."""
+        return f"sequences.{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +111,7 @@ class Spec:
     weight: str | None = None
     keep: tuple[str, ...] = ()
     retired: frozenset[int] = frozenset()
+    sequences: tuple[Sequence, ...] = ()
     output: Output = Output()
     version: int = VERSION
 
@@ -101,7 +131,9 @@ class Spec:
 
     def _content(self) -> dict[str, Any]:
         read = {name for node in self.nodes for name in node.of} | set(self.labels.values()) | {self.weight, *self.keep}
-        return {
+        read |= {name for sequence in self.sequences for name in sequence.of}
+        sequences = {"sequences": [_sequence_content(sequence) for sequence in self.sequences]} if self.sequences else {}
+        return sequences | {
             "spec": self.version,
             "inputs": {name: type_name(arrow_type) for name, arrow_type in self.inputs.items() if name in read},
             "labels": [[name, source] for name, source in self.labels.items()],
@@ -122,6 +154,17 @@ def _node_content(node: Node) -> dict[str, Any]:
         "fill": plain(node.fill),
         "empty_as_null": node.empty_as_null or None,
         "encode": None if node.encode == "sign" else node.encode,
+        "share_slot": node.share_slot,
+    }
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def _sequence_content(sequence: Sequence) -> dict[str, Any]:
+    content = {
+        "of": list(sequence.of),
+        "max_len": sequence.max_len,
+        "truncate": None if sequence.truncate == "head" else sequence.truncate,
+        "empty_as_null": sequence.empty_as_null or None,
     }
     return {key: value for key, value in content.items() if value is not None}
 

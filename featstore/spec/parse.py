@@ -13,10 +13,10 @@ import yaml
 
 from featstore import files
 from featstore.errors import SpecError, nearest
-from featstore.spec.model import TYPE_NAMES, VERSION, Node, Output, Spec, read_type
+from featstore.spec.model import TYPE_NAMES, VERSION, Node, Output, Sequence, Spec, read_type
 
-_TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "slots", "output")
-_OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode")
+_TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "sequences", "slots", "output")
+_OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode", "share_slot")
 _MAX_SLOT = 2**31 - 1
 T = TypeVar("T")
 
@@ -82,6 +82,7 @@ def _spec(document: object, errors: list[SpecError] | None) -> Spec:
         weight=None if weight is None else _text(weight, "weight"),
         keep=tuple(_text(name, f"keep[{i}]") for i, name in enumerate(_list(top.get("keep") or [], "keep"))),
         retired=frozenset(_number(n, f"retired[{i}]") for i, n in enumerate(_list(top.get("retired") or [], "retired"))),
+        sequences=tuple(_sequence(name, value) for name, value in _mapping(top.get("sequences") or {}, "sequences").items()),
         nodes=tuple(_each(((value, f"slots[{i}]") for i, value in enumerate(_list(top.get("slots"), "slots"))), _node, errors)),
         output=_output(_mapping(top.get("output") or {}, "output")),
     )
@@ -124,7 +125,27 @@ def _node(value: object, where: str) -> Node:
         fill=entry.get("fill"),
         empty_as_null=_boolean(entry.get("empty_as_null", False), f"{where}.empty_as_null"),
         encode=_encoding(entry.get("encode", "sign"), f"{where}.encode"),
+        share_slot=None if entry.get("share_slot") is None else _number(entry["share_slot"], f"{where}.share_slot"),
         where=where,
+    )
+
+
+def _sequence(name: object, value: object) -> Sequence:
+    name = _column_name(name, "sequences")
+    where = f"sequences.{name}"
+    entry = _mapping(value, where)
+    _known_keys(entry, ("of", "max_len", "truncate", "empty_as_null"), f"{where}.")
+    max_len, truncate = entry.get("max_len"), entry.get("truncate", "head")
+    if max_len is not None and (isinstance(max_len, bool) or not isinstance(max_len, int) or max_len < 1):
+        raise wrong(f"{where}.max_len", "an integer of at least 1", max_len)
+    if truncate not in ("head", "tail"):
+        raise wrong(f"{where}.truncate", "head or tail", truncate, ("head", "tail"))
+    return Sequence(
+        name=name,
+        of=_names(entry.get("of"), f"{where}.of"),
+        max_len=max_len,
+        truncate=truncate,
+        empty_as_null=_boolean(entry.get("empty_as_null", False), f"{where}.empty_as_null"),
     )
 
 

@@ -18,6 +18,8 @@ INPUTS = {
     "clicked": "long",
     "flag": "boolean",
     "request_id": "string",
+    "prices": "map<string, double>",
+    "nested": "map<string, map<string, long>>",
 }
 USER = {"slot": 1, "name": "user", "op": "hash", "of": "user_id"}
 
@@ -172,6 +174,127 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], m
         graph(USER, node(**changes), labels={"click": "clicked"}, weight="price", keep=["request_id"], retired=[202])
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"op": "hash", "of": "prices"}, r"^slots\[1\].of: expected string, .*found 'prices', a map<string, double>$"),
+        (
+            {"op": "lookup", "of": ["tags", "user_id"]},
+            r"^slots\[1\].of: expected a map<string, long, double or string> and its",
+        ),
+        (
+            {"op": "lookup", "of": ["nested", "user_id"]},
+            r"^slots\[1\].of: expected a map<string, long, double or string> and its",
+        ),
+        ({"op": "lookup", "of": ["prices", "price"]}, r"^slots\[1\].of: expected a map and a key \(string or long, or a list"),
+        ({"op": "lookup", "of": ["prices", "user_id"], "combiner": "sum"}, r"^slots\[1\]: lookup `combiner` is for a list of"),
+        (
+            {"op": "lookup", "of": ["prices", "tags"], "combiner": "avg"},
+            r"^slots\[1\].combiner: expected one of mean, sum, max",
+        ),
+        (
+            {"op": "match", "of": ["prices", "user_id", "user_id"]},
+            r"^slots\[1\].of: expected a map<string, map<string, ...>> and",
+        ),
+        ({"op": "match", "of": ["nested", "user_id", "tags"]}, r"^slots\[1\].of: expected a map of maps and two keys"),
+        ({"op": "match", "of": ["nested", "user_id"]}, r"^slots\[1\].of: expected 3 names for match"),
+        ({"op": "combine", "of": "tags", "by": "sum"}, r"^slots\[1\].of: expected list<double>, list<long> or list<boolean>"),
+        (
+            {"op": "combine", "of": "scores"},
+            r"^slots\[1\]: expected `by` for combine \(one of mean, sum, max, min\), found none$",
+        ),
+        ({"op": "length", "of": "price"}, r"^slots\[1\].of: expected a list or string for length, found 'price', a double$"),
+        ({"op": "take", "of": "price", "n": 1}, r"^slots\[1\].of: expected a list for take, found 'price', a double$"),
+        ({"op": "take", "of": "tags", "n": 0}, r"^slots\[1\].n: expected an integer of at least 1, found 0$"),
+        ({"op": "take", "of": "tags", "n": 1, "end": "last"}, r"^slots\[1\].end: expected one of head, tail, found 'last'$"),
+        (
+            {"op": "time_since", "of": ["ts", "price"], "unit": "day"},
+            r"^slots\[1\].of: expected a timestamp, then a timestamp or",
+        ),
+        ({"op": "time_since", "of": ["ts", "ts"], "unit": "month"}, r"^slots\[1\].unit: expected one of second, minute, hour,"),
+        ({"op": "fill", "of": "price"}, r"^slots\[1\]: fill needs `value`, or several inputs$"),
+        (
+            {"op": "fill", "of": "price", "value": "x"},
+            r"^slots\[1\]: fill expected `value` in the type of the input \(double\), fo",
+        ),
+        (
+            {"op": "fill", "of": "price", "value": {"a": 1}},
+            r"^slots\[1\].value: expected a constant: text, number, boolean, time",
+        ),
+        (
+            {"op": "fill", "of": ["price", "user_id"]},
+            r"^slots\[1\].of: expected values of one type \(no maps, no value hashes\)",
+        ),
+        ({"op": "fill", "of": "user", "value": 1}, r"^slots\[1\].of: expected values of one type \(no maps, no value hashes\)"),
+        ({"op": "where", "of": ["price", "price"]}, r"^slots\[1\].of: expected boolean, then the values for where"),
+        (
+            {"op": "where", "of": ["flag", "price", "price"], "then": 1},
+            r"^slots\[1\]: where needs a condition, what `then` and",
+        ),
+        ({"op": "where", "of": ["flag", "price", "clicked"]}, r"^slots\[1\].of: expected values of one type"),
+        (
+            {"op": "where", "of": ["flag", "price"], "otherwise": "x"},
+            r"^slots\[1\]: where expected `otherwise` in the type of the",
+        ),
+        ({"op": "compare", "of": "price", "relation": "<"}, r"^slots\[1\]: compare needs either a second input or `value`$"),
+        (
+            {"op": "compare", "of": "price", "relation": "~", "value": 1},
+            r"^slots\[1\].relation: expected one of ==, !=, <, <=, >",
+        ),
+        (
+            {"op": "compare", "of": "flag", "relation": "<", "value": True},
+            r"^slots\[1\]: compare of booleans has the relations ==",
+        ),
+        (
+            {"op": "compare", "of": ["price", "user_id"], "relation": "<"},
+            r"^slots\[1\].of: expected two values of one type, or",
+        ),
+        (
+            {"op": "compare", "of": "tags", "relation": "==", "value": 1},
+            r"^slots\[1\].of: expected values that are no lists, maps",
+        ),
+        (
+            {"op": "compare", "relation": "==", "value": 1},
+            r"^slots\[1\]: compare expected `value` in the type of the input \(string",
+        ),
+        (
+            {"op": "ratio", "of": ["price", "user_id"]},
+            r"^slots\[1\].of: expected two numbers \(double, long or boolean\) for ratio",
+        ),
+        ({"op": "power", "of": "price"}, r"^slots\[1\]: expected `exponent` for power \(a finite number\), found none$"),
+        (
+            {"op": "distinct", "of": "price"},
+            r"^slots\[1\].of: expected a list of values for distinct, found 'price', a double$",
+        ),
+        ({"op": "slice", "of": "price"}, r"^slots\[1\].of: expected a list or string for slice, found 'price', a double$"),
+        ({"op": "slice", "of": "tags", "start": 0.5}, r"^slots\[1\].start: expected an integer, found 0.5$"),
+        (
+            {"op": "split", "of": "tags", "separator": ","},
+            r"^slots\[1\].of: expected string for split, found 'tags', a list<str",
+        ),
+        ({"op": "split", "separator": ""}, r"^slots\[1\].separator: expected a text that is not empty, found ''$"),
+        (
+            {"op": "tokenize", "of": "price", "by": "word"},
+            r"^slots\[1\].of: expected string for tokenize, found 'price', a doub",
+        ),
+        (
+            {"op": "lower", "of": "price"},
+            r"^slots\[1\].of: expected string or list<string> for lower, found 'price', a double$",
+        ),
+        (
+            {"op": "weighted", "part": "value"},
+            r"^slots\[1\].of: expected list<string> for weighted, found 'user_id', a string$",
+        ),
+        ({"op": "overlap", "of": ["tags", "scores"], "measure": "count"}, r"^slots\[1\].of: expected two lists of one type"),
+        ({"op": "overlap", "of": ["scores", "scores"], "measure": "count"}, r"^slots\[1\].of: expected two lists of one type"),
+        ({"op": "is_weekend"}, r"^slots\[1\].of: expected timestamp for is_weekend, found 'user_id', a string$"),
+    ],
+)
+def test_what_is_wrong_in_an_operators_inputs_and_params_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        graph(USER, node(**changes))
+
+
 @pytest.mark.parametrize("value", [[], [1, 1], [2, 1], [float("nan")], [float("inf")], ["1"], [True], 3])
 def test_boundaries_must_increase_and_be_finite(value: object) -> None:
     with pytest.raises(SpecError, match=r"^slots\[0\].boundaries: expected strictly increasing finite numbers, found"):
@@ -229,3 +352,69 @@ def test_a_timestamp_default_without_zone_is_utc() -> None:
     steps = graph(node(op="hour", of="ts", default=datetime.datetime(2013, 1, 1, 5))).steps
     value = next(step.params["value"] for step in steps if "value" in step.params)
     assert value.as_py() == datetime.datetime(2013, 1, 1, 5, tzinfo=datetime.UTC)
+
+
+SEQUENCE = {"clicks": {"of": ["tags", "scores"]}}
+
+
+def test_the_columns_of_a_sequence_are_aligned_once_and_all_are_read() -> None:
+    built = graph(node(of="tags"), node(slot=3, name="y", op="length", of="tags"), sequences=SEQUENCE)
+    assert list(built.columns) == ["tags", "scores"]
+    assert built.required == {"tags", "scores"}
+    assert [step.function.__name__ for step in built.steps].count("align") == 1
+
+
+def test_a_sequence_that_no_node_reads_asks_for_no_column() -> None:
+    assert list(graph(USER, sequences=SEQUENCE).columns) == ["user_id"]
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (["tags"], r"^sequences.clicks.of: expected two or more list columns, found \['tags'\]$"),
+        (["tags", "tgs"], r"^sequences.clicks.of\[1\]: expected an input column, found 'tgs'; did you mean 'tags'"),
+        (["tags", "price"], r"^sequences.clicks.of\[1\]: expected a list, found 'price', a double$"),
+        (
+            ["tags", "tags"],
+            r"^sequences.clicks.of\[1\]: expected a column of no other place, not that of sequences.clicks.of\[0\]",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_sequence_is_named_by_its_path(of: list[str], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        graph(USER, sequences={"clicks": {"of": of}})
+
+
+def test_empty_text_is_made_missing_in_a_whole_sequence_or_not_at_all() -> None:
+    with pytest.raises(SpecError, match=r"^slots\[0\].empty_as_null: expected it at sequences.clicks.empty_as_null, for all"):
+        graph(node(of="tags", empty_as_null=True), sequences=SEQUENCE)
+
+
+def test_a_slot_that_shares_anothers_number_keeps_its_own_in_the_schema() -> None:
+    schema = graph(USER, node(of="tags", share_slot=1)).schema
+    assert (schema["x"].number, schema["x"].share_slot) == (2, 1)
+    assert Slot.from_field(schema["x"].to_field()) == schema["x"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"share_slot": 9}, r"^slots\[1\].share_slot: expected the number of another slot, .*, found 9$"),
+        ({"share_slot": 2}, r"^slots\[1\].share_slot: expected the number of another slot, .*, found 2$"),
+        ({"share_slot": 3}, r"^slots\[1\].share_slot: expected the number of another slot, which shares none itself, found 3$"),
+        (
+            {"share_slot": 4},
+            r"^slots\[1\].share_slot: expected two stored slots that hold signs, found 4, of which 'w' holds none$",
+        ),
+        ({"share_slot": 1, "op": "log1p", "of": "price"}, r"^slots\[1\].share_slot: expected two stored .* 'x' holds none$"),
+        (
+            {"share_slot": 1, "slot": None, "store": False},
+            r"^slots\[1\].share_slot: expected two stored slots that hold signs, f",
+        ),
+        ({"share_slot": 0}, r"^slots\[1\].share_slot: expected a slot number, 1 to 2147483647, found 0$"),
+    ],
+)
+def test_a_shared_number_is_that_of_another_slot_of_signs(changes: dict[str, Any], message: str) -> None:
+    others = node(slot=3, name="y", share_slot=1), node(slot=4, name="w", op="log1p", of="price")
+    with pytest.raises(SpecError, match=message):
+        graph(USER, node(**changes), *others)

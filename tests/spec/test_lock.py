@@ -149,3 +149,21 @@ def test_the_lock_lies_beside_the_spec() -> None:
     assert lock_url("a/flights.spec.yaml") == "a/flights.spec.lock.json"
     assert lock_url("s3://bucket/a.b/spec.yml") == "s3://bucket/a.b/spec.lock.json"
     assert lock_url("a.b/spec") == "a.b/spec.lock.json"
+
+
+def test_a_shared_slot_and_a_sequence_are_part_of_what_a_slot_means() -> None:
+    document = {
+        "spec": 1,
+        "inputs": {"items": "list<string>", "prices": "list<double>"},
+        "slots": [
+            {"slot": 1, "name": "seen", "op": "hash", "of": "items"},
+            {"slot": 2, "name": "latest", "op": "hash", "of": "items", "max_len": 1},
+        ],
+    }
+    plain = semantic_hashes(load_spec(document))
+    cut = semantic_hashes(load_spec(document | {"sequences": {"events": {"of": ["items", "prices"], "max_len": 5}}}))
+    assert not set(plain.values()) & set(cut.values())
+    document["slots"][1]["share_slot"] = 1  # type: ignore[index]
+    shared = semantic_hashes(load_spec(document))
+    assert shared["seen"] == plain["seen"]
+    assert shared["latest"] != plain["latest"]

@@ -70,10 +70,19 @@ def test_a_spec_is_loaded_from_a_path_or_a_mapping(tmp_path: Path) -> None:
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("array<int>", pa.list_(pa.int64())),
         ("list< double >", pa.list_(pa.float64())),
+        ("map<string, double>", pa.map_(pa.string(), pa.float64())),
+        ("MAP<STRING,INT>", pa.map_(pa.string(), pa.int64())),
+        ("map<string, map<string, string>>", pa.map_(pa.string(), pa.map_(pa.string(), pa.string()))),
     ],
 )
 def test_declared_types_are_canonical(declared: str, canonical: pa.DataType) -> None:
     assert load_spec(document(inputs={"user_id": declared})).inputs["user_id"] == canonical
+
+
+@pytest.mark.parametrize("declared", ["map<long, double>", "map<string, list<string>>", "map<string, boolean>", "map<string>"])
+def test_other_maps_are_no_types(declared: str) -> None:
+    with pytest.raises(SpecError, match=r"^inputs.user_id: expected a type \(string, .*, map<string, ...>\), found 'map<"):
+        load_spec(document(inputs={"user_id": declared}))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +140,22 @@ def test_what_is_wrong_in_a_document_is_named_by_its_path(changes: dict[str, Any
 def test_what_is_wrong_in_a_slot_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         load_spec(document(slots=[SLOT, {**SLOT, "slot": 2, "name": "other", **changes}]))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({}, r"^sequences.clicks.of: expected a name or a list of names, found None$"),
+        ({"of": ["a", "b"], "max_len": 0}, r"^sequences.clicks.max_len: expected an integer of at least 1, found 0$"),
+        ({"of": ["a", "b"], "truncate": "end"}, r"^sequences.clicks.truncate: expected head or tail, found 'end'"),
+        ({"of": ["a", "b"], "maxlen": 1}, r"^sequences.clicks.maxlen: expected one of of, max_len, .*; did you mean 'max_len'"),
+        ({"of": ["a", "b"], "empty_as_null": 1}, r"^sequences.clicks.empty_as_null: expected true or false, found 1$"),
+        (["a", "b"], r"^sequences.clicks: expected a mapping, found \['a', 'b'\]$"),
+    ],
+)
+def test_what_is_wrong_in_a_sequence_is_named_by_its_path(entry: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_spec(document(sequences={"clicks": entry}))
 
 
 @pytest.mark.parametrize("key", ["name", "op", "of"])

@@ -1,0 +1,147 @@
+"""Operators that choose between values row by row: fill, where, compare."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.ops.arrays import Integers, array_of, nulls_of, values_of
+from featstore.ops.constants import scalar_of
+from featstore.ops.lists import flat, is_list
+from featstore.ops.maps import is_map
+from featstore.ops.numbers import floats_of, is_number
+
+RELATIONS: Mapping[str, Callable[..., pa.Array]] = {
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_ORDERED = ("<", "<=", ">", ">=")
+
+
+def fill_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    _check_alike(types)
+    if len(types) == 1 and params["value"] is None:
+        raise ValueError("needs `value`, or several inputs")
+    _check_constant("value", params["value"], types[0])
+    return types[0]
+
+
+def fill(*arrays: pa.Array, value: object, counts: Counter[str]) -> pa.Array:
+    """The first of the inputs that is not missing, else `value`; an empty list or text is not missing."""
+    sources = [*arrays, *_constant(value, arrays[0].type)]
+    chosen = np.full(len(arrays[0]), -1)
+    for position, array in reversed(list(enumerate(arrays))):
+        nulls = nulls_of(array)
+        chosen[slice(None) if nulls is None else ~nulls] = position
+    if value is not None:
+        chosen[chosen < 0] = len(arrays)
+    return _choose(sources, chosen)
+
+
+def where_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    condition, *rest = types
+    if condition != pa.bool_():
+        raise TypeError("boolean, then the values")
+    num_constants = (params["then"] is not None) + (params["otherwise"] is not None)
+    if len(rest) + num_constants > 2 or not rest:
+        raise ValueError("needs a condition, what `then` and what `otherwise`: at least one of these in `of`, once each")
+    _check_alike(rest)
+    _check_constant("then", params["then"], rest[0])
+    _check_constant("otherwise", params["otherwise"], rest[0])
+    return rest[0]
+
+
+def where(condition: pa.BooleanArray, *values: pa.Array, then: object, otherwise: object, counts: Counter[str]) -> pa.Array:
+    """The second input where the condition is true, the third where it is false; either may be a constant (`then`,
+    `otherwise`), and without `otherwise` false gives missing. A missing condition gives missing."""
+    arrow_type = values[0].type
+    constants = {0: then, 1: otherwise}
+    inputs = iter(values)
+    sources: list[pa.Array] = []
+    places = np.full(2, -1)
+    for side, constant in constants.items():
+        array = next(inputs, None) if constant is None else _constant(constant, arrow_type)[0]
+        if array is not None:
+            places[side] = len(sources)
+            sources.append(array)
+    chosen = np.where(values_of(condition), places[0], places[1])
+    if (nulls := nulls_of(condition)) is not None:
+        chosen[nulls] = -1
+    return _choose(sources, chosen)
+
+
+def compare_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    if any(is_list(arrow_type) or is_map(arrow_type) or pa.types.is_struct(arrow_type) for arrow_type in types):
+        raise TypeError("values that are no lists, maps or value hashes")
+    if (len(types) == 2) == (params["value"] is not None):
+        raise ValueError("needs either a second input or `value`")
+    if len(set(types)) > 1 and not all(is_number(arrow_type) for arrow_type in types):
+        raise TypeError("two values of one type, or two numbers")
+    if params["relation"] in _ORDERED and pa.types.is_boolean(types[0]):
+        raise ValueError("of booleans has the relations == and !=")
+    value = params["value"]
+    if value is not None and not (is_number(types[0]) and _is_float(value)):
+        _check_constant("value", value, types[0])
+    return pa.bool_()
+
+
+def compare(*arrays: pa.Array, relation: str, value: object, counts: Counter[str]) -> pa.Array:
+    """x relation y, a boolean. Numbers of two types are compared in float64, texts by their code points.
+
+    Missing where x or y is missing.
+    """
+    left, *rest = arrays
+    if value is not None:
+        right = pa.scalar(value) if is_number(left.type) and _is_float(value) else scalar_of(value, left.type)
+        return RELATIONS[relation](_as_float(left) if right.type == pa.float64() else left, right)
+    right = rest[0]
+    if left.type != right.type:
+        left, right = _as_float(left), _as_float(right)
+    return RELATIONS[relation](left, right)
+
+
+def _choose(sources: list[pa.Array], chosen: Integers) -> pa.Array:
+    """Row i of source `chosen[i]`, a source of one row being a constant; null where it is -1."""
+    starts = np.cumsum([0, *(len(source) for source in sources)])[:-1]
+    single = np.array([len(source) == 1 for source in sources])
+    at = starts[chosen] + np.where(single[chosen], 0, np.arange(len(chosen)))
+    missing = chosen < 0
+    at[missing] = 0
+    everything = pa.concat_arrays(sources)
+    if not len(everything):
+        return everything
+    taken = everything.take(array_of(at, missing if missing.any() else None))
+    return flat(taken) if is_list(taken.type) else taken
+
+
+def _constant(value: object, arrow_type: pa.DataType) -> list[pa.Array]:
+    if value is None:
+        return []
+    return [pa.array([scalar_of(value, arrow_type).as_py()], arrow_type)]
+
+
+def _check_constant(name: str, value: object, arrow_type: pa.DataType) -> None:
+    try:
+        _constant(value, arrow_type)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"expected `{name}` in the type of the input ({arrow_type}), found {value!r}") from error
+
+
+def _check_alike(types: Sequence[pa.DataType]) -> None:
+    values = {arrow_type.value_type if is_list(arrow_type) else arrow_type for arrow_type in types}
+    if len(set(types)) > 1 or any(is_map(value) or pa.types.is_struct(value) for value in values):
+        raise TypeError("values of one type (no maps, no value hashes)")
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, float)
+
+
+def _as_float(array: pa.Array) -> pa.Array:
+    return array_of(*floats_of(array))

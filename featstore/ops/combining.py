@@ -1,0 +1,71 @@
+"""Operators that make one value of a list: combine and length, and the kind of number that combine takes."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from featstore.ops.arrays import Integers, array_of, either, nulls_of, offsets_of
+from featstore.ops.lists import is_list
+from featstore.ops.numbers import finite, floats_of, is_number
+
+COMBINERS = ("mean", "sum", "max", "min")
+
+
+def combined_type(arrow_type: pa.DataType) -> pa.DataType:
+    if not is_list(arrow_type) or not is_number(arrow_type.value_type):
+        raise TypeError("list<double>, list<long> or list<boolean>")
+    return pa.float64()
+
+
+def combine_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    return combined_type(types[0])
+
+
+def combine(lists: pa.ListArray, *, by: str, counts: Counter[str]) -> pa.Array:
+    """mean = sum / n, sum = ((x1 + x2) + x3) ..., max or min of a list's numbers, in float64.
+
+    An empty list has none and is missing (use `fill`). A result that is not finite is null, and counted.
+    """
+    values, _ = floats_of(lists.values)
+    offsets = offsets_of(lists)
+    lengths = np.diff(offsets)
+    empty = lengths == 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        combined = _extremes(values, offsets, by) if by in ("max", "min") else _sums(values, lengths)
+        if by == "mean":
+            combined = combined / np.maximum(lengths, 1)
+    return finite(np.where(empty, 0.0, combined), either(nulls_of(lists), empty if empty.any() else None), counts)
+
+
+def length_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    if not is_list(types[0]) and not pa.types.is_string(types[0]):
+        raise TypeError("a list or string")
+    return pa.int64()
+
+
+def length(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
+    """The number of elements of a list, or of code points of a text; 0 of an empty one."""
+    if is_list(array.type):
+        return array_of(np.diff(offsets_of(array)), nulls_of(array))
+    return pc.utf8_length(array).cast(pa.int64())
+
+
+def _sums(values: NDArray[np.float64], lengths: Integers) -> NDArray[np.float64]:
+    """Sums from left to right, so that no sum depends on how rows are cut into batches."""
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    sums: NDArray[np.float64] = np.bincount(rows, weights=values, minlength=len(lengths)).astype(np.float64, copy=False)
+    return sums
+
+
+def _extremes(values: NDArray[np.float64], offsets: Integers, by: str) -> NDArray[np.float64]:
+    """The largest or smallest value of each row; anything where the row is empty."""
+    extremes = np.zeros(len(offsets) - 1)
+    filled = np.flatnonzero(np.diff(offsets))
+    if len(filled):
+        pick = np.maximum if by == "max" else np.minimum
+        extremes[filled] = pick.reduceat(values, offsets[:-1][filled])
+    return extremes

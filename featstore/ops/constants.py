@@ -1,0 +1,40 @@
+"""Constants of a spec in the type of what they stand in for, or are compared with."""
+
+import datetime
+
+import pyarrow as pa
+
+from featstore.ops.lists import is_list
+from featstore.ops.signature import number
+
+
+def literal(value: object) -> object:
+    """A param that is a constant, its type still unknown; ValueError for a mapping."""
+    if isinstance(value, list | tuple):
+        return tuple(literal(item) for item in value)
+    if not isinstance(value, str | int | float | datetime.datetime):
+        raise ValueError(value)
+    return value
+
+
+def scalar_of(value: object, arrow_type: pa.DataType) -> pa.Scalar:
+    """A constant of a canonical type. Naive timestamps are UTC.
+
+    OverflowError, TypeError or ValueError where the type cannot hold it.
+    """
+    return pa.scalar(_plain(value, arrow_type), arrow_type)
+
+
+def _plain(value: object, arrow_type: pa.DataType) -> object:
+    if is_list(arrow_type):
+        if not isinstance(value, list | tuple):
+            raise TypeError(value)
+        return [_plain(item, arrow_type.value_type) for item in value]
+    if arrow_type == pa.float64():
+        return number(value) + 0.0
+    if pa.types.is_timestamp(arrow_type) and isinstance(value, datetime.datetime):
+        return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+    expected = {pa.string(): str, pa.int64(): int, pa.bool_(): bool}.get(arrow_type)
+    if expected is None or not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        raise TypeError(value)
+    return value

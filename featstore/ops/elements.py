@@ -1,0 +1,116 @@
+"""Operators that choose among the elements of lists: take, slice and distinct; and overlap, which compares two lists."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.ops.arrays import Integers, array_of, either, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.lists import cut, drop_elements, is_list, offsets_from, positions_of
+from featstore.ops.numbers import finite
+
+MEASURES = ("count", "ratio", "containment")
+
+
+def take_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    if not is_list(types[0]):
+        raise TypeError("a list")
+    return types[0]
+
+
+def take(lists: pa.ListArray, *, n: int, end: str, counts: Counter[str]) -> pa.Array:
+    """The first (`end: head`) or last (`end: tail`) n elements of each list, in their order; all where there are fewer."""
+    return cut(lists, max_len=n, truncate=end)
+
+
+def slice_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    if not is_list(types[0]) and not pa.types.is_string(types[0]):
+        raise TypeError("a list or string")
+    return types[0]
+
+
+def slice_operator(array: pa.Array, *, start: int, stop: int | None, counts: Counter[str]) -> pa.Array:
+    """x[start:stop] as Python has it: elements of a list or code points of a text, below 0 counted from the end."""
+    if not is_list(array.type):
+        return _slice_texts(array, start, stop)
+    offsets = offsets_of(array)
+    lengths = np.diff(offsets)
+    first = _bound(start, lengths)
+    kept = np.maximum((lengths if stop is None else _bound(stop, lengths)) - first, 0)
+    values = array.values.take(array_of(positions_of(offsets[:-1] + first, kept)))
+    return list_of(offsets_from(kept), values, nulls_of(array))
+
+
+def distinct_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    if not is_list(types[0]) or pa.types.is_struct(types[0].value_type):
+        raise TypeError("a list of values")
+    return types[0]
+
+
+def distinct(lists: pa.ListArray, *, counts: Counter[str]) -> pa.Array:
+    """Each list with the first of equal elements, in their order."""
+    (pairs,), _ = _pairs(lists)
+    _, first = np.unique(pairs, return_index=True)
+    if len(first) == len(pairs):
+        return lists
+    dropped = np.ones(len(pairs), np.bool_)
+    dropped[first] = False
+    return drop_elements(lists, dropped)
+
+
+def overlap_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+    left, right = types
+    if left != right or distinct_type(types, params).value_type == pa.float64():
+        raise TypeError("two lists of one type (string, long, boolean or timestamp)")
+    return pa.int64() if params["measure"] == "count" else pa.float64()
+
+
+def overlap(left: pa.ListArray, right: pa.ListArray, *, measure: str, counts: Counter[str]) -> pa.Array:
+    """What the distinct elements A and B of two lists share: |A & B|, its ratio to |A | B|, or to |A| (containment).
+
+    Missing where a list is missing. A ratio to nothing is null, and counted as `division by zero`.
+    """
+    pairs, num_codes = _pairs(left, right)
+    first, second = (np.unique(side) for side in pairs)
+    shared = _count_rows(np.intersect1d(first, second, assume_unique=True), num_codes, len(left))
+    nulls = either(nulls_of(left), nulls_of(right))
+    if measure == "count":
+        return array_of(shared, nulls)
+    whole = _count_rows(first, num_codes, len(left))
+    if measure == "ratio":
+        whole = whole + _count_rows(second, num_codes, len(left)) - shared
+    nothing = whole == 0
+    ratios = np.where(nothing, np.nan, shared / np.maximum(whole, 1))
+    if nulls is not None:
+        ratios[nulls] = 0.0
+    return finite(ratios, nulls, counts, "division by zero")
+
+
+def _pairs(*lists: pa.ListArray) -> tuple[list[Integers], int]:
+    """Each list's elements as `row * num_codes + code`, where equal elements have equal codes; and num_codes."""
+    encoded = pa.concat_arrays([array.values for array in lists]).dictionary_encode()
+    codes = values_of(encoded.indices).astype(np.int64)
+    num_codes = max(len(encoded.dictionary), 1)
+    pairs, start = [], 0
+    for array in lists:
+        rows = np.repeat(np.arange(len(array)), np.diff(offsets_of(array)))
+        pairs.append(rows * num_codes + codes[start : start + len(rows)])
+        start += len(rows)
+    return pairs, num_codes
+
+
+def _count_rows(pairs: Integers, num_codes: int, num_rows: int) -> Integers:
+    return np.bincount(pairs // num_codes, minlength=num_rows)
+
+
+def _bound(position: int, lengths: Integers) -> Integers:
+    """A position of Python's slices within each list."""
+    return np.minimum(position, lengths) if position >= 0 else np.maximum(lengths + position, 0)
+
+
+def _slice_texts(array: pa.Array, start: int, stop: int | None) -> pa.Array:
+    if start >= 0 and stop is not None and 0 <= stop <= start:
+        return pc.if_else(pc.is_null(array), pa.scalar(None, pa.string()), "")
+    return pc.utf8_slice_codeunits(array, start, stop)

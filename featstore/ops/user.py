@@ -1,0 +1,139 @@
+"""Operators of users: `op: my_package.my_module:function` in a spec names a function with the decorator `operator`.
+
+Arrays come as they do to built-in operators, and what the function returns is held to the same rules: as many values as there
+are rows, of the declared type, NaN and infinities as null (counted), lists without null elements.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from featstore.ops.columns import clean, read_column, readable
+from featstore.ops.lists import is_list
+from featstore.ops.maps import is_map
+from featstore.ops.numbers import identity
+from featstore.ops.signature import Operator, Param
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_ATTRIBUTE = "featstore_operator"
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_VALUES = (pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us", tz="UTC"))
+_PARAMS = (str, int, float, bool)
+
+
+def operator(
+    *, inputs: Sequence[pa.DataType], result: pa.DataType, params: Mapping[str, object] | None = None
+) -> Callable[[Function], Function]:
+    """Declares a function an operator: `function(*arrays, **params)` gives an array, or what has `__arrow_c_array__`.
+
+    `inputs` and `result` are string, int64, float64, bool, timestamp[us, UTC], or lists of these; inputs may be maps too. A
+    param has its default, or its type (str, int, float, bool) where it must be given. The function must be pure and treat each
+    row alone. If it has a parameter `counts`, it gets a Counter for what it drops or replaces. TypeError for other types.
+    """
+    for arrow_type in (*inputs, result):
+        if not _is_canonical(arrow_type) or (is_map(arrow_type) and arrow_type is result):
+            raise TypeError(f"expected {', '.join(map(str, _VALUES))} or lists of these, found {arrow_type}")
+    if not inputs:
+        raise TypeError("expected one input or more, found none")
+    read = {name: _param(name, default) for name, default in (params or {}).items()}
+
+    def declare(function: Function) -> Function:
+        declared = Operator(
+            name=function.__name__,
+            function=_checked(function, result),
+            result=_result_type(tuple(inputs), result),
+            params=read,
+            min_inputs=len(inputs),
+            max_inputs=len(inputs),
+        )
+        setattr(function, _ATTRIBUTE, declared)
+        return function
+
+    return declare
+
+
+def is_user_operator(name: str) -> bool:
+    """Whether a spec's `op` names a function, as `package.module:function`."""
+    return ":" in name
+
+
+def load_operator(name: str) -> Operator:
+    """The operator `package.module:function`. The module is imported, so a spec runs code; ValueError where it is none."""
+    if not _NAME.fullmatch(name):
+        raise ValueError("package.module:function")
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute, None)
+    except ImportError as error:
+        raise ValueError(f"a module that can be imported ({error})") from error
+    declared = getattr(function, _ATTRIBUTE, None)
+    if not isinstance(declared, Operator):
+        raise ValueError(f"a function of {module} with the decorator featstore.operator")
+    return dataclasses.replace(declared, name=name)
+
+
+def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..., pa.Array]:
+    """The function with its result brought into the form that operators rely on."""
+    counting = "counts" in inspect.signature(function).parameters
+
+    def call(*arrays: pa.Array, counts: Counter[str], **params: object) -> pa.Array:
+        given = function(*arrays, **params, **({"counts": counts} if counting else {}))
+        array = _array(given)
+        if array is None or len(array) != len(arrays[0]) or not readable(array.type, declared):
+            found = type(given).__name__ if array is None else f"{len(array)} of {array.type}"
+            raise ValueError(f"expected an array of {len(arrays[0])} values of {declared}, found {found}")
+        cleaned = clean(read_column(array, declared=declared, counts=counts), counts=counts)
+        value = declared.value_type if is_list(declared) else declared
+        if not pa.types.is_floating(value):
+            return cleaned
+        return identity(cleaned, max_len=None, truncate="head", counts=counts)
+
+    return call
+
+
+def _array(given: object) -> pa.Array | None:
+    if isinstance(given, pa.ChunkedArray):
+        return pa.concat_arrays(given.chunks) if given.num_chunks else pa.array([], given.type)
+    return pa.array(given) if isinstance(given, pa.Array) or hasattr(given, "__arrow_c_array__") else None
+
+
+def _result_type(
+    inputs: tuple[pa.DataType, ...], result: pa.DataType
+) -> Callable[[Sequence[pa.DataType], Mapping[str, object]], pa.DataType]:
+    def result_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+        if tuple(types) != inputs:
+            raise TypeError(", ".join(map(str, inputs)))
+        return result
+
+    return result_type
+
+
+def _param(name: str, default: object) -> Param:
+    kind = default if isinstance(default, type) else type(default)
+    if kind not in _PARAMS:
+        raise TypeError(f"param {name!r}: expected a default or a type (str, int, float, bool), found {default!r}")
+
+    def read(value: object) -> object:
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if type(value) is not kind:
+            raise TypeError(value)
+        return value
+
+    required = default is kind
+    return Param(
+        expected=f"a value of type {kind.__name__}", read=read, required=required, default=None if required else default
+    )
+
+
+def _is_canonical(arrow_type: pa.DataType) -> bool:
+    if is_map(arrow_type):
+        return arrow_type.key_type == pa.string() and (is_map(arrow_type.item_type) or arrow_type.item_type in _VALUES[:3])
+    return (arrow_type.value_type if is_list(arrow_type) else arrow_type) in _VALUES
