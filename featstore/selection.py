@@ -5,6 +5,7 @@ parses it; every node outside that grammar is refused. Comparison with null is n
 true, as in SQL. Columns must come with nulls for missing values, not with a data file's marks.
 """
 
+import contextlib
 import fnmatch
 import functools
 import operator
@@ -198,10 +199,15 @@ class _Builder:
         if isinstance(node, exp.Mod):
             return self.remainder(node)
         literal = pa.scalar(self.literal(node))
-        try:
-            return pc.scalar(literal if time is None else literal.cast(time))
-        except pa.ArrowInvalid as error:
-            raise SelectionError(f"where {self.text!r}: expected a {time}, found {node.sql()}: {error}") from error
+        return pc.scalar(literal if time is None else self.instant(literal, time))
+
+    def instant(self, text: pa.Scalar, time: pa.DataType) -> pa.Scalar:
+        """Text as a date or timestamp; without a zone it is read as UTC."""
+        is_instant = pa.types.is_timestamp(time) and time.tz is not None
+        for types in ([time], [pa.timestamp(time.unit), time]) if is_instant else ([time],):
+            with contextlib.suppress(pa.ArrowInvalid):
+                return functools.reduce(lambda value, type_: value.cast(type_), types, text)
+        raise SelectionError(f"where {self.text!r}: expected a {time}, found {text.as_py()!r}")
 
     def remainder(self, node: exp.Mod) -> pc.Expression:
         """`a % n` of an integer column, with the sign of `a` as in Spark: Arrow divides integers towards zero."""

@@ -20,6 +20,9 @@ TABLE = pa.table(
         "request_id": ["a", "b", None, "d"],
         "ok": [True, False, None, True],
         "at": pa.array(["2026-01-01", "2026-01-02", None, "2026-01-03"]).cast(pa.timestamp("us")),
+        "utc": pa.array(["2026-01-01", "2026-01-02", None, "2026-01-03"])
+        .cast(pa.timestamp("us"))
+        .cast(pa.timestamp("us", "UTC")),
         "day": pa.array(["2026-01-01", "2026-01-02", None, "2026-01-03"]).cast(pa.date32()),
         "cost": pa.array([1, 2, 2.5, 3]).cast(pa.decimal128(10, 2)),
         "blob": [b"x", b"y", b"z", b""],
@@ -78,6 +81,8 @@ def test_a_glob_that_matches_nothing_is_an_error() -> None:
         ("at >= '2026-01-02'", [1, 3]),
         ("at between '2026-01-01' and '2026-01-01 12:00:00'", [0]),
         ("day = '2026-01-02'", [1]),
+        ("utc >= '2026-01-02'", [1, 3]),
+        ("utc >= '2026-01-02T01:00:00+01:00'", [1, 3]),
         ("cost > 2", [2, 3]),
         ("cost in (2.5, 4)", [2]),
         ("sample(request_id, 1, 7)", [0, 1, 3]),

@@ -101,7 +101,7 @@ def test_a_dataframe_that_lacks_a_column_is_refused_before_any_row_is_read(job: 
 
 def test_a_dataframe_has_no_paths(job: ExtractJob, frame: DataFrame) -> None:
     with pytest.raises(InputError, match="a DataFrame has no paths to take a partition from"):
-        extract_dataframe(replace(job, partition_from_path=("month",)), frame)
+        extract_dataframe(replace(job, partition={}, partition_from_path=("month",)), frame)
 
 
 def test_an_error_on_a_worker_is_the_same_error_here(

@@ -51,6 +51,8 @@ def select(spark: Any, tmp_path: Path) -> Select:
 
 
 def value_of(written: Any) -> Any:
+    if isinstance(written, list):
+        return [value_of(item) for item in written]
     if isinstance(written, dict):
         return bytes.fromhex(written["hex"]) if "hex" in written else datetime.datetime.fromisoformat(written["time"])
     return written
