@@ -159,7 +159,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (FeatstoreError, OSError) as error:
-        click.echo(f"featstore: error: {error}", err=True)
+        click.echo("\n".join([f"featstore: error: {error}", *getattr(error, "__notes__", ())]), err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("featstore: interrupted; what was committed before stays as it was", err=True)

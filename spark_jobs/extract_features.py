@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             spark.stop()
     except (FeatstoreError, OSError) as error:
-        print(f"extract_features: error: {error}", file=sys.stderr)
+        print("\n".join([f"extract_features: error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
         return 2
     print(report)
     return 0
