@@ -157,6 +157,8 @@ def evaluate(model: DeepFM, batches: Iterable[Batch]) -> EvaluateReport:
 def main(config: str, where: str | None, seed: int) -> None:
     """Trains a DeepFM on the rows and slots of CONFIG, and prints its AUC on others."""
     try:
+        if where is not None:
+            FeatureLoader.from_config(config, where=where, shuffle=None).close()  # Says what is wrong before the training.
         with FeatureLoader.from_config(config) as loader:
             model, trained = train(loader, TrainOptions(seed=seed))
         waited = f"{trained.wait_share:.0%} of the time waiting for data"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from featstore.errors import DataFileError, InputError
 from featstore.files import FileEntry, list_files, local_path, open_read, redact
 from featstore.table.layout import NULL_PARTITION, parse_partition, partition_path
-from featstore.table.parquet_dir import read_footers
+from featstore.table.parquet_dir import delta_table_around, read_footers
 
 BATCH_ROWS = 16_384
 
@@ -58,8 +58,13 @@ def find_raw_files(url: str, constant: Mapping[str, str], from_path: Sequence[st
     """The raw files at `url` with their footers read, sorted by name within each partition.
 
     `constant` holds for every file; the keys `from_path` are taken from `key=value/` directories. InputError where there
-    is no file, one is no Parquet, or has no such directory.
+    is no file, one is no Parquet, or has no such directory, and where the files are a Delta table's.
     """
+    if (table := delta_table_around(url)) is not None:
+        raise InputError(
+            f"raw input {redact(url)} lies in the Delta table {redact(table)}, some of whose files may be replaced ones: "
+            f"extract the rows of a Spark query on it instead (--sql, or dataframe=...)"
+        )
     entries = list_files(url)
     if not entries:
         raise InputError(f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of .parquet files")

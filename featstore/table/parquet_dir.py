@@ -43,18 +43,23 @@ def open_parquet_dir(url: str) -> Snapshot:
 
 def _check_no_log(url: str) -> None:
     """The files of a Delta table include replaced ones, which only its log tells apart."""
-    for directory in directories(url):
-        if not is_directory(join(directory, LOG_DIR)):
-            continue
-        if is_delta_scheme(directory):
-            raise TableNotFoundError(
-                f"{redact(url)} lies in the Delta table {redact(directory)}, some of whose files may be replaced ones: open "
-                f"{redact(directory)}, and choose rows with where=..."
-            )
+    directory = delta_table_around(url)
+    if directory is None:
+        return
+    if is_delta_scheme(directory):
         raise TableNotFoundError(
-            f"{redact(directory)} is a Delta table, and those cannot be read by {scheme(url)}://; expected a local path, "
-            f"s3://, gs://, az:// or abfs://"
+            f"{redact(url)} lies in the Delta table {redact(directory)}, some of whose files may be replaced ones: open "
+            f"{redact(directory)}, and choose rows with where=..."
         )
+    raise TableNotFoundError(
+        f"{redact(directory)} is a Delta table, and those cannot be read by {scheme(url)}://; expected a local path, "
+        f"s3://, gs://, az:// or abfs://"
+    )
+
+
+def delta_table_around(url: str) -> str | None:
+    """The Delta table that is at `url`, or that its files lie in; None where there is none."""
+    return next((directory for directory in directories(url) if is_directory(join(directory, LOG_DIR))), None)
 
 
 def read_footers(urls: Sequence[str]) -> list[pq.FileMetaData]:

@@ -82,3 +82,10 @@ def test_bad_input_ends_the_command_with_one_line_and_code_2(config: Path) -> No
     assert result.exit_code == 2
     assert "did you mean 'price_log'" in result.output
     assert len(result.output.splitlines()) == 1
+
+
+def test_a_wrong_evaluation_is_named_before_the_training(config: Path) -> None:
+    result = CliRunner().invoke(train_module.main, [str(config), "--evaluate", "dtt >= '2026-11-07'"])
+    assert result.exit_code == 2
+    assert "no column 'dtt'; did you mean 'dt'" in result.output
+    assert "trained on" not in result.output

@@ -135,3 +135,12 @@ def test_a_raw_column_that_disagrees_with_the_partition_is_refused(values: list[
 def test_a_raw_column_that_is_no_text_is_not_the_partitions(values: list[object]) -> None:
     with pytest.raises(InputError, match=r"here: the raw column 'month' \(.*\) cannot be the partition's '1'"):
         check_constant(pa.record_batch({"month": values}), {"month": "1"}, "here")
+
+
+def test_the_files_of_a_delta_table_are_no_raw_input(tmp_path: Path) -> None:
+    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "table" / "dt=1").mkdir()
+    pq.write_table(pa.table({"user": ["a"]}), tmp_path / "table" / "dt=1" / "a.parquet")
+    for place in ("table", "table/dt=1", "table/dt=*"):
+        with pytest.raises(InputError, match=r"lies in the Delta table .*some of whose files may be replaced ones"):
+            find_raw_files(str(tmp_path / place), {}, [])
