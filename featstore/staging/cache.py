@@ -19,8 +19,8 @@ import stat
 import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import cast
 
@@ -104,7 +104,8 @@ class Cache:
         self._remove: Callable[[], object] = lambda: None
         if directory is None:
             base, alive = _private_directory()
-            self._remove = weakref.finalize(self, _remove_private, base, alive, os.getpid())
+            # At the interpreter's exit after the loader's finalizers, which end the thread that still writes there.
+            self._remove = Finalize(self, _remove_private, (base, alive, os.getpid()), exitpriority=10)
         else:
             base = cast(Path, local_path(directory))
         self.root = base / _LAYOUT
