@@ -25,6 +25,7 @@ from featstore.spec.parse import load_spec
 from featstore.staging.options import Staging
 from featstore.staging.stager import StageItem, Stager
 from featstore.table.delta import Commit, history
+from featstore.table.lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
 
@@ -155,6 +156,10 @@ class Table:
         chosen = self._chosen(slots)
         labels = [label.name for label in chosen.labels if not pa.types.is_nested(label.type)]
         return profile(lambda: self.to_batches(slots, where), chosen.slots, labels)
+
+    def lint(self, *, batch_size: int = BATCH_SIZE) -> TableLintReport:
+        """Why the table is slower to read than it could be, from the footers of its data files."""
+        return lint(self.url, self.version, batch_size=batch_size)
 
     def inspect(self) -> str:
         """What the table holds, as text: versions, rows, bytes, spec hash, partitions and slots."""

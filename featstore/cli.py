@@ -13,6 +13,7 @@ import featstore.spec.diff
 import featstore.spec.lint
 import featstore.spec.show
 import featstore.spec.sql
+import featstore.table.lint
 from featstore import __version__, api
 from featstore.errors import FeatstoreError, missing_extra
 from featstore.extraction.progress import ProgressBar
@@ -131,6 +132,19 @@ def inspect(url: str, version: int | None) -> None:
 def profile(url: str, version: int | None, where: str | None, slots: Sequence[str]) -> None:
     """Print coverage, distinct values, top values and quantiles per slot."""
     click.echo(api.open_table(url, version).profile(where, slots or None))
+
+
+@table.command("lint")
+@click.argument("url")
+@click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=8192, show_default=True, help="That of the jobs that read it."
+)
+def lint_table(url: str, version: int | None, batch_size: int) -> None:
+    """Print why the table is slower to read than it could be, from its footers; exit code 1 if there is anything."""
+    report = featstore.table.lint.lint(url, version, batch_size=batch_size)
+    click.echo(report)
+    sys.exit(0 if report.ok else 1)
 
 
 @table.command()

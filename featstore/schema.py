@@ -17,6 +17,8 @@ ROLE = b"featstore.role"
 SLOT = b"featstore.slot"
 SHAPE = b"featstore.shape"
 OPERATOR = b"featstore.op"
+OPERATOR_PATH = b"featstore.op_path"
+MEANING = b"featstore.meaning"
 NUM_INDICES = b"featstore.num_indices"
 SHARE_SLOT = b"featstore.share_slot"
 FIELD_ID = b"PARQUET:field_id"
@@ -46,6 +48,8 @@ class Slot:
     `shape` is that of one row: `()` a scalar, `(w,)` a fixed width, `(None,)` a list. `number` and `op` are None for a
     column of a file that featstore did not write. `num_indices` is set where the slot holds indices in `[0, num_indices)`
     instead of signs; 0 is missing there too. `share_slot` is the number of the slot whose signs it has, where that is another.
+    `op_path` is the operator over what it reads, down to the raw columns; `meaning` the first 16 hex digits of the hash that a
+    spec's lock has for the slot. Both are None in files of an earlier featstore.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Slot:
     op: str | None = None
     num_indices: int | None = None
     share_slot: int | None = None
+    op_path: str | None = None
+    meaning: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.shape) > 1 or any(width is not None and width < 1 for width in self.shape):
@@ -92,12 +98,9 @@ class Slot:
         metadata = {ROLE: Role.SLOT.encode(), SHAPE: self.shape_text.encode()}
         if self.number is not None:
             metadata[SLOT] = metadata[FIELD_ID] = str(self.number).encode()
-        if self.op is not None:
-            metadata[OPERATOR] = self.op.encode()
-        if self.num_indices is not None:
-            metadata[NUM_INDICES] = str(self.num_indices).encode()
-        if self.share_slot is not None:
-            metadata[SHARE_SLOT] = str(self.share_slot).encode()
+        options: dict[bytes, str | int | None] = {OPERATOR: self.op, OPERATOR_PATH: self.op_path, MEANING: self.meaning}
+        options |= {NUM_INDICES: self.num_indices, SHARE_SLOT: self.share_slot}
+        metadata |= {key: str(value).encode() for key, value in options.items() if value is not None}
         return pa.field(self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata)
 
     @classmethod
@@ -115,16 +118,23 @@ class Slot:
         if kind is None:
             return None
         number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
-        op, num_indices, share_slot = (metadata.get(key) for key in (OPERATOR, NUM_INDICES, SHARE_SLOT))
+        num_indices, share_slot = (metadata.get(key) for key in (NUM_INDICES, SHARE_SLOT))
+        op, op_path, meaning = (_text(metadata.get(key)) for key in (OPERATOR, OPERATOR_PATH, MEANING))
         return cls(
             name=field.name,
             kind=kind,
             shape=shape,
             number=None if number is None else int(number),
-            op=None if op is None else op.decode(),
+            op=op,
             num_indices=None if num_indices is None else int(num_indices),
             share_slot=None if share_slot is None else int(share_slot),
+            op_path=op_path,
+            meaning=meaning,
         )
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
 
 
 def _value_and_shape(type_: pa.DataType) -> tuple[pa.DataType, tuple[int | None, ...]]:

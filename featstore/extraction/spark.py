@@ -239,7 +239,7 @@ def _write_partition(
 def _write_file(task: UnitTask, path: str, schema: SlotSchema, batches: Iterator[pa.RecordBatch]) -> DataFileReport:
     """One data file from as many of the batches as it takes; the others are left for the next."""
     url, output = join(task.table_url, path), task.spec.output
-    with open_data_file(url, schema, task.file_metadata(), output.rows_per_row_group) as writer:
+    with open_data_file(url, schema, task.file_metadata(), output.rows_per_row_group, output.compression) as writer:
         for batch in batches:
             writer.write(batch)
             if writer.num_rows >= output.rows_per_file:

@@ -72,8 +72,9 @@ def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lam
     """Writes the unit's one data file. Errors name the raw file and the rows; then no file appears."""
     extractor = Extractor(task.spec)
     path = task.path(unit.partition, unit.index, attempt)
-    rows_per_row_group = task.spec.output.rows_per_row_group
-    with open_data_file(join(task.table_url, path), extractor.schema, task.file_metadata(), rows_per_row_group) as writer:
+    url, output = join(task.table_url, path), task.spec.output
+    metadata = task.file_metadata()
+    with open_data_file(url, extractor.schema, metadata, output.rows_per_row_group, output.compression) as writer:
         for raw in unit.ranges:
             for batch in extract_range(raw, extractor, unit.partition):
                 writer.write(batch)

@@ -6,7 +6,7 @@ many slots and crosses use it. All that can be wrong in a spec beyond its struct
 
 import collections.abc
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +16,11 @@ from featstore.ops import columns, ids, lists, numbers, sequences, slots
 from featstore.ops.signature import Operator
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec import check
+from featstore.spec.meaning import operator_paths, semantic_hashes
 from featstore.spec.model import Node, Sequence, Spec, type_name
 from featstore.spec.parse import wrong
+
+MEANING_DIGITS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,7 @@ def build_graph(spec: Spec) -> Graph:
     for node in nodes:
         builder.add_node(node)
     stored = [builder.add_slot(node) for node in spec.nodes if node.store]
+    stored = _described(spec, stored)
     check.check_shares(spec, {slot.number: slot for slot, _ in stored})
     labels = [builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()]
     weight = [builder.add_label(name, name, "weight") for name in (spec.weight,) if name is not None]
@@ -78,6 +82,15 @@ def build_graph(spec: Spec) -> Graph:
         outputs=tuple(position for _, position in (*stored, *labels, *weight, *kept)),
         required=builder.columns_of(position for _, position in stored),
     )
+
+
+def _described(spec: Spec, stored: list[tuple[Slot, int]]) -> list[tuple[Slot, int]]:
+    """The slots with what their metadata says of their sub-DAG."""
+    paths, hashes = operator_paths(spec), semantic_hashes(spec)
+    return [
+        (replace(slot, op_path=paths[slot.name], meaning=hashes[slot.name][:MEANING_DIGITS]), position)
+        for slot, position in stored
+    ]
 
 
 class Builder:

@@ -27,6 +27,7 @@ _TYPES = {name: arrow_type for arrow_type, name in _NAMES.items()} | {
     **dict.fromkeys(("float", "float32", "float64"), pa.float64()),
     **dict.fromkeys(("bool",), pa.bool_()),
 }
+COMPRESSIONS = ("snappy", "zstd")
 TYPE_NAMES = (*_NAMES.values(), "list<...>", "map<string, ...>")
 
 
@@ -95,10 +96,11 @@ class Sequence:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """How data files are cut."""
+    """How data files are cut and compressed. None of it changes what they hold."""
 
     rows_per_row_group: int = 65_536
     rows_per_file: int = 1_048_576
+    compression: str = "snappy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,7 @@ class Spec:
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical JSON of all that determines the extracted content, column order included.
 
-        Not part of it: retired numbers, how files are cut, inputs that nothing reads. An option
+        Not part of it: retired numbers, how files are cut and compressed, inputs that nothing reads. An option
         that is written out counts, also where it says what its absence would mean.
         """
         text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

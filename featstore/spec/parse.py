@@ -13,7 +13,7 @@ import yaml
 
 from featstore import files
 from featstore.errors import SpecError, nearest
-from featstore.spec.model import TYPE_NAMES, VERSION, Node, Output, Sequence, Spec, read_type
+from featstore.spec.model import COMPRESSIONS, TYPE_NAMES, VERSION, Node, Output, Sequence, Spec, read_type
 
 _TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "sequences", "slots", "output")
 _OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode", "share_slot")
@@ -150,9 +150,12 @@ def _sequence(name: object, value: object) -> Sequence:
 
 
 def _output(entry: Mapping[str, Any]) -> Output:
-    _known_keys(entry, ("rows_per_row_group", "rows_per_file"), "output.")
+    _known_keys(entry, ("rows_per_row_group", "rows_per_file", "compression"), "output.")
     for key, value in entry.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if key == "compression":
+            if value not in COMPRESSIONS:
+                raise wrong("output.compression", " or ".join(COMPRESSIONS), value, COMPRESSIONS)
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise wrong(f"output.{key}", "an integer of at least 1", value)
     output = Output(**entry)
     if output.rows_per_row_group > output.rows_per_file:

@@ -23,12 +23,7 @@ def open_parquet_dir(url: str) -> Snapshot:
     or the files are a Delta table's; DataFileError for a file that is no Parquet, or a column that two files hold with
     different types.
     """
-    _check_no_log(url)
-    entries = list_files(url)
-    if not entries:
-        raise TableNotFoundError(
-            f"no table at {redact(url)}: expected a Delta table, or a directory or glob with .parquet files"
-        )
+    entries = list_data_files(url)
     footers = read_footers([entry.url for entry in entries])
     partitions = [parse_partition(entry.name) for entry in entries]
     keys = tuple(dict.fromkeys(key for partition in partitions for key in partition))
@@ -39,6 +34,17 @@ def open_parquet_dir(url: str) -> Snapshot:
         data_files=tuple(map(_data_file, entries, footers, partitions)),
         spec_hash=_common_spec_hash(entries, footers),
     )
+
+
+def list_data_files(url: str) -> list[FileEntry]:
+    """The Parquet files at `url`, sorted by name. TableNotFoundError where there is none, or they are a Delta table's."""
+    _check_no_log(url)
+    entries = list_files(url)
+    if not entries:
+        raise TableNotFoundError(
+            f"no table at {redact(url)}: expected a Delta table, or a directory or glob with .parquet files"
+        )
+    return entries
 
 
 def _check_no_log(url: str) -> None:

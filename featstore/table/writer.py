@@ -1,4 +1,4 @@
-"""Batches into one data file: snappy Parquet with row groups of an exact size, written once, published whole."""
+"""Batches into one data file: Parquet with row groups of an exact size, written once, published whole."""
 
 import contextlib
 import hashlib
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from featstore.files import open_write
 from featstore.schema import SlotSchema
+from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
 from featstore.table.metadata import KEY, FileMetadata
 
-MAX_DISTINCT_SHARE = 0.7
+COMPRESSION = "snappy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,16 @@ class DataFileReport:
 
 
 @contextlib.contextmanager
-def open_data_file(url: str, schema: SlotSchema, metadata: FileMetadata, rows_per_row_group: int) -> Iterator["DataFileWriter"]:
-    """A writer of batches of `schema` to `url`. The file appears whole at the end of the block, or not at all."""
+def open_data_file(
+    url: str, schema: SlotSchema, metadata: FileMetadata, rows_per_row_group: int, compression: str = COMPRESSION
+) -> Iterator["DataFileWriter"]:
+    """A writer of batches of `schema` to `url`. The file appears whole at the end of the block, or not at all.
+
+    `compression` is `snappy` or `zstd`.
+    """
     with open_write(url) as file:
         sink = _DigestingSink(file)
-        writer = DataFileWriter(sink, schema, metadata, rows_per_row_group)
+        writer = DataFileWriter(sink, schema, metadata, rows_per_row_group, compression)
         try:
             yield writer
             writer.close()
@@ -46,8 +51,16 @@ class DataFileWriter:
     group is held in memory. Not thread-safe.
     """
 
-    def __init__(self, sink: "_DigestingSink", schema: SlotSchema, metadata: FileMetadata, rows_per_row_group: int) -> None:
+    def __init__(
+        self,
+        sink: "_DigestingSink",
+        schema: SlotSchema,
+        metadata: FileMetadata,
+        rows_per_row_group: int,
+        compression: str = COMPRESSION,
+    ) -> None:
         self._sink = sink
+        self._compression = compression
         self._schema = schema.to_arrow()
         self._stored = stored_schema(self._schema).with_metadata({KEY: metadata.to_json()})
         self._rows_per_row_group = rows_per_row_group
@@ -86,11 +99,15 @@ class DataFileWriter:
         self._num_rows += num_rows
 
     def _new_parquet(self, first_row_group: pa.Table) -> pq.ParquetWriter:
+        encodings = choose_encodings(first_row_group)
         return pq.ParquetWriter(
             self._sink,
             self._stored,
-            compression="snappy",
-            use_dictionary=dictionary_columns(first_row_group),
+            compression=self._compression,
+            use_dictionary=list(encodings.dictionary),
+            column_encoding=dict(encodings.others),
+            dictionary_pagesize_limit=DICTIONARY_LIMIT_BYTES,
+            data_page_version=DATA_PAGE_VERSION,
         )
 
 
@@ -104,29 +121,6 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 def _as_list(column: pa.Field) -> pa.Field:
     return column.with_type(pa.list_(column.type.value_field))
-
-
-def dictionary_columns(row_group: pa.Table) -> list[str]:
-    """Leaf paths of the columns worth a dictionary: those whose share of distinct values is below 0.7.
-
-    Parquet knows a list's values by their leaf path, `tags.list.element`; under the plain name the choice is ignored.
-    """
-    leaves = (leaf for column in row_group.schema for leaf in _leaves(column, row_group[column.name]))
-    return [path for path, values in leaves if _is_repetitive(values)]
-
-
-def _leaves(column: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    if not pa.types.is_nested(column.type):
-        yield column.name, values
-    elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        yield f"{column.name}.list.element", pc.list_flatten(values)
-
-
-def _is_repetitive(values: pa.ChunkedArray) -> bool:
-    if not len(values) or pa.types.is_boolean(values.type) or pa.types.is_nested(values.type):
-        return False
-    num_distinct = pc.count_distinct(values, mode="all").as_py()
-    return bool(num_distinct < MAX_DISTINCT_SHARE * len(values))
 
 
 class _DigestingSink:

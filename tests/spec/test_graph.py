@@ -1,4 +1,5 @@
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pytest
 from featstore.errors import SpecError
 from featstore.schema import Slot, SlotKind
 from featstore.spec.graph import Graph, build_graph
+from featstore.spec.meaning import semantic_hashes
 from featstore.spec.parse import load_spec
 
 INPUTS = {
@@ -47,7 +49,7 @@ def test_slots_have_number_kind_shape_and_operator_in_declared_order() -> None:
         node(slot=6, name="crossed", op="cross", of=["user", "hour"]),
         node(slot=7, name="crossed_tags", op="cross", of=["tag", "crossed"]),
     ).schema
-    assert schema.slots == (
+    assert tuple(replace(slot, op_path=None, meaning=None) for slot in schema.slots) == (
         Slot(name="user", kind=SlotKind.ID, number=1, op="hash(user_id)"),
         Slot(name="tag", kind=SlotKind.ID, shape=(None,), number=5, op="hash(tags, max_len=20, truncate=tail)"),
         Slot(name="log_price", kind=SlotKind.FLOAT, number=4, op="log1p(price)"),
@@ -56,6 +58,15 @@ def test_slots_have_number_kind_shape_and_operator_in_declared_order() -> None:
         Slot(name="crossed", kind=SlotKind.ID, number=6, op="cross(user, hour)"),
         Slot(name="crossed_tags", kind=SlotKind.ID, shape=(None,), number=7, op="cross(tag, crossed)"),
     )
+
+
+def test_slots_say_what_they_are_made_of_and_what_they_mean() -> None:
+    slots = [USER, inner(name="hour", op="hour", of="ts"), node(slot=6, name="crossed", op="cross", of=["user", "hour"])]
+    crossed = graph(*slots).schema["crossed"]
+    spec = load_spec({"spec": 1, "inputs": INPUTS, "slots": slots})
+    assert crossed.op_path == "cross(hash(user_id), hour(ts))"
+    assert crossed.meaning == semantic_hashes(spec)["crossed"][:16]
+    assert Slot.from_field(crossed.to_field()) == crossed
 
 
 def test_labels_weight_and_kept_columns_have_their_input_types() -> None:

@@ -16,10 +16,10 @@ from featstore.spec.lock import (
     load_lock,
     lock_url,
     make_lock,
-    semantic_hashes,
     to_json,
     write_lock,
 )
+from featstore.spec.meaning import semantic_hashes
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 

@@ -39,6 +39,7 @@ def test_the_hash_survives_pickling() -> None:
     [
         {"retired": [1, 2]},
         {"output": {"rows_per_file": 100_000}},
+        {"output": {"compression": "zstd"}},
         {"inputs": {**GOLDEN["spec"]["inputs"], "unread": "string"}},
         {"inputs": dict(reversed(GOLDEN["spec"]["inputs"].items()))},
         {"inputs": {**GOLDEN["spec"]["inputs"], "clicked": "int"}},

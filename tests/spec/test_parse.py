@@ -107,7 +107,15 @@ def test_other_maps_are_no_types(declared: str) -> None:
         ({"keep": [1]}, r"^keep\[0\]: expected text, found 1$"),
         ({"retired": ["x"]}, r"^retired\[0\]: expected a slot number, 1 to 2147483647, found 'x'$"),
         ({"output": {"rows_per_file": 0}}, r"^output.rows_per_file: expected an integer of at least 1, found 0$"),
-        ({"output": {"rows": 5}}, r"^output.rows: expected one of rows_per_row_group, rows_per_file, found 'rows'"),
+        (
+            {"output": {"compression": "snapy"}},
+            r"^output.compression: expected snappy or zstd, found 'snapy'; did you mean 'snappy'",
+        ),
+        ({"output": {"compression": ["zstd"]}}, r"^output.compression: expected snappy or zstd, found \['zstd'\]$"),
+        (
+            {"output": {"rows": 5}},
+            r"^output.rows: expected one of rows_per_row_group, rows_per_file, compression, found 'rows'",
+        ),
         ({"output": {"rows_per_file": 5}}, r"^output.rows_per_file: expected at least rows_per_row_group \(65536\), found 5$"),
         ({"slots": None}, r"^slots: expected a list, found None$"),
         ({"slots": ["user"]}, r"^slots\[0\]: expected a mapping, found 'user'$"),

@@ -17,7 +17,7 @@ from featstore.table.writer import open_data_file
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = SlotSchema(
     slots=(
-        Slot(name="user", kind=SlotKind.ID, number=102, op="hash(user)"),
+        Slot(name="user", kind=SlotKind.ID, number=102, op="hash(user)", op_path="hash(user)", meaning="0123456789abcdef"),
         Slot(name="age", kind=SlotKind.ID, number=101, op="bucketize(age)", num_indices=8),
         Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=103, op="hash(tags)"),
         Slot(name="place", kind=SlotKind.FLOAT, shape=(2,), number=104, op="identity(place)"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.metadata import FileMetadata
-from featstore.table.writer import DataFileReport, dictionary_columns, open_data_file
+from featstore.table.writer import DataFileReport, open_data_file
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "file_metadata.json"
 METADATA = FileMetadata(spec_hash="5f" * 32, spec_version=1)
@@ -78,19 +78,6 @@ def test_a_batch_of_other_columns_is_refused_and_nothing_appears(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_columns_that_repeat_get_a_dictionary_by_their_leaf_path() -> None:
-    rows = pa.table(
-        {
-            "few": pa.array([1, 2] * 50),
-            "many": pa.array(range(100)),
-            "list_few": pa.array([[1, 2]] * 100),
-            "list_many": pa.array([[2 * i, 2 * i + 1] for i in range(100)]),
-            "flag": pa.array([True, False] * 50),
-        }
-    )
-    assert dictionary_columns(rows) == ["few", "list_few.list.element"]
-
-
 def test_the_dictionary_is_decided_by_the_first_row_group(tmp_path: Path) -> None:
     schema = SlotSchema(slots=(Slot(name="few", kind=SlotKind.ID, shape=(None,)), Slot(name="many", kind=SlotKind.ID)))
     fields = schema.to_arrow()
@@ -99,6 +86,33 @@ def test_the_dictionary_is_decided_by_the_first_row_group(tmp_path: Path) -> Non
         writer.write(pa.RecordBatch.from_arrays(columns, schema=fields))
     group = pq.read_metadata(tmp_path / "a.parquet").row_group(1)
     assert [group.column(i).has_dictionary_page for i in range(2)] == [True, False]
+
+
+def test_slots_lie_in_the_file_in_declared_order(tmp_path: Path) -> None:
+    names = ["z", "a", "m", "b"]
+    schema = SlotSchema(
+        slots=tuple(Slot(name=n, kind=SlotKind.ID, number=9 - i, shape=(None,) if i % 2 else ()) for i, n in enumerate(names)),
+        labels=(pa.field("click", pa.int64()),),
+        kept=(pa.field("about", pa.string()),),
+    )
+    rows = {"z": 1, "a": [1], "m": 2, "b": [2], "click": 0, "about": "x"}
+    with open_data_file(str(tmp_path / "a.parquet"), schema, METADATA, 10) as writer:
+        writer.write(pa.RecordBatch.from_pylist([rows] * 25, schema.to_arrow()))
+    footer = pq.read_metadata(tmp_path / "a.parquet")
+    for index in range(footer.num_row_groups):
+        chunks = [footer.row_group(index).column(i) for i in range(footer.num_columns)]
+        assert [chunk.path_in_schema.partition(".")[0] for chunk in chunks] == [*names, "click", "about"]
+        starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+        sizes = [chunk.total_compressed_size for chunk in chunks]
+        assert starts[1:] == [start + size for start, size in zip(starts, sizes, strict=True)][:-1]
+
+
+@pytest.mark.parametrize("compression", ["snappy", "zstd"])
+def test_a_file_is_compressed_as_asked(tmp_path: Path, compression: str) -> None:
+    with open_data_file(str(tmp_path / "a.parquet"), ONE_SLOT, METADATA, 10, compression) as writer:
+        writer.write(pa.RecordBatch.from_arrays([pa.array(range(25))], schema=ONE_SLOT.to_arrow()))
+    assert pq.read_metadata(tmp_path / "a.parquet").row_group(2).column(0).compression == compression.upper()
+    assert pq.read_table(tmp_path / "a.parquet")["a"].to_pylist() == list(range(25))
 
 
 def describe(path: Path) -> dict[str, object]:

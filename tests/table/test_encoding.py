@@ -1,0 +1,154 @@
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.table.encoding import Encodings, choose_encodings, pays_as_dictionary
+from featstore.table.metadata import FileMetadata
+from featstore.table.writer import open_data_file
+
+NUM_ROWS = 3_000
+
+
+def table(columns: dict[str, pa.Array], required: frozenset[str] = frozenset()) -> pa.Table:
+    fields = [pa.field(name, array.type, nullable=name not in required) for name, array in columns.items()]
+    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
+
+
+def test_columns_that_repeat_get_a_dictionary_by_their_leaf_path() -> None:
+    columns = {
+        "few": pa.array([1, 2] * 50),
+        "many": pa.array(range(100)),
+        "list_few": pa.array([[1, 2]] * 100),
+        "list_many": pa.array([[2 * i, 2 * i + 1] for i in range(100)]),
+        "flag": pa.array([True, False] * 50),
+    }
+    chosen = choose_encodings(table(columns, frozenset(columns)))
+    assert chosen == Encodings(dictionary=("few", "list_few.list.element"), others={})
+
+
+def test_labels_and_kept_columns_that_do_not_repeat_get_the_delta_of_their_type() -> None:
+    columns = {
+        "number": pa.array(range(100)),
+        "time": pa.array(range(100), pa.timestamp("us")),
+        "text": pa.array([str(i) for i in range(100)]),
+        "double": pa.array(np.arange(100.0)),
+        "lists": pa.array([[i] for i in range(100)]),
+        "nothing": pa.nulls(100),
+        "country": pa.array(["a", "b"] * 50),
+    }
+    delta, texts = "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY"
+    chosen = choose_encodings(table(columns))
+    assert chosen.others == {"number": delta, "time": delta, "text": texts}
+    assert set(chosen.dictionary) == {"nothing", "country"}
+
+
+@pytest.mark.parametrize(
+    ("distinct_share", "id_pays", "float_pays"), [(0.1, True, True), (0.3, True, True), (0.5, True, False), (0.7, False, False)]
+)
+def test_a_dictionary_pays_by_the_bytes_that_it_saves(distinct_share: float, id_pays: bool, float_pays: bool) -> None:
+    values = np.resize(np.arange(int(65_536 * distinct_share)), 65_536)
+    assert pays_as_dictionary(pa.chunked_array([values])) == id_pays
+    assert pays_as_dictionary(pa.chunked_array([values.astype(np.float32)])) == float_pays
+
+
+def test_a_dictionary_that_would_overflow_does_not_pay() -> None:
+    texts = pa.chunked_array([pa.array([f"{i % 5_000:01000d}" for i in range(10_000)])])
+    assert not pays_as_dictionary(texts)
+
+
+def test_no_rows_make_no_dictionary() -> None:
+    assert choose_encodings(table({"a": pa.array([], pa.int64())}, frozenset("a"))) == Encodings(dictionary=(), others={})
+
+
+SCHEMA = SlotSchema(
+    slots=(
+        Slot(name="user", kind=SlotKind.ID, number=1),
+        Slot(name="few", kind=SlotKind.ID, number=2),
+        Slot(name="tags", kind=SlotKind.ID, number=3, shape=(None,)),
+        Slot(name="price", kind=SlotKind.FLOAT, number=4),
+        Slot(name="prices", kind=SlotKind.FLOAT, number=5, shape=(None,)),
+    ),
+    labels=(pa.field("click", pa.int64()), pa.field("bought", pa.bool_())),
+    kept=(
+        pa.field("request", pa.string()),
+        pa.field("country", pa.string()),
+        pa.field("number", pa.int64()),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+    ),
+)
+
+
+@pytest.fixture(scope="module", params=["snappy", "zstd"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[Any]]]:
+    """A file with each encoding that the writer uses, and its rows."""
+    rng = np.random.default_rng(0)
+    rows: dict[str, list[Any]] = {
+        "user": rng.integers(1, 2**63 - 1, NUM_ROWS).tolist(),
+        "few": (rng.integers(0, 5, NUM_ROWS) + 2**62).tolist(),
+        "tags": [[i, 2**62 + i % 3] if i % 3 else [] for i in range(NUM_ROWS)],
+        "price": rng.random(NUM_ROWS).astype(np.float32).tolist(),
+        "prices": [[0.5 * i] * (i % 4) for i in range(NUM_ROWS)],
+        "click": [None if i % 7 == 0 else i % 2 for i in range(NUM_ROWS)],
+        "bought": [None if i % 5 == 0 else i % 2 == 0 for i in range(NUM_ROWS)],
+        "request": [None if i % 11 == 0 else f"r-{i * 7919}" for i in range(NUM_ROWS)],
+        "country": [f"c{i % 3}" for i in range(NUM_ROWS)],
+        "number": [None if i % 13 == 0 else i * i - 5_000 for i in range(NUM_ROWS)],
+        "at": [None if i % 17 == 0 else 1_700_000_000_000_003 + i * 1_000_003 for i in range(NUM_ROWS)],
+    }
+    path = tmp_path_factory.mktemp("readers") / "a.parquet"
+    arrow = pa.RecordBatch.from_arrays([pa.array(rows[f.name], f.type) for f in SCHEMA.to_arrow()], schema=SCHEMA.to_arrow())
+    with open_data_file(str(path), SCHEMA, FileMetadata(spec_hash="s", spec_version=1), 1_024, request.param) as writer:
+        writer.write(arrow)
+    return path, rows
+
+
+def plain(table: pa.Table) -> dict[str, list[Any]]:
+    at = table.schema.get_field_index("at")
+    return table.set_column(at, "at", table["at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())).to_pydict()
+
+
+def test_every_kind_of_column_is_written_as_chosen(written: tuple[Path, dict[str, list[Any]]]) -> None:
+    group = pq.read_metadata(written[0]).row_group(0)
+    found = {group.column(i).path_in_schema: set(group.column(i).encodings) - {"RLE", "PLAIN"} for i in range(11)}
+    dictionary, delta = {"RLE_DICTIONARY"}, {"DELTA_BINARY_PACKED"}
+    assert found == {
+        "user": set(),
+        "few": dictionary,
+        "tags.list.element": dictionary,
+        "price": set(),
+        "prices.list.element": dictionary,
+        "click": dictionary,
+        "bought": set(),
+        "request": {"DELTA_LENGTH_BYTE_ARRAY"},
+        "country": dictionary,
+        "number": delta,
+        "at": delta,
+    }
+
+
+def test_arrow_polars_and_duckdb_read_every_value(written: tuple[Path, dict[str, list[Any]]]) -> None:
+    path, rows = written
+    assert plain(pq.read_table(path)) == rows
+    assert plain(polars.read_parquet(path).to_arrow()) == rows
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        assert plain(connection.sql("SELECT * FROM read_parquet(?)", params=[str(path)]).to_arrow_table()) == rows
+
+
+@pytest.mark.parametrize("vectorized", ["true", "false"])
+def test_spark_reads_every_value(written: tuple[Path, dict[str, list[Any]]], vectorized: str, spark: Any) -> None:
+    path, rows = written
+    option = "spark.sql.parquet.enableVectorizedReader"
+    before = spark.conf.get(option)
+    spark.conf.set(option, vectorized)
+    try:
+        assert plain(spark.read.parquet(str(path)).toArrow()) == rows
+    finally:
+        spark.conf.set(option, before)
