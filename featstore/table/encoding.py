@@ -42,7 +42,7 @@ def choose_encodings(row_group: pa.Table) -> Encodings:
 
 def pays_as_dictionary(values: pa.ChunkedArray) -> bool:
     """Whether the dictionary of these values and the indices into it are clearly smaller than the values themselves."""
-    if not len(values) or pa.types.is_boolean(values.type) or pa.types.is_nested(values.type):
+    if not len(values) or any(is_kind(values.type) for is_kind in (pa.types.is_boolean, pa.types.is_nested, pa.types.is_null)):
         return False
     width, num_distinct = _value_bytes(values), int(pc.count_distinct(values, mode="all").as_py())
     dictionary_bytes = num_distinct * width
@@ -54,11 +54,9 @@ def pays_as_dictionary(values: pa.ChunkedArray) -> bool:
 
 def _value_bytes(values: pa.ChunkedArray) -> float:
     """Of one value, stored plain: texts and bytes with their length before them."""
-    if pa.types.is_null(values.type):
-        return 1.0
     if values.type in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         return _LENGTH_BYTES + float(pc.mean(pc.binary_length(values)).as_py() or 0)
-    return values.type.bit_width / 8 if values.type.bit_width >= 8 else 1.0
+    return float(values.type.bit_width / 8)
 
 
 def _without_dictionary(arrow_type: pa.DataType, is_element: bool) -> str | None:
