@@ -5,8 +5,9 @@ one thread, the candidates in turn; CPU seconds of the thread, median of 5. Then
 the same rows with version 1 pages, snappy, and a dictionary where the share of distinct values is below 0.7; then row groups of
 16k to 256k rows, and files of 128k to 1M rows.
 
-The demanded figures: no candidate is both 5 % smaller and 10 % faster than what the writer chooses for a kind, and the whole
-file is neither larger nor slower to decode (2 % are noise) than that other one.
+A byte to fetch counts as much as a nanosecond to decode: a reader that gets 1 GB/s. The demanded figures: by that sum no
+candidate is a sixth below what the writer chooses for a kind, and files of all kinds, and of slots alone, are below that other
+one and no slower to decode.
 
     python benchmarks/writing.py [--small] [--rows N]
 """
@@ -41,8 +42,10 @@ def main() -> int:
     arguments = parser.parse_args()
     rows = columns(arguments.rows or (1 << 17 if arguments.small else 1 << 20))
     beaten = [found for name in rows.column_names for found in compare_column(rows.slice(0, 1 << 18).select([name]))]
-    result = {"beaten": beaten, **compare_files(rows), "row_groups": row_groups(rows), "files": files(rows)}
-    result["ok"] = not beaten and result["size_ratio"] <= NOISE and result["decode_ratio"] <= NOISE
+    slots = [name for name in rows.column_names if not name.startswith(("label", "kept"))]
+    compared = {"all_kinds": compare_files(rows), "slots": compare_files(rows.select(slots))}
+    result: dict[str, Any] = {"beaten": beaten, **compared, "row_groups": row_groups(rows), "files": files(rows)}
+    result["ok"] = not beaten and all(r["cost_ratio"] < 1 and r["decode_ratio"] <= NOISE for r in compared.values())
     print(f"RESULT {json.dumps(result)}")
     return 0 if result["ok"] else 1
 
@@ -97,7 +100,7 @@ def candidates(column: pa.Field) -> dict[str, Options]:
     is_list = pa.types.is_list(column.type)
     leaf, value = (f"{column.name}.list.element", column.type.value_type) if is_list else (column.name, column.type)
     plain: Options = {"use_dictionary": False, "data_page_version": "2.0", "compression": "snappy"}
-    kinds = {"plain": plain, "dictionary": plain | {"use_dictionary": [leaf], "dictionary_pagesize_limit": 4 << 20}}
+    kinds = {"plain": plain, "dictionary": plain | {"use_dictionary": [leaf]}}
     if pa.types.is_integer(value) or pa.types.is_timestamp(value):
         kinds["delta"] = plain | {"column_encoding": {leaf: "DELTA_BINARY_PACKED"}}
     if pa.types.is_string(value):
@@ -110,7 +113,7 @@ def candidates(column: pa.Field) -> dict[str, Options]:
         made[f"{name}, pages v1"] = kinds[name] | {"data_page_version": "1.0"}
         made[f"{name}, pages of 64 KiB"] = kinds[name] | {"data_page_size": 64 << 10}
         made[f"{name}, pages of 8 MiB"] = kinds[name] | {"data_page_size": 8 << 20}
-    made["dictionary of 1 MiB"] = kinds["dictionary"] | {"dictionary_pagesize_limit": 1 << 20}
+    made["dictionary of 4 MiB"] = kinds["dictionary"] | {"dictionary_pagesize_limit": 4 << 20}
     return made | {f"{name}, zstd": options | {"compression": "zstd"} for name, options in kinds.items()}
 
 
@@ -127,7 +130,7 @@ def chosen(rows: pa.Table, compression: str = "snappy") -> Options:
 
 
 def compare_column(rows: pa.Table) -> list[str]:
-    """Prints bytes and nanoseconds a value of each candidate; those of the same codec that beat the writer's choice."""
+    """Prints bytes and nanoseconds a value of each candidate; those with snappy that cost a sixth less than the choice."""
     name = rows.column_names[0]
     column = rows[name]
     num_values = sum(len(chunk.flatten()) for chunk in column.chunks) if pa.types.is_list(column.type) else len(column)
@@ -139,8 +142,13 @@ def compare_column(rows: pa.Table) -> list[str]:
     return [
         f"{name}: {label}"
         for label, text in texts.items()
-        if not label.endswith("zstd") and len(text) < 0.95 * len(texts["*"]) and seconds[label] < 0.9 * seconds["*"]
+        if not label.endswith("zstd") and _cost(text, seconds[label]) < 5 / 6 * _cost(texts["*"], seconds["*"])
     ]
+
+
+def _cost(text: bytes, seconds: float) -> float:
+    """Nanoseconds to fetch, at 1 GB/s, and to decode."""
+    return len(text) + seconds * 1e9
 
 
 def _written(rows: pa.Table, options: Mapping[str, Any], rows_per_row_group: int = ROWS_PER_ROW_GROUP) -> bytes:
@@ -168,7 +176,7 @@ def _read(text: bytes) -> int:
 
 
 def compare_files(rows: pa.Table) -> dict[str, Any]:
-    """All kinds in one file, as the writer makes it, with zstd too, against dictionaries by the share of distinct values."""
+    """All columns in one file, as the writer makes it, with zstd too, against dictionaries by the share of distinct values."""
     paths = [f"{c.name}.list.element" if pa.types.is_list(c.type) else c.name for c in rows.schema]
     repetitive = [path for path, column in zip(paths, rows.columns, strict=True) if _distinct_share(column) < 0.7]
     texts = {
@@ -178,12 +186,13 @@ def compare_files(rows: pa.Table) -> dict[str, Any]:
         "without statistics": _written(rows, chosen(rows) | {"write_statistics": False}),
     }
     seconds = _decoded(texts)
-    print("\nall kinds in one file, bytes a row and nanoseconds a row")
+    print(f"\n{len(paths)} columns in one file, bytes a row and nanoseconds a row")
     for label, text in texts.items():
         footer = pq.read_metadata(pa.BufferReader(text)).serialized_size
         print(f"  {label:20} {len(text) / len(rows):7.2f} {seconds[label] / len(rows) * 1e9:8.1f}, footer {footer:,} bytes")
     size, decode = len(texts["before"]), seconds["before"]
     return {
+        "cost_ratio": round(_cost(texts["now"], seconds["now"]) / _cost(texts["before"], decode), 3),
         "size_ratio": round(len(texts["now"]) / size, 3),
         "decode_ratio": round(seconds["now"] / decode, 3),
         "zstd_size_ratio": round(len(texts["zstd"]) / size, 3),

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from featstore.api import open_table
 from featstore.errors import CommitConflictError, DataFileError, InputError, TableNotFoundError
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table import delta
@@ -105,6 +106,20 @@ def test_a_new_slot_becomes_a_column_in_the_same_commit(table: Path, schema: Slo
     assert open_delta(str(table)).schema.names == ("user", "tags", "place", "price")
     assert open_delta(str(table)).schema["price"].number == 104
     assert polars.read_delta(str(table))["price"].null_count() == 10
+
+
+def test_slots_of_an_earlier_featstore_read_beside_those_that_say_what_they_mean(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
+    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
+    said = [replace(slot, op_path=f"hash({slot.name})", meaning="0123456789abcdef") for slot in schema.slots]
+    described = replace(schema, slots=tuple(said))
+    file = write_file(table, {"month": "2"}, "r2", 10, described)
+    assert commit(str(table), change(described, [file], "r2", open_delta(str(table)))) == 1
+    assert open_delta(str(table), 0).schema["user"].op_path is None
+    assert open_delta(str(table)).schema["user"].op_path == "hash(user)"
+    rows = open_table(table).to_arrow()
+    assert rows["user"].to_pylist() == 2 * [row % 7 + 1 for row in range(10)]
 
 
 def test_a_commit_that_adds_no_column_leaves_the_tables_metadata_alone(

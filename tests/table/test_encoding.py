@@ -50,7 +50,8 @@ def test_labels_and_kept_columns_that_do_not_repeat_get_the_delta_of_their_type(
 
 
 @pytest.mark.parametrize(
-    ("distinct_share", "id_pays", "float_pays"), [(0.1, True, True), (0.3, True, True), (0.5, True, False), (0.7, False, False)]
+    ("distinct_share", "id_pays", "float_pays"),
+    [(0.1, True, True), (0.3, True, False), (0.5, True, False), (0.7, False, False)],
 )
 def test_a_dictionary_pays_by_the_bytes_that_it_saves(distinct_share: float, id_pays: bool, float_pays: bool) -> None:
     values = np.resize(np.arange(int(65_536 * distinct_share)), 65_536)
@@ -123,7 +124,7 @@ def test_every_kind_of_column_is_written_as_chosen(written: tuple[Path, dict[str
         "few": dictionary,
         "tags.list.element": dictionary,
         "price": set(),
-        "prices.list.element": dictionary,
+        "prices.list.element": set(),
         "click": dictionary,
         "bought": set(),
         "request": {"DELTA_LENGTH_BYTE_ARRAY"},

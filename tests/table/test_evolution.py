@@ -98,3 +98,9 @@ def test_a_table_keeps_its_weight() -> None:
     with pytest.raises(InputError, match="t has the weight 'w', this run another, 'w2', and a table has one: name it 'w'"):
         merge_schemas(old, new, "t")
     assert merge_schemas(old, OLD, "t") == merge_schemas(OLD, old, "t") == old
+
+
+def test_slots_of_an_earlier_featstore_take_on_what_new_ones_say_of_themselves() -> None:
+    described = replace(USER, op_path="hash(user)", meaning="0123456789abcdef")
+    merged = merge_schemas(OLD, replace(OLD, slots=(described, TAGS)), "t")
+    assert merged.slots == (described, TAGS)
