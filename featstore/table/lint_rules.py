@@ -1,6 +1,7 @@
 """What makes a table slow to read, seen from its footers: pure rules, each with a figure, a threshold, a reason and advice.
 
-The thresholds are those of `docs/decisions/0019-written-for-the-reader.md`, measured by `benchmarks/writing.py`.
+What codecs and encodings cost was measured by `benchmarks/writing.py`; how many rows, bytes and files are too few or too many
+is judgement (`docs/decisions/0019-written-for-the-reader.md`).
 """
 
 import math
