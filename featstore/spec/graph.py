@@ -17,7 +17,7 @@ from featstore.ops.signature import Operator
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec import check
 from featstore.spec.model import Node, Sequence, Spec, type_name
-from featstore.spec.parse import wrong
+from featstore.spec.parse import naming, wrong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,12 @@ class Graph:
 
 
 def build_graph(spec: Spec) -> Graph:
-    """The graph of a spec; SpecError, beginning with the path in the document, for the first thing that is wrong."""
+    """The graph of a spec; SpecError, beginning with its file and the path in it, for the first thing that is wrong."""
+    with naming(spec.source):
+        return _build(spec)
+
+
+def _build(spec: Spec) -> Graph:
     check.check_names(spec)
     check.check_numbers(spec)
     check.check_sequences(spec)
