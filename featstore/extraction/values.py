@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from featstore.errors import InputError
-from featstore.ops.malformed import short_text
+from featstore.ops.columns import readable
+from featstore.ops.malformed import narrowable, short_text
 from featstore.spec.model import type_name
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -22,7 +23,10 @@ def single(name: str, value: object, declared: pa.DataType, *, said: str | None)
         return _declared(value, declared)
     except _FAILURES as error:
         found = None if said is None else _as_found(value)
-        if found is None:
+        refused = (
+            found is not None and said == "fail" and not (readable(found.type, declared) or narrowable(found.type, declared))
+        )
+        if found is None or refused:
             raise InputError(f"column {name!r}: expected {type_name(declared)}, found {short_text(value)}") from error
         return found
 

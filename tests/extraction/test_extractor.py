@@ -140,7 +140,8 @@ def test_a_narrower_or_differently_encoded_raw_column_gives_the_same(extractor: 
 
 def test_missing_input_columns_are_named_with_their_nearest(extractor: Extractor) -> None:
     with pytest.raises(
-        InputError, match=r"^missing 2 input columns: expected 'user_id' \(did you mean 'userid'\?\), 'ts' \(.*\); found userid, "
+        InputError,
+        match=r"^missing 2 input columns: expected 'user_id' \(did you mean 'userid'\?\), 'ts' \(.*\); found userid, ",
     ):
         extractor.bind(
             pa.schema([SCHEMA.field(i).with_name("userid") if i == 0 else SCHEMA.field(i) for i in (0, 1, 2, 3, 5, 6)])
