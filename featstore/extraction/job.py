@@ -181,7 +181,7 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
     num_rows_skipped = sum(report.num_rows_skipped for report in reports)
     examples = first_examples(example for report in reports for example in report.examples)
     if not files:
-        raise _nothing_to_commit(num_rows_skipped, examples)
+        raise _nothing_to_commit(run.task.spec, num_rows_skipped, examples)
     counts: Counter[str] = Counter()
     for report in reports:
         counts.update(report.counts)
@@ -203,10 +203,11 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
     return replace(_report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples)
 
 
-def _nothing_to_commit(num_rows_skipped: int, examples: Sequence[Malformed]) -> InputError:
+def _nothing_to_commit(spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]) -> InputError:
     if not num_rows_skipped:
         return InputError("the input holds no rows; the table is left as it is")
-    such = "; ".join(f"{example.column}: {example.what} {example}" for example in examples[:1])
+    skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {s.name for s in spec.sequences}
+    such = next(f"{example.column}: {example.what} {example}" for example in examples if example.column in skipping)
     return InputError(f"all {num_rows_skipped:,} rows are skipped as malformed ({such}); the table is left as it is")
 
 

@@ -244,7 +244,7 @@ def test_spark_submit_answers_bad_input_with_one_line_and_code_2(job: ExtractJob
     assert done.returncode == 2, done.stderr[-3000:]
     said = [line for line in done.stdout.splitlines() if line]
     assert len(said) == 1
-    assert said[0].startswith("extract_features: error: slots[0]")
+    assert said[0].startswith(f"extract_features: error: {spec}: slots[0]")
 
 
 @pytest.fixture(scope="module")
