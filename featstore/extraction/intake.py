@@ -77,12 +77,10 @@ class Intake:
         problems: list[_Problem] = []
         for name in self._columns:
             columns[name], found = self._read(name, batch, origin, findings)
-            expected = f"column {name!r}: expected {type_name(self._columns[name])}"
-            problems += [_Problem(owner=name, on_error=self._on_error[name], expected=expected, found=one) for one in found]
+            problems += [self._problem(name, one) for one in found]
         for sequence, on_error in self._sequences:
-            expected = f"sequence {sequence.name!r}: expected lists of one length in {', '.join(sequence.of)}"
-            for one in find_unequal([_as_list(columns[name], self._columns[name]) for name in sequence.of]):
-                problems.append(_Problem(owner=sequence.name, on_error=on_error, expected=expected, found=one))
+            found = find_unequal([_as_list(columns[name], self._columns[name]) for name in sequence.of])
+            problems += [_sequence_problem(sequence, on_error, one) for one in found]
         _raise_first(problems, ("fail",) if skips else ("fail", "skip"), origin)
         for problem in problems:
             findings.add(problem.owner, [problem.found], origin)
@@ -104,6 +102,10 @@ class Intake:
         array, found = narrow(array, declared, counts)
         findings.counts.update({f"{name}: {what}": number for what, number in counts.items()})
         return array, found
+
+    def _problem(self, name: str, found: Found) -> "_Problem":
+        expected = f"column {name!r}: expected {type_name(self._columns[name])}"
+        return _Problem(owner=name, on_error=self._on_error[name], expected=expected, found=found)
 
     def _form(self, name: str, raw: pa.Schema) -> Form:
         if raw.names.count(name) != 1:
@@ -132,6 +134,11 @@ class _Problem:
     on_error: str | None
     expected: str
     found: Found
+
+
+def _sequence_problem(sequence: Sequence, on_error: str, found: Found) -> _Problem:
+    expected = f"sequence {sequence.name!r}: expected lists of one length in {', '.join(sequence.of)}"
+    return _Problem(owner=sequence.name, on_error=on_error, expected=expected, found=found)
 
 
 def missing_columns(missing: Iterable[str], found: Iterable[str]) -> InputError:
