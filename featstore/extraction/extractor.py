@@ -104,9 +104,9 @@ class Extractor:
 
     def _run(self, columns: list[pa.Array]) -> tuple[list[pa.Array], list[tuple[Step, Counter[str]]]]:
         """Values by position, and what each step counted."""
-        values, counts = list(columns), list[tuple[Step, Counter[str]]]()
+        values, counts = list(columns), []
         for step in self._graph.steps:
-            found: Counter[str] = Counter()
+            found: Counter[str] | None = Counter() if step.counted else None
             values.append(_result(step, [values[i] for i in step.inputs], found))
             if found:
                 counts.append((step, found))
@@ -146,9 +146,11 @@ class Extractor:
         return None
 
 
-def _result(step: Step, inputs: list[pa.Array], counts: Counter[str]) -> pa.Array:
+def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> pa.Array:
     try:
-        return step.function(*inputs, **step.params, **({"counts": counts} if step.counted else {}))
+        if counts is None:
+            return step.function(*inputs, **step.params)
+        return step.function(*inputs, **step.params, counts=counts)
     except Exception as error:  # an operator may be anybody's code: whatever it raises is told with its place
         text = " ".join(str(error).split())
         named = isinstance(error, _EXPLAINED) and text

@@ -73,7 +73,7 @@ class Intake:
 
     def take(self, batch: pa.RecordBatch, origin: Origin, findings: Findings, *, skips: bool = True) -> Taken:
         """The batch's columns; InputError for a row that fails, or is to be skipped where `skips` is False."""
-        columns = dict[str, pa.Array]()
+        columns: dict[str, pa.Array] = {}
         problems: list[_Problem] = []
         for name in self._columns:
             columns[name], found = self._read(name, batch, origin, findings)
@@ -81,6 +81,8 @@ class Intake:
         for sequence, on_error in self._sequences:
             found = find_unequal([_as_list(columns[name], self._columns[name]) for name in sequence.of])
             problems += [_sequence_problem(sequence, on_error, one) for one in found]
+        if not problems:
+            return Taken(columns=list(columns.values()), num_rows=batch.num_rows)
         _raise_first(problems, ("fail",) if skips else ("fail", "skip"), origin)
         for problem in problems:
             findings.add(problem.owner, [problem.found], origin)

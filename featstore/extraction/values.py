@@ -34,7 +34,7 @@ def single(name: str, value: object, declared: pa.DataType, *, said: str | None)
 def _declared(value: object, declared: pa.DataType) -> pa.Array:
     if pa.types.is_list(declared) and isinstance(value, str | bytes):
         raise TypeError("a text is no list")
-    if pa.types.is_integer(_innermost(declared)) and any(_is_cut(leaf) for leaf in _leaves(value)):
+    if not isinstance(value, int) and pa.types.is_integer(_innermost(declared)) and any(map(_is_cut, _leaves(value))):
         raise ValueError("Arrow would cut the fraction off")
     arrow_type = pa.binary() if isinstance(value, bytes) and declared == pa.string() else declared
     return pa.array([_entries(value) if pa.types.is_map(declared) else value], arrow_type)
