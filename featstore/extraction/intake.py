@@ -17,7 +17,7 @@ from featstore.extraction.findings import Findings, Malformed, Origin
 from featstore.ops.arrays import Integers
 from featstore.ops.columns import readable
 from featstore.ops.lists import array_of_bits
-from featstore.ops.malformed import ABSENT, Found, all_wrong, find_malformed, find_unequal, narrow, narrowable
+from featstore.ops.malformed import ABSENT, Found, all_wrong, find_malformed, find_unequal, narrow, narrowable, without_views
 from featstore.spec.model import Sequence, Spec, type_name
 
 _MAX_NAMES = 20
@@ -174,7 +174,7 @@ def _without_skipped(columns: list[pa.Array], num_rows: int, problems: Iterable[
     kept: Integers = np.flatnonzero(~skipped)
     findings.num_rows_skipped += num_rows - len(kept)
     mask = array_of_bits(~skipped)
-    return Taken(columns=[array.filter(mask) for array in columns], num_rows=len(kept), kept=kept)
+    return Taken(columns=[without_views(array).filter(mask) for array in columns], num_rows=len(kept), kept=kept)
 
 
 def _as_list(array: pa.Array, declared: pa.DataType) -> pa.Array:

@@ -87,10 +87,24 @@ def find_unequal(lists: list[pa.Array]) -> list[Found]:
     return [Found(what=LENGTHS_DIFFER, rows=rows, texts=shown)] if len(rows) else []
 
 
+def without_views(array: pa.Array) -> pa.Array:
+    """The same texts in a layout that Arrow can filter."""
+    arrow_type = _without_views(array.type)
+    return array if arrow_type == array.type else array.cast(arrow_type, safe=False)
+
+
 def short_text(value: object) -> str:
     """A value as its reader would write it, on one line and not long."""
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
+
+
+def _without_views(arrow_type: pa.DataType) -> pa.DataType:
+    if is_any_list(arrow_type):
+        value = _without_views(arrow_type.value_type)
+        return arrow_type if value == arrow_type.value_type else pa.large_list(value)
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return plain.get(arrow_type, arrow_type)
 
 
 def _found(what: str, array: pa.Array, mask: Mask) -> Iterator[Found]:

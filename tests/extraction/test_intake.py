@@ -383,3 +383,26 @@ def test_an_operator_that_fails_only_for_rows_together_says_so(monkeypatch: pyte
     with pytest.raises(OperatorError, match=message):
         run_operator("few_only", [1.0] * 16, monkeypatch)
     assert run_operator("few_only", [1.0] * 3, monkeypatch).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    "raw", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.string(), pa.large_string(), pa.string_view()], ids=str
+)
+def test_rows_are_skipped_whatever_the_arrow_type_of_the_text(raw: pa.DataType) -> None:
+    binary = pa.array([b"a", b"\xff", None, b"long enough for no inlining"])
+    column = binary.cast(raw) if "binary" in str(raw) else binary.view(pa.string()).cast(raw)
+    result, extractor = extract_one({"type": "string", "on_error": "skip"}, column)
+    assert result.column("x").to_pylist() == ["a", None, "long enough for no inlining"]
+    assert [example.value for example in extractor.findings.examples] == [r"b'\xff'"]
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 2, 4], pa.int32()), pa.concat_arrays([column, column])[:4])
+    assert extract_one({"type": "list<string>", "on_error": "skip"}, lists)[0].num_rows == 3
+    dictionary = extract_one({"type": "string", "on_error": "skip"}, binary.dictionary_encode())[0]
+    assert dictionary == result
+
+
+@pytest.mark.parametrize("raw", [pa.list_(pa.uint64()), pa.large_list(pa.uint64()), pa.list_(pa.uint64(), 2)], ids=str)
+def test_rows_are_skipped_whatever_the_arrow_type_of_the_list(raw: pa.DataType) -> None:
+    column = pa.array([[1, 2], [3, 2**63], None, [None, 4]], raw)
+    result, extractor = extract_one({"type": "list<long>", "on_error": "skip"}, column)
+    assert result.column("x").to_pylist() == [[1, 2], None, [None, 4]]
+    assert [(example.row, example.value) for example in extractor.findings.examples] == [(1, str(2**63))]
