@@ -23,7 +23,7 @@ class FeatstoreError(Exception):
 
 
 class SpecError(FeatstoreError, ValueError):
-    """A spec is wrong; the message begins with the path in the document, such as `slots[3].of`."""
+    """A spec is wrong; the message begins with its file and the path in the document, such as `slots[3].of`."""
 
 
 class ConfigError(FeatstoreError, ValueError):
@@ -35,11 +35,12 @@ class SelectionError(FeatstoreError, ValueError):
 
 
 class InputError(FeatstoreError, ValueError):
-    """Raw input cannot be extracted: not Parquet, a column is missing or has the wrong type."""
+    """Raw input cannot be extracted: not Parquet, a column is missing or of the wrong type, a malformed value where the spec
+    says `on_error: fail`."""
 
 
 class OperatorError(FeatstoreError, ValueError):
-    """An operator failed on a batch; the message names the slot, the operator, the file and the row range."""
+    """An operator failed; the message names the file, the first row that fails, the slot and the operator."""
 
 
 class TableNotFoundError(FeatstoreError, FileNotFoundError):
@@ -78,6 +79,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'a' or 'b'?` for up to three of `known` that resemble `name`, else the empty string."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def all_nearest(names: Iterable[str], known: Iterable[str]) -> str:
+    """Several missing names in one line, each with what it may have been: `'a' (did you mean 'ab'?), 'b'`."""
+    known = list(known)
+    hints = ((name, nearest(name, known).removeprefix("; ")) for name in names)
+    return ", ".join(f"{name!r} ({hint})" if hint else repr(name) for name, hint in hints)
+
+
+def yaml_problem(error: Exception) -> str:
+    """What a YAML parser did not like, on one line, with line and column counted from 1 where it names them."""
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())
+    mark = getattr(error, "problem_mark", None)
+    return problem if mark is None else f"{problem} (line {mark.line + 1}, column {mark.column + 1})"
 
 
 def missing_extra(what: str, error: ModuleNotFoundError) -> ImportError:

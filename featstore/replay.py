@@ -22,7 +22,7 @@ _ALL_ROWS = 2**62
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One value that differs: `row` counts the partition's raw rows from 0; missing is None."""
+    """One value that differs: `row` counts the partition's raw rows from 0, without skipped ones; missing is None."""
 
     partition: Mapping[str, str]
     row: int
@@ -68,6 +68,7 @@ class ReplayReport:
     columns: dict[str, ColumnReport]
     not_replayed: tuple[str, ...] = ()
     num_rows: int = 0
+    num_rows_skipped: int = 0
     num_rows_missing: int = 0
     num_rows_extra: int = 0
 
@@ -81,6 +82,8 @@ class ReplayReport:
             lines.append(f"rows: {self.num_rows_missing:,} missing in the table, {self.num_rows_extra:,} extra in the table")
         if self.not_replayed:
             lines.append(f"not in the spec, not compared: {', '.join(self.not_replayed)}")
+        if self.num_rows_skipped:
+            lines.append(f"rows: {self.num_rows_skipped:,} raw rows skipped as malformed, as `on_error` says")
         columns = f"{self.num_rows:,} rows of {len(self.columns):,} columns compared with {redact(self.table_url)}"
         return "\n".join([*lines, f"{columns}: {'equal' if self.ok else 'different'}"])
 
@@ -116,6 +119,7 @@ def replay(
     )
     for unit in units:
         _replay_unit(extractor, unit, table, report)
+    report.num_rows_skipped = extractor.findings.num_rows_skipped
     return report
 
 

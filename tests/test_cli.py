@@ -71,6 +71,21 @@ def test_extract_inspect_profile_and_head_work_in_a_row(raw: Path, spec: Path, t
     assert featstore.open_table(str(table)).version == 0
 
 
+def test_malformed_values_are_printed_with_file_and_row_or_stop_the_run(
+    raw: Path, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pq.read_table(raw).set_column(2, "clicked", pa.array([0.0, 0.5, 1.0])), raw)
+    extract = ["extract", "--spec", str(spec), "--input", str(raw), "--table", str(tmp_path / "table")]
+    spec.write_text(SPEC.replace("clicked: long", "clicked: {type: long, on_error: fail}"))
+    code, said = in_process(monkeypatch, capsys, *extract)
+    assert code == 2
+    assert said.endswith(f"{raw}, row 1: column 'clicked': expected long, found 0.5 (not whole), and on_error says fail")
+    spec.write_text(SPEC.replace("clicked: long", "clicked: {type: long, on_error: skip}"))
+    done = CliRunner().invoke(cli.cli, extract)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-2:] == ["1 rows skipped", f"clicked: not whole: 1, such as 0.5 ({raw}, row 1)"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

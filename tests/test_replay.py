@@ -147,3 +147,18 @@ def test_aligned_batches_hold_all_rows_of_both_sides_in_order(left: list[int], r
         assert [x for pair in pairs if pair[side] is not None for x in pair[side]["x"].to_pylist()] == list(range(sum(lengths)))
     assert all(a.num_rows == b.num_rows for a, b in pairs if a is not None and b is not None)
     assert [None in pair for pair in pairs] == sorted(None in pair for pair in pairs)
+
+
+def test_rows_that_the_spec_skips_are_skipped_again(tmp_path: Path) -> None:
+    document = {**DOCUMENT, "inputs": {**DOCUMENT["inputs"], "price": {"type": "long", "on_error": "skip"}}}
+    prices = [2**63 + row if row % 9 == 4 else row for row in range(300)]
+    rows = rows_of(300).set_column(2, "price", pa.array(prices, pa.uint64()))
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=40)
+    spec = featstore.load_spec(document)
+    featstore.extract(spec, str(tmp_path / "a.parquet"), str(tmp_path / "table"))
+    report = replay(spec, str(tmp_path / "a.parquet"), str(tmp_path / "table"))
+    assert report.ok
+    assert (report.num_rows, report.num_rows_skipped) == (267, 33)
+    assert "33 raw rows skipped as malformed" in str(report)
+    lenient = {**document, "inputs": {**document["inputs"], "price": "long"}}
+    assert replay(featstore.load_spec(lenient), str(tmp_path / "a.parquet"), str(tmp_path / "table")).num_rows_missing == 33

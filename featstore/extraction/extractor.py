@@ -1,36 +1,48 @@
 """The extractor: a spec's graph, run over record batches."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from featstore.errors import InputError, OperatorError, nearest
-from featstore.ops.columns import readable
+from featstore.errors import OperatorError
+from featstore.extraction.findings import BATCH, REQUEST, Findings, Origin
+from featstore.extraction.intake import Intake, Taken, missing_columns
+from featstore.extraction.values import single
+from featstore.ops.columns import read_column
+from featstore.ops.malformed import ABSENT, KINDS, Found, find_malformed, find_unequal
+from featstore.ops.sequences import align
 from featstore.schema import SlotSchema
 from featstore.spec.graph import Step, build_graph
-from featstore.spec.model import Spec, type_name
+from featstore.spec.model import Spec
 
-_FAILURES = (pa.ArrowException, ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+_EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
 
 
 class Extractor:
-    """Turns raw record batches into slot columns: the same rows in the same order.
+    """Turns raw record batches into slot columns: the same rows in the same order, without those that the spec skips.
 
-    Pure but for `counts`, which adds up what was dropped or replaced, by `<slot or column>: <what>`; so how rows are cut into
-    batches changes no value. It can be pickled. SpecError where the spec is wrong. Not for several threads at once.
+    Pure but for `findings`, which adds up what was dropped or replaced; so how rows are cut into batches changes no value. It
+    can be pickled. SpecError where the spec is wrong. Not for several threads at once.
     """
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.counts: Counter[str] = Counter()
+        self.findings = Findings()
         self._graph = build_graph(spec)
+        self._intake = Intake(spec, self._graph.columns)
         self._arrow_schema = self.schema.to_arrow()
         self._bound: pa.Schema | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Extractor, (self.spec,)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What was dropped or replaced, by `<slot or column>: <what>`."""
+        return self.findings.counts
 
     @property
     def schema(self) -> SlotSchema:
@@ -42,70 +54,110 @@ class Extractor:
         """The raw columns that are read, in declared order; others are ignored."""
         return tuple(self._graph.columns)
 
+    def columns_in(self, names: Iterable[str]) -> list[str]:
+        """The raw columns to read of those that are there: all but optional ones must be."""
+        return self._intake.names(names)
+
     def bind(self, raw: pa.Schema) -> None:
         """Checks a raw schema. InputError names the columns that are missing, or the one that has the wrong type."""
-        missing = [name for name in self.input_columns if name not in raw.names]
-        if missing:
-            hints = ", ".join(f"{name!r}{nearest(name, raw.names)}" for name in missing)
-            raise InputError(f"missing input column: expected {hints}; found {', '.join(raw.names) or 'no columns'}")
-        for name, declared in self._graph.columns.items():
-            found = raw.field(name).type if raw.names.count(name) == 1 else None
-            if found is None:
-                raise InputError(f"column {name!r}: expected once, found {raw.names.count(name)} times")
-            if not readable(found, declared):
-                raise InputError(f"column {name!r}: expected {type_name(declared)}, found {found}")
+        self._intake.bind(raw)
         self._bound = raw
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def __call__(self, batch: pa.RecordBatch, origin: Origin = BATCH) -> pa.RecordBatch:
         """The batch's slots, labels, weight and kept columns, in the schema `self.schema.to_arrow()`.
 
-        InputError as for `bind`; OperatorError names the slot and the operator that failed.
+        InputError as for `bind`, and for a malformed value where `on_error` is `fail`; OperatorError names the slot and the
+        operator that failed. Both name the row, with `origin` where it lies.
         """
-        if self._bound is None or not batch.schema.equals(self._bound):
-            self.bind(batch.schema)
-        values = [batch.column(name) for name in self._graph.columns]
-        for step in self._graph.steps:
-            values.append(self._run(step, values))
-        return pa.RecordBatch.from_arrays([values[i] for i in self._graph.outputs], schema=self._arrow_schema)
+        return self._extract(batch, origin)
 
     def one(self, row: Mapping[str, object]) -> dict[str, object]:
         """One row, through the same operators: slots as in a data file, missing marked with 0, NaN, `[0]` or `[NaN]`.
 
-        Columns that only labels, weight or kept columns read may be absent, and are then null. InputError as for `bind`.
+        Optional columns, and those that only labels, weight or kept columns read, may be absent, and are then null. InputError
+        as for a batch, also where `on_error` is `skip`: a table would not have the row, so there is nothing to return.
         """
-        absent = [name for name in sorted(self._graph.required) if name not in row]
+        absent = [name for name in sorted(self._graph.required - self.spec.optional) if name not in row]
         if absent:
-            hints = ", ".join(f"{name!r}{nearest(name, row)}" for name in absent)
-            raise InputError(f"missing input column: expected {hints}; found {', '.join(row) or 'no columns'}")
-        arrays = [_single(name, row.get(name), declared) for name, declared in self._graph.columns.items()]
+            raise missing_columns(absent, row)
+        self.counts.update(
+            f"{name}: {ABSENT}" for name in self._graph.columns if name not in row and name in self.spec.optional
+        )
+        arrays = [
+            single(name, row.get(name), declared, said=self.spec.on_error.get(name))
+            for name, declared in self._graph.columns.items()
+        ]
         batch = pa.RecordBatch.from_arrays(arrays, names=list(self._graph.columns))
-        return dict(self(batch).to_pylist()[0])
+        return dict(self._extract(batch, REQUEST, skips=False).to_pylist()[0])
 
-    def _run(self, step: Step, values: list[pa.Array]) -> pa.Array:
-        inputs = [values[i] for i in step.inputs]
+    def _extract(self, batch: pa.RecordBatch, origin: Origin, *, skips: bool = True) -> pa.RecordBatch:
+        if self._bound is None or not batch.schema.equals(self._bound):
+            self.bind(batch.schema)
+        taken = self._intake.take(batch, origin, self.findings, skips=skips)
         try:
-            if not step.counted:
-                return step.function(*inputs, **step.params)
-            counts: Counter[str] = Counter()
-            result = step.function(*inputs, **step.params, counts=counts)
-        except _FAILURES as error:
-            raise OperatorError(f"{step.owner} ({step.op}): {error}") from error
+            values, counts = self._run(taken.columns)
+        except OperatorError as error:
+            raise self._located(error, taken, origin) from error.__cause__
+        for step, step_counts in counts:
+            self._count(step, step_counts, values, taken, origin)
+        return pa.RecordBatch.from_arrays([values[i] for i in self._graph.outputs], schema=self._arrow_schema)
+
+    def _run(self, columns: list[pa.Array]) -> tuple[list[pa.Array], list[tuple[Step, Counter[str]]]]:
+        """Values by position, and what each step counted."""
+        values, counts = list(columns), []
+        for step in self._graph.steps:
+            found: Counter[str] | None = Counter() if step.counted else None
+            values.append(_result(step, [values[i] for i in step.inputs], found))
+            if found:
+                counts.append((step, found))
+        return values, counts
+
+    def _count(self, step: Step, counts: Counter[str], values: list[pa.Array], taken: Taken, origin: Origin) -> None:
+        """Adds what a step counted, with examples of malformed values: they are looked for only where there are any."""
         for what, num_found in counts.items():
             self.counts[f"{step.owner}: {what}"] += num_found
-        return result
+        if any(what in KINDS for what in counts):
+            for found in _shown(step, [values[i] for i in step.inputs]):
+                self.findings.show(step.owner, replace(found, rows=taken.positions(found.rows)), origin)
+
+    def _located(self, error: OperatorError, taken: Taken, origin: Origin) -> OperatorError:
+        """The error with the first row that fails by itself, else with the fewest rows found that fail together.
+
+        Halves are tried again and again, the first one first.
+        """
+        first, last = 0, taken.num_rows
+        while last - first > 1:
+            middle = (first + last) // 2
+            for low, high in ((first, middle), (middle, last)):
+                if (smaller := self._failure(taken.columns, low, high)) is not None:
+                    first, last, error = low, high, smaller
+                    break
+            else:
+                text = f"{error} (only for these rows together: either half of them passes)"
+                return OperatorError(origin.in_rows(taken.position(first), taken.position(last - 1), text))
+        row = taken.position(first) if last > first else 0
+        return OperatorError(origin.in_rows(row, row, str(error)))
+
+    def _failure(self, columns: list[pa.Array], first: int, last: int) -> OperatorError | None:
+        try:
+            self._run([array.slice(first, last - first) for array in columns])
+        except OperatorError as error:
+            return error
+        return None
 
 
-def _single(name: str, value: object, declared: pa.DataType) -> pa.Array:
-    """One value as an array of the declared type; bytes stay bytes, to be repaired as in a file."""
-    arrow_type = pa.binary() if isinstance(value, bytes) and declared == pa.string() else declared
+def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> pa.Array:
     try:
-        if pa.types.is_list(declared) and isinstance(value, str | bytes):
-            raise TypeError("a text is no list")
-        return pa.array([_entries(value) if pa.types.is_map(declared) else value], arrow_type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"column {name!r}: expected {type_name(declared)}, found {value!r}") from error
+        if counts is None:
+            return step.function(*inputs, **step.params)
+        return step.function(*inputs, **step.params, counts=counts)
+    except Exception as error:  # an operator may be anybody's code: whatever it raises is told with its place
+        text = " ".join(str(error).split())
+        named = isinstance(error, _EXPLAINED) and text
+        raise OperatorError(f"{step.owner} ({step.op}): {text if named else f'{type(error).__name__}: {text}'}") from error
 
 
-def _entries(value: object) -> object:
-    """A mapping, nested or not, as the entries that Arrow takes."""
-    return [(key, _entries(item)) for key, item in value.items()] if isinstance(value, Mapping) else value
+def _shown(step: Step, inputs: list[pa.Array]) -> list[Found]:
+    if step.function is read_column:
+        return find_malformed(inputs[0], step.type)
+    return find_unequal(inputs) if step.function is align else []

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from featstore.errors import CommitConflictError, InputError
 from featstore.extraction.extractor import Extractor
+from featstore.extraction.findings import Malformed, describe, first_examples
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
     RawFile,
@@ -73,7 +74,8 @@ class ExtractJob:
 class ExtractReport:
     """What a run did. `committed` is False where the table already held the result of an equal run, at `version`.
 
-    `counts` says what the operators met, such as NaN in a column; `seconds` is the run's whole time.
+    `counts` says what was dropped or replaced, such as NaN in a column, and `examples` are the first malformed values of each
+    column, of this run only; `num_rows` are without those skipped. `seconds` is the run's whole time.
     """
 
     table_url: str
@@ -87,13 +89,16 @@ class ExtractReport:
     input_bytes: int | None
     seconds: float
     counts: Mapping[str, int]
+    num_rows_skipped: int = 0
+    examples: tuple[Malformed, ...] = ()
 
     def __str__(self) -> str:
         done = "committed" if self.committed else "nothing to do: an equal run was committed before as"
-        return (
+        text = (
             f"{done} version {self.version} of {redact(self.table_url)}: {self.num_rows:,} rows in {self.num_files:,} files, "
             f"{self.size_bytes:,} bytes, {self.seconds:.1f} s (run {self.run_id})"
         )
+        return "\n".join([text, *describe(self.counts, self.examples, self.num_rows_skipped)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +177,11 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
     that no commit names them: one whose reply was lost may still land.
     """
     url = run.task.table_url
-    files = tuple(sorted((_data_file(url, report) for report in reports), key=lambda file: file.path))
+    files = tuple(sorted((_data_file(url, report) for report in reports if report.num_rows), key=lambda file: file.path))
+    num_rows_skipped = sum(report.num_rows_skipped for report in reports)
+    examples = first_examples(example for report in reports for example in report.examples)
     if not files:
-        raise InputError("the input holds no rows; the table is left as it is")
+        raise _nothing_to_commit(run.task.spec, num_rows_skipped, examples)
     counts: Counter[str] = Counter()
     for report in reports:
         counts.update(report.counts)
@@ -189,10 +196,19 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
         num_rows=sum(file.num_rows for file in files),
         size_bytes=sum(file.size_bytes for file in files),
         counts=dict(sorted(counts.items())),
+        num_rows_skipped=num_rows_skipped,
     )
     change = delta.Change(base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata)
     version = _commit(run, change, commit)
-    return _report(run, version, metadata, committed=True, input_bytes=input_bytes)
+    return replace(_report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples)
+
+
+def _nothing_to_commit(spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]) -> InputError:
+    if not num_rows_skipped:
+        return InputError("the input holds no rows; the table is left as it is")
+    skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {s.name for s in spec.sequences}
+    such = next(f"{example.column}: {example.what} {example}" for example in examples if example.column in skipping)
+    return InputError(f"all {num_rows_skipped:,} rows are skipped as malformed ({such}); the table is left as it is")
 
 
 def _commit(run: Run, change: delta.Change, commit: CommitFunction) -> int:
@@ -295,6 +311,7 @@ def _report(run: Run, version: int, metadata: CommitMetadata, *, committed: bool
         input_bytes=input_bytes,
         seconds=time.monotonic() - run.started_s,
         counts=metadata.counts,
+        num_rows_skipped=metadata.num_rows_skipped,
     )
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from featstore import errors
 from featstore.errors import FeatstoreError, InputError, MissingDependencyError, missing_extra
 from featstore.extraction.extractor import Extractor
+from featstore.extraction.findings import Malformed, Origin
 from featstore.extraction.java import java_environment
 from featstore.extraction.job import (
     CommitFunction,
@@ -35,7 +36,16 @@ from featstore.extraction.job import (
     removing_files_on_failure,
 )
 from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask, ignore_progress, raw_columns, run_batch, run_unit
+from featstore.extraction.unit import (
+    Progress,
+    UnitReport,
+    UnitTask,
+    ignore_progress,
+    raw_columns,
+    run_batch,
+    run_unit,
+    unit_report,
+)
 from featstore.files import join
 from featstore.schema import SlotSchema
 from featstore.table import delta
@@ -46,7 +56,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 _PROGRESS_INTERVAL_S = 0.5
-_REPORT_COLUMNS = "path string, num_rows long, size_bytes long, digest string, counts string"
+_REPORT_COLUMNS = (
+    "path string, num_rows long, size_bytes long, digest string, counts string, num_rows_skipped long, examples string"
+)
 _OUR_ERROR = re.compile(r"featstore\.errors\.(\w+): (.*)")
 _WORKER_MODULES = {"pyarrow": "pyarrow", "numpy": "numpy", "featstore.extraction.unit": "featstore"}
 _Result = TypeVar("_Result")
@@ -223,37 +235,50 @@ def _write_partition(
     from pyspark import TaskContext
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
-    filled = (batch for batch in batches if batch.num_rows)
-    for part, first in enumerate(filled):
+    numbered = _numbered(batches, f"DataFrame, partition {unit}")
+    for part, first in enumerate(numbered):
         extractor = Extractor(task.spec)
-        extracted = (
-            run_batch(extractor, batch, partition, f"DataFrame, partition {unit}") for batch in itertools.chain([first], filled)
-        )
         path = task.path(partition, unit, attempt, part)
+        extracted = (run_batch(extractor, batch, partition, origin) for batch, origin in itertools.chain([first], numbered))
         written = _write_file(task, path, extractor.schema, extracted)
-        num_files.add(1)
-        num_rows.add(written.num_rows)
-        yield _report_row(path, written, extractor)
+        num_files.add(1 if written else 0)
+        num_rows.add(written.num_rows if written else 0)
+        yield _report_row(unit_report(path, partition, written, extractor))
 
 
-def _write_file(task: UnitTask, path: str, schema: SlotSchema, batches: Iterator[pa.RecordBatch]) -> DataFileReport:
-    """One data file from as many of the batches as it takes; the others are left for the next."""
+def _numbered(batches: Iterator[pa.RecordBatch], source: str) -> Iterator[tuple[pa.RecordBatch, Origin]]:
+    """The batches that have rows, and where each begins in its Spark partition."""
+    origin = Origin(source=source)
+    for batch in batches:
+        if batch.num_rows:
+            yield batch, origin
+            origin = origin.after(batch.num_rows)
+
+
+def _write_file(task: UnitTask, path: str, schema: SlotSchema, batches: Iterator[pa.RecordBatch]) -> DataFileReport | None:
+    """One data file from as many of the batches as it takes, the others being left for the next; none without rows."""
     url, output = join(task.table_url, path), task.spec.output
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return None
     with open_data_file(url, schema, task.file_metadata(), output.rows_per_row_group, output.compression) as writer:
-        for batch in batches:
+        for batch in itertools.chain([first], filled):
             writer.write(batch)
             if writer.num_rows >= output.rows_per_file:
                 break
         return writer.close()
 
 
-def _report_row(path: str, written: DataFileReport, extractor: Extractor) -> pa.RecordBatch:
+def _report_row(report: UnitReport) -> pa.RecordBatch:
     columns: dict[str, list[Any]] = {
-        "path": [path],
-        "num_rows": [written.num_rows],
-        "size_bytes": [written.size_bytes],
-        "digest": [written.digest],
-        "counts": [json.dumps(dict(extractor.counts))],
+        "path": [report.path],
+        "num_rows": [report.num_rows],
+        "size_bytes": [report.size_bytes],
+        "digest": [report.digest],
+        "counts": [json.dumps(dict(report.counts))],
+        "num_rows_skipped": [report.num_rows_skipped],
+        "examples": [json.dumps([vars(example) for example in report.examples])],
     }
     return pa.RecordBatch.from_pydict(columns)
 
@@ -266,4 +291,6 @@ def _unit_report(row: "Row", partition: Mapping[str, str]) -> UnitReport:
         size_bytes=row["size_bytes"],
         digest=row["digest"],
         counts=json.loads(row["counts"]),
+        num_rows_skipped=row["num_rows_skipped"],
+        examples=tuple(Malformed(**example) for example in json.loads(row["examples"])),
     )

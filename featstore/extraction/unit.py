@@ -1,19 +1,21 @@
 """One unit of an extraction: raw rows in, one data file out. What runs units, and where, is a runner's business."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
-from featstore.errors import InputError, OperatorError
+from featstore.errors import InputError
 from featstore.extraction.extractor import Extractor
+from featstore.extraction.findings import Malformed, Origin
 from featstore.extraction.raw import RawRange, Unit, check_constant, open_raw, read_batches
 from featstore.files import join, redact
 from featstore.spec.model import Spec
 from featstore.table.layout import data_file_name, partition_path
 from featstore.table.metadata import FileMetadata
-from featstore.table.writer import open_data_file
+from featstore.table.writer import DataFileReport, open_data_file
 
 Progress = Callable[[int, int, int], None]
 """Called with (files done, files in total, rows done), one call at a time, from any thread."""
@@ -28,7 +30,10 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class UnitReport:
-    """One data file that a unit wrote: its path in the table, and the sha256 of its bytes."""
+    """One data file that a unit wrote: its path in the table, and the sha256 of its bytes. There is none without rows.
+
+    `counts` says what was dropped or replaced; `examples` are the first malformed values of each raw column.
+    """
 
     path: str
     partition: Mapping[str, str]
@@ -36,6 +41,8 @@ class UnitReport:
     size_bytes: int
     digest: str
     counts: Mapping[str, int]
+    num_rows_skipped: int = 0
+    examples: tuple[Malformed, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,40 +76,48 @@ class Runner(Protocol):
 
 
 def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lambda num_rows: None) -> UnitReport:
-    """Writes the unit's one data file. Errors name the raw file and the rows; then no file appears."""
+    """Writes the unit's one data file, or none if it skips all rows. Errors name raw file and row; then no file appears."""
     extractor = Extractor(task.spec)
     path = task.path(unit.partition, unit.index, attempt)
+    extracted = (batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition))
+    filled = (batch for batch in extracted if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return unit_report(path, unit.partition, None, extractor)
     url, output = join(task.table_url, path), task.spec.output
     metadata = task.file_metadata()
     with open_data_file(url, extractor.schema, metadata, output.rows_per_row_group, output.compression) as writer:
-        for raw in unit.ranges:
-            for batch in extract_range(raw, extractor, unit.partition):
-                writer.write(batch)
-                on_rows(batch.num_rows)
+        for batch in itertools.chain([first], filled):
+            writer.write(batch)
+            on_rows(batch.num_rows)
         written = writer.close()
+    return unit_report(path, unit.partition, written, extractor)
+
+
+def unit_report(path: str, partition: Mapping[str, str], written: DataFileReport | None, extractor: Extractor) -> UnitReport:
+    """The report of a file that was written, or, without rows, was not."""
     return UnitReport(
         path=path,
-        partition=unit.partition,
-        num_rows=written.num_rows,
-        size_bytes=written.size_bytes,
-        digest=written.digest,
+        partition=partition,
+        num_rows=written.num_rows if written else 0,
+        size_bytes=written.size_bytes if written else 0,
+        digest=written.digest if written else "",
         counts=dict(extractor.counts),
+        num_rows_skipped=extractor.findings.num_rows_skipped,
+        examples=extractor.findings.examples,
     )
 
 
-def run_batch(extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> pa.RecordBatch:
-    """One raw batch, checked against the partition and extracted; `where` says in errors what the rows are."""
-    check_constant(batch, partition, where)
-    try:
-        return extractor(batch)
-    except OperatorError as error:
-        raise OperatorError(f"{where}: {error}") from error
+def run_batch(extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: Origin) -> pa.RecordBatch:
+    """One raw batch, checked against the partition and extracted; `origin` says in errors where its rows are."""
+    check_constant(batch, partition, origin.rows(0, batch.num_rows - 1))
+    return extractor(batch, origin)
 
 
 def raw_columns(extractor: Extractor, names: Sequence[str], partition: Mapping[str, str]) -> list[str]:
-    """The raw columns that a run reads: the extractor's, and those that must agree with the partition."""
+    """The raw columns of `names` that a run reads: the extractor's, and those that must agree with the partition."""
     also = [key for key in partition if key in names and key not in extractor.input_columns]
-    return [*extractor.input_columns, *also]
+    return [*extractor.columns_in(names), *also]
 
 
 def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
@@ -114,11 +129,10 @@ def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
 
 
 def extract_range(raw: RawRange, extractor: Extractor, partition: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """The range's rows, extracted batch by batch; errors name the raw file and the rows."""
-    row = raw.first_row
+    """The range's rows, extracted batch by batch; errors name the raw file and the row."""
+    origin = Origin(source=redact(raw.url), first_row=raw.first_row)
     with open_raw(raw.url) as file:
         bind(raw.url, extractor, file.schema_arrow)
         for batch in read_batches(file, raw, raw_columns(extractor, file.schema_arrow.names, partition)):
-            where = f"{redact(raw.url)}, rows {row} to {row + batch.num_rows - 1}"
-            yield run_batch(extractor, batch, partition, where)
-            row += batch.num_rows
+            yield run_batch(extractor, batch, partition, origin)
+            origin = origin.after(batch.num_rows)

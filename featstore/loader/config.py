@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from featstore.errors import ConfigError, nearest
+from featstore.errors import ConfigError, nearest, yaml_problem
 from featstore.files import open_read, redact
 
 KEYS = (
@@ -55,7 +55,7 @@ def _parse(url: str, name: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"{name}: expected a training config, found no such file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: expected YAML, found: {error}") from error
+        raise ConfigError(f"{name}: expected YAML, found: {yaml_problem(error)}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{name}: expected keys such as table and slots, found {type(config).__name__}")
     return config

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import array_of, bytes_of, list_of, nulls_of, offsets_of, struct_of, values_of
+from featstore.ops.arrays import Mask, array_of, bytes_of, list_of, nulls_of, offsets_of, struct_of, values_of
 from featstore.ops.lists import count_nulls, flat, is_list
 from featstore.ops.maps import entries_of, is_map, map_of
 
@@ -26,7 +26,7 @@ def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
     if _is.is_null(raw):
         return True
     if is_list(declared):
-        return _is_any_list(raw) and readable(raw.value_type, declared.value_type)
+        return is_any_list(raw) and readable(raw.value_type, declared.value_type)
     if is_map(declared):
         return is_map(raw) and readable(raw.key_type, declared.key_type) and readable(raw.item_type, declared.item_type)
     if _is.is_string(declared):
@@ -122,29 +122,49 @@ def _clean_maps(array: pa.MapArray, counts: Counter[str]) -> pa.MapArray:
     return map_of(offsets_of(entries), entries.values, nulls_of(entries), array.type)
 
 
+def invalid_utf8(array: pa.Array) -> Mask:
+    """Which texts of a column `readable` as string are no valid UTF-8; `(len(array),)`, False at nulls."""
+    strings = _as_strings(array)
+    found = np.zeros(len(strings), np.bool_)
+    if not _is_valid(strings):
+        found[[row for row, (_, valid) in _decoded(strings).items() if not valid]] = True
+    return found
+
+
 def _read_strings(array: pa.Array, counts: Counter[str]) -> pa.Array:
+    strings = _as_strings(array)
+    return strings if _is_valid(strings) else _repair(strings, counts)
+
+
+def _as_strings(array: pa.Array) -> pa.StringArray:
     if _is.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
-    strings = array if _is.is_string(array.type) else array.cast(pa.string(), safe=False)
+    return array if _is.is_string(array.type) else array.cast(pa.string(), safe=False)
+
+
+def _is_valid(strings: pa.StringArray) -> bool:
     try:
         strings.validate(full=True)
     except pa.ArrowInvalid:
-        return _repair(strings, counts)
-    return strings
+        return False
+    return True
 
 
 def _repair(strings: pa.StringArray, counts: Counter[str]) -> pa.Array:
     """Decodes and replaces, one by one, the values that are not ASCII: only for batches in which one is invalid."""
-    offsets, data = offsets_of(strings), bytes_of(strings)
-    beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
-    rows = np.flatnonzero(np.diff(beyond_ascii))
-    repaired = {int(row): _decode(bytes(data[offsets[row] : offsets[row + 1]])) for row in rows}
-    nulls = nulls_of(strings)
-    changed = {row: text for row, (text, valid) in repaired.items() if not valid and (nulls is None or not nulls[row])}
+    changed = {row: text for row, (text, valid) in _decoded(strings).items() if not valid}
     counts["invalid utf-8"] += len(changed)
     mask = np.zeros(len(strings), np.bool_)
     mask[list(changed)] = True
     return pc.replace_with_mask(strings, mask, pa.array([changed[row] for row in sorted(changed)], pa.string()))
+
+
+def _decoded(strings: pa.StringArray) -> dict[int, tuple[str, bool]]:
+    """By row, the texts that are not ASCII, repaired, and whether they were valid; none of nulls."""
+    offsets, data, nulls = offsets_of(strings), bytes_of(strings), nulls_of(strings)
+    beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
+    rows = np.flatnonzero(np.diff(beyond_ascii))
+    return {int(row): _decode(bytes(data[offsets[row] : offsets[row + 1]])) for row in rows if nulls is None or not nulls[row]}
 
 
 def _decode(data: bytes) -> tuple[str, bool]:
@@ -154,23 +174,39 @@ def _decode(data: bytes) -> tuple[str, bool]:
         return data.decode(errors="replace"), False
 
 
+def fits(array: pa.Array, declared: pa.DataType) -> pa.BooleanArray | None:
+    """Which numbers and times of a column the declared type can hold, null at nulls; None where its type says all."""
+    if _is.is_uint64(array.type) and _is.is_integer(declared):
+        return pc.less_equal(array, pa.scalar(_MAX_INT64, pa.uint64()))
+    if not _is.is_timestamp(declared) or (ticks_us := _ticks_us(array.type)) == 1:
+        return None
+    limit = _MAX_INT64 // ticks_us
+    numbers = array.view(pa.int32() if _is.is_date32(array.type) else pa.int64()).cast(pa.int64())
+    return pc.and_(pc.greater_equal(numbers, -limit), pc.less_equal(numbers, limit))
+
+
+def _ticks_us(arrow_type: pa.DataType) -> int:
+    """Microseconds in one step of a type of times; 1 where every value is within the range of microseconds."""
+    if _is.is_date32(arrow_type):
+        return 86_400_000_000
+    if _is.is_date64(arrow_type):
+        return 1_000
+    return {"s": 1_000_000, "ms": 1_000}.get(arrow_type.unit, 1) if _is.is_timestamp(arrow_type) else 1
+
+
 def _drop_out_of_range(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.Array:
     """Null where the declared type cannot hold the value."""
-    if _is.is_uint64(array.type) and _is.is_integer(declared):
-        fits = pc.less_equal(array, pa.scalar(_MAX_INT64, pa.uint64()))
-    elif _is.is_timestamp(array.type) and array.type.unit in ("s", "ms"):
-        limit = _MAX_INT64 // (1_000_000 if array.type.unit == "s" else 1_000)
-        numbers = array.view(pa.int64())
-        fits = pc.and_(pc.greater_equal(numbers, -limit), pc.less_equal(numbers, limit))
-    else:
+    fitting = fits(array, declared)
+    if fitting is None:
         return array
-    if num_found := pc.sum(pc.invert(fits)).as_py():
+    if num_found := pc.sum(pc.invert(fitting)).as_py():
         counts["out of range"] += num_found
-        return pc.if_else(fits, array, pa.scalar(None, array.type))
+        return pc.if_else(fitting, array, pa.scalar(None, array.type))
     return array
 
 
-def _is_any_list(arrow_type: pa.DataType) -> bool:
+def is_any_list(arrow_type: pa.DataType) -> bool:
+    """Whether rows of this type are lists, of whatever layout."""
     return bool(_is.is_list(arrow_type) or _is.is_large_list(arrow_type) or _is.is_fixed_size_list(arrow_type))
 
 

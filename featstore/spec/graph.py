@@ -18,7 +18,7 @@ from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec import check
 from featstore.spec.meaning import operator_paths, semantic_hashes
 from featstore.spec.model import Node, Sequence, Spec, type_name
-from featstore.spec.parse import wrong
+from featstore.spec.parse import naming, wrong
 
 MEANING_DIGITS = 16
 
@@ -55,7 +55,12 @@ class Graph:
 
 
 def build_graph(spec: Spec) -> Graph:
-    """The graph of a spec; SpecError, beginning with the path in the document, for the first thing that is wrong."""
+    """The graph of a spec; SpecError, beginning with its file and the path in it, for the first thing that is wrong."""
+    with naming(spec.source):
+        return _build(spec)
+
+
+def _build(spec: Spec) -> Graph:
     check.check_names(spec)
     check.check_numbers(spec)
     check.check_sequences(spec)

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 VERSION = 1
+ON_ERROR = ("fail", "null", "skip")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 _NAMES = {
@@ -95,6 +96,15 @@ class Sequence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Input:
+    """One entry of `inputs`: its canonical type, what its malformed values do (None: not said), and if files may lack it."""
+
+    type: pa.DataType
+    on_error: str | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output:
     """How data files are cut and compressed. None of it changes what they hold."""
 
@@ -105,7 +115,11 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One spec document. `inputs` are canonical types by raw column, `labels` sources by label."""
+    """One spec document. `inputs` are canonical types by raw column, `labels` sources by label.
+
+    `on_error` has, by raw column, one of `ON_ERROR` where the document says it for the column or for all; `optional` are the
+    raw columns that files may lack. `source` is where the document lies, for errors.
+    """
 
     nodes: tuple[Node, ...]
     inputs: Mapping[str, pa.DataType]
@@ -116,6 +130,9 @@ class Spec:
     sequences: tuple[Sequence, ...] = ()
     output: Output = Output()
     version: int = VERSION
+    on_error: Mapping[str, str] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+    source: str = field(default="", compare=False)
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Node]:
@@ -137,12 +154,18 @@ class Spec:
         sequences = {"sequences": [_sequence_content(sequence) for sequence in self.sequences]} if self.sequences else {}
         return sequences | {
             "spec": self.version,
-            "inputs": {name: type_name(arrow_type) for name, arrow_type in self.inputs.items() if name in read},
+            "inputs": {name: self._input_content(name) for name in self.inputs if name in read},
             "labels": [[name, source] for name, source in self.labels.items()],
             "weight": self.weight,
             "keep": list(self.keep),
             "nodes": [_node_content(node) for node in self.nodes],
         }
+
+    def _input_content(self, name: str) -> str | dict[str, object]:
+        """The type's name alone where nothing else is said of the input."""
+        options = {"on_error": self.on_error.get(name), "optional": name in self.optional or None}
+        said = {key: value for key, value in options.items() if value is not None}
+        return {"type": type_name(self.inputs[name]), **said} if said else type_name(self.inputs[name])
 
 
 def _node_content(node: Node) -> dict[str, Any]:

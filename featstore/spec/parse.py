@@ -1,10 +1,12 @@
 """A spec document to its model.
 
 Checks the document's structure: known keys, the types of their values, names. What operators, params and types mean together
-is checked by `spec.graph`. Every error begins with the path in the document.
+is checked by `spec.graph`. Every error begins with the document's file, where it has one, and the path in the document.
 """
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,10 +14,10 @@ import pyarrow as pa
 import yaml
 
 from featstore import files
-from featstore.errors import SpecError, nearest
-from featstore.spec.model import COMPRESSIONS, TYPE_NAMES, VERSION, Node, Output, Sequence, Spec, read_type
+from featstore.errors import SpecError, nearest, yaml_problem
+from featstore.spec.model import COMPRESSIONS, ON_ERROR, TYPE_NAMES, VERSION, Input, Node, Output, Sequence, Spec, read_type
 
-_TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "sequences", "slots", "output")
+_TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "sequences", "slots", "output", "on_error")
 _OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode", "share_slot")
 _MAX_SLOT = 2**31 - 1
 T = TypeVar("T")
@@ -40,14 +42,25 @@ def load_spec(source: str | Path | Mapping[str, Any], errors: list[SpecError] | 
     return parse_spec(text, str(source), errors)
 
 
-def parse_spec(text: str, source: str = "spec", errors: list[SpecError] | None = None) -> Spec:
-    """The spec of a YAML text; `source` names it in the error where it is no YAML."""
+def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = None) -> Spec:
+    """The spec of a YAML text; `source` names it in errors."""
     try:
         document = yaml.load(text, _StrictLoader)
     except yaml.YAMLError as error:
-        found = " ".join(str(error).split())
-        raise SpecError(f"{files.redact(source)}: expected YAML, found: {found}") from error
-    return _spec(document, errors)
+        raise SpecError(f"{files.redact(source) or 'spec'}: expected YAML, found: {yaml_problem(error)}") from error
+    with naming(source):
+        return replace(_spec(document, errors), source=source)
+
+
+@contextlib.contextmanager
+def naming(source: str) -> Iterator[None]:
+    """A SpecError of the block begins with the file that the spec was read from, where there is one."""
+    try:
+        yield
+    except SpecError as error:
+        if not source:
+            raise
+        raise SpecError(f"{files.redact(source)}: {error}") from error
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -57,7 +70,9 @@ class _StrictLoader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for position, key in enumerate(keys):
             if key in keys[:position]:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} appears twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} appears twice", node.value[position][0].start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
@@ -72,12 +87,16 @@ def _spec(document: object, errors: list[SpecError] | None) -> Spec:
     _known_keys(top, _TOP, "")
     if top.get("spec") != VERSION or isinstance(top.get("spec"), bool):
         raise wrong("spec", f"the semantics version {VERSION}", top.get("spec"))
-    inputs = _mapping(top.get("inputs"), "inputs").items()
+    on_error = _on_error(top, "on_error")
+    entries = ((name, value, f"inputs.{name}") for name, value in _mapping(top.get("inputs"), "inputs").items())
+    inputs = dict(_each(entries, _input, errors))
     labels = _mapping(top.get("labels") or {}, "labels")
     weight = top.get("weight")
     return Spec(
         version=VERSION,
-        inputs=dict(_each(((name, value, f"inputs.{name}") for name, value in inputs), _input, errors)),
+        inputs={name: given.type for name, given in inputs.items()},
+        on_error={name: said for name, given in inputs.items() if (said := given.on_error or on_error) is not None},
+        optional=frozenset(name for name, given in inputs.items() if given.optional),
         labels={_column_name(name, "labels"): _text(of, f"labels.{name}") for name, of in labels.items()},
         weight=None if weight is None else _text(weight, "weight"),
         keep=tuple(_text(name, f"keep[{i}]") for i, name in enumerate(_list(top.get("keep") or [], "keep"))),
@@ -99,8 +118,24 @@ def _each(entries: Iterable[tuple[Any, ...]], read: Callable[..., T], errors: li
             errors.append(error)
 
 
-def _input(name: str, value: object, where: str) -> tuple[str, pa.DataType]:
-    return name, _type(value, where)
+def _input(name: str, value: object, where: str) -> tuple[str, Input]:
+    if not isinstance(value, Mapping):
+        return name, Input(type=_type(value, where))
+    entry = _mapping(value, where)
+    _known_keys(entry, ("type", "on_error", "optional"), f"{where}.")
+    optional = _boolean(entry.get("optional", False), f"{where}.optional")
+    arrow_type = _type(entry.get("type"), f"{where}.type")
+    return name, Input(type=arrow_type, on_error=_on_error(entry, f"{where}.on_error"), optional=optional)
+
+
+def _on_error(entry: Mapping[str, Any], where: str) -> str | None:
+    """What is said of malformed values, None where nothing is; YAML reads a bare null as no text."""
+    if "on_error" not in entry:
+        return None
+    value = "null" if entry["on_error"] is None else entry["on_error"]
+    if value not in ON_ERROR:
+        raise wrong(where, "fail, null or skip", value, ON_ERROR)
+    return str(value)
 
 
 def _node(value: object, where: str) -> Node:

@@ -41,7 +41,7 @@ class CommitMetadata:
     """What a run says of its commit, under the key `featstore` of the commit.
 
     `input_digest` is None where the input cannot be named (a DataFrame): such a run is never taken for an earlier one.
-    `data_digest` names the data files of the run's partitions right after the commit.
+    `data_digest` names the data files of the run's partitions right after the commit. `num_rows_skipped` is left out where 0.
     """
 
     run_id: str
@@ -54,10 +54,12 @@ class CommitMetadata:
     num_rows: int
     size_bytes: int
     counts: Mapping[str, int] = field(default_factory=dict)
+    num_rows_skipped: int = 0
 
     def to_mapping(self) -> dict[str, Any]:
         partitions = [dict(partition) for partition in self.partitions]
-        return {"format": FORMAT, **vars(self), "partitions": partitions, "counts": dict(self.counts)}
+        found = {"format": FORMAT, **vars(self), "partitions": partitions, "counts": dict(self.counts)}
+        return found if self.num_rows_skipped else {key: value for key, value in found.items() if key != "num_rows_skipped"}
 
     @classmethod
     def from_mapping(cls, found: Mapping[str, Any], where: str) -> "CommitMetadata":

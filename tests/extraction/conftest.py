@@ -1,3 +1,4 @@
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ WriteRaw = Callable[..., Path]
 @pytest.fixture
 def document() -> dict[str, Any]:
     """A small spec, to be changed by a test: two id slots, one a list, and a float slot."""
-    return {key: list(value) if isinstance(value, list) else value for key, value in DOCUMENT.items()}
+    return copy.deepcopy(DOCUMENT)
 
 
 @pytest.fixture

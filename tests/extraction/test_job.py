@@ -1,4 +1,5 @@
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -6,9 +7,11 @@ from typing import Any
 
 import polars
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import featstore
 from featstore.errors import InputError, OperatorError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
@@ -18,6 +21,18 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta
+
+
+@featstore.operator(inputs=[pa.float64()], result=pa.float64())
+def strict(prices: pa.Array) -> pa.Array:
+    if pc.any(pc.less(prices, 0)).as_py():
+        raise LookupError("no price\nbelow 0")
+    return prices
+
+
+@pytest.fixture(autouse=True)
+def this_module_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "my_operators", sys.modules[__name__])
 
 
 @pytest.fixture
@@ -240,15 +255,102 @@ def test_a_raw_column_that_contradicts_the_partition_stops_the_run(job: ExtractJ
         extract_files(job)
 
 
-def test_an_operator_that_fails_names_file_and_rows(job: ExtractJob, write_raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_raw("a.parquet", 100)
+def test_an_operator_that_fails_names_slot_operator_file_and_row(job: ExtractJob, document: Any, write_raw: Any) -> None:
+    document["slots"].append({"slot": 104, "name": "strict", "op": "my_operators:strict", "of": "price"})
+    path = write_raw("a.parquet", 300)
+    prices = [float(row) for row in range(300)]
+    prices[260] = prices[290] = -1.0
+    pq.write_table(pq.read_table(path).set_column(2, "price", pa.array(prices)), path, row_group_size=40)
+    message = r"^\S*a\.parquet, row 260: strict \(my_operators:strict\): LookupError: no price below 0$"
+    with pytest.raises(OperatorError, match=message):
+        extract_files(replace(job, spec=load_spec(document)))
+    assert not list(Path(job.table_url).rglob("*.parquet"))
 
-    def fail(extractor: Extractor, batch: pa.RecordBatch) -> pa.RecordBatch:
-        raise OperatorError("price_log (log1p): out of memory")
 
-    monkeypatch.setattr(Extractor, "__call__", fail)
-    with pytest.raises(OperatorError, match=r"a\.parquet, rows 0 to 99: price_log \(log1p\): out of memory"):
-        extract_files(job)
+def write_prices(directory: Path, name: str, prices: list[Any]) -> None:
+    """A raw file whose prices are uint64: those above int64 are malformed longs."""
+    rows = {"user": ["u"] * len(prices), "tags": [["t"]] * len(prices), "clicked": [1] * len(prices)}
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({**rows, "price": pa.array(prices, pa.uint64())}), path, row_group_size=40)
+
+
+@pytest.fixture
+def skipping(job: ExtractJob, document: Any) -> ExtractJob:
+    document["inputs"] = document["inputs"] | {"price": {"type": "long", "on_error": "skip"}}
+    document["keep"] = ["price"]
+    return replace(job, spec=load_spec(document))
+
+
+def test_skipped_rows_are_left_out_in_order_counted_and_shown(skipping: ExtractJob, raw: Path) -> None:
+    prices = list(range(300))
+    bad = {7: 2**63, 150: 2**64 - 1, 151: 2**63 + 1, 299: 2**63 + 2}
+    for row, price in bad.items():
+        prices[row] = price
+    write_prices(raw, "a.parquet", prices)
+    write_prices(raw, "b.parquet", [2**63])
+    report = extract_files(skipping)
+    assert (report.num_rows, report.num_rows_skipped, report.counts) == (296, 5, {"price: out of range": 5})
+    assert [row["price"] for row in table_rows(skipping.table_url)] == [price for price in prices if price < 2**63]
+    assert [(e.source, e.row, e.value) for e in report.examples] == [
+        (str(raw / "a.parquet"), row, str(bad[row])) for row in (7, 150, 151)
+    ]
+    lines = str(report).splitlines()
+    assert lines[1] == "5 rows skipped"
+    assert lines[2].startswith(f"price: out of range: 5, such as {2**63} ({raw}/a.parquet, row 7); {2**64 - 1} (")
+    metadata = history(skipping.table_url)[0].metadata
+    assert metadata is not None
+    assert (metadata.num_rows_skipped, metadata.num_rows) == (5, 296)
+    again = extract_files(replace(skipping, run_id="r2"))
+    assert not again.committed
+    assert str(again).splitlines()[1:] == ["5 rows skipped", "price: out of range: 5"]
+
+
+def test_a_partition_whose_rows_are_all_skipped_is_replaced_by_none(skipping: ExtractJob, raw: Path) -> None:
+    job = replace(skipping, partition={}, partition_from_path=("month",))
+    for month in (1, 2):
+        write_prices(raw, f"month={month}/a.parquet", [1, 2])
+    extract_files(job)
+    write_prices(raw, "month=2/a.parquet", [2**63] * 50)
+    report = extract_files(replace(job, run_id="r2"))
+    assert (report.num_rows, report.num_rows_skipped, report.num_files) == (2, 50, 1)
+    assert open_delta(job.table_url).partitions == ({"month": "1"},)
+    assert len(list((Path(job.table_url) / "month=2").glob("*.parquet"))) == 1
+
+
+def test_if_all_rows_are_skipped_the_table_is_left_as_it_is(skipping: ExtractJob, raw: Path) -> None:
+    write_prices(raw, "a.parquet", [2**63] * 50)
+    message = (
+        rf"^all 50 rows are skipped as malformed \(price: out of range {2**63} \(.*a\.parquet, row 0\)\); the table is left"
+    )
+    with pytest.raises(InputError, match=message):
+        extract_files(skipping)
+    assert not list(Path(skipping.table_url).rglob("*.parquet"))
+
+
+def test_a_malformed_value_that_fails_names_file_row_and_value(skipping: ExtractJob, document: Any, raw: Path) -> None:
+    document["inputs"]["price"] = {"type": "long", "on_error": "fail"}
+    write_prices(raw, "a.parquet", [*range(100), 2**63])
+    message = (
+        rf"^\S*a\.parquet, row 100: column 'price': expected long, found {2**63} \(out of range\), and on_error says fail$"
+    )
+    with pytest.raises(InputError, match=message):
+        extract_files(replace(skipping, spec=load_spec(document)))
+    assert not list(Path(skipping.table_url).rglob("*.parquet"))
+
+
+def test_one_file_may_lack_an_optional_column_or_have_it_in_another_type(job: ExtractJob, document: Any, raw: Path) -> None:
+    document["inputs"] = document["inputs"] | {"price": {"type": "long", "optional": True, "on_error": "null"}}
+    write_prices(raw, "a.parquet", [1, 2])
+    for name, table in (("b", pq.read_table(raw / "a.parquet").drop_columns("price")), ("c", None)):
+        changed = table or pq.read_table(raw / "a.parquet").set_column(3, "price", pa.array([["1"], None]))
+        pq.write_table(changed, raw / f"{name}.parquet")
+    report = extract_files(replace(job, spec=load_spec(document)))
+    assert (report.num_rows, dict(report.counts)) == (6, {"price: column absent": 2, "price: wrong type": 1})
+    assert [f"{example.what} {example}" for example in report.examples] == [
+        f"column absent {raw}/b.parquet",
+        f"wrong type ['1'] ({raw}/c.parquet, row 0)",
+    ]
 
 
 def test_progress_counts_files_and_rows(job: ExtractJob, write_raw: Any) -> None:

@@ -110,7 +110,7 @@ def test_an_error_on_a_worker_is_the_same_error_here(
     write_raw("a.parquet", 100, month="2")
     with pytest.raises(InputError, match=r"^\S*a\.parquet, rows 0 to 99: the raw column 'month' holds '2'.*filter the input$"):
         extract_files(job, runner=SparkRunner(spark))
-    with pytest.raises(InputError, match=r"^DataFrame, partition 0: the raw column 'month' holds '2'"):
+    with pytest.raises(InputError, match=r"^DataFrame, partition 0, rows 0 to 99: the raw column 'month' holds '2'"):
         extract_dataframe(job, spark.read.parquet(job.input_url))
     assert open_delta_or_none(job.table_url) is None
     assert not list(Path(job.table_url).rglob("*.parquet"))
@@ -244,7 +244,7 @@ def test_spark_submit_answers_bad_input_with_one_line_and_code_2(job: ExtractJob
     assert done.returncode == 2, done.stderr[-3000:]
     said = [line for line in done.stdout.splitlines() if line]
     assert len(said) == 1
-    assert said[0].startswith("extract_features: error: slots[0]")
+    assert said[0].startswith(f"extract_features: error: {spec}: slots[0]")
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def test_a_loader_is_made_from_a_training_config(table_url, tmp_path):
         ("slots: [a]", "expected a key 'table'"),
         ("table: t", "expected a key 'slots'"),
         ("- table", "expected keys such as table and slots, found list"),
-        ("table: [", "expected YAML"),
+        ("table: [", r"expected YAML, found: expected the node content, but found '<stream end>' \(line 1, column 9\)$"),
     ],
 )
 def test_what_is_no_training_config_is_refused(tmp_path, text, message):

@@ -83,8 +83,11 @@ def test_a_narrower_result_is_read_in_the_declared_type() -> None:
 @pytest.mark.parametrize(
     ("op", "message"),
     [
-        ("too_few", r"^f \(my_operators:too_few\): expected an array of 2 values of int64, found 1 of int64$"),
-        ("no_array", r"^f \(my_operators:no_array\): expected an array of 2 values of int64, found list$"),
+        (
+            "too_few",
+            r"^rows 0 to 1: f \(my_operators:too_few\): expected an array of 2 values of int64, found 1 .*these rows together",
+        ),
+        ("no_array", r"^row 0: f \(my_operators:no_array\): expected an array of 1 values of int64, found list$"),
     ],
 )
 def test_a_result_that_is_not_as_declared_is_refused(op: str, message: str) -> None:

@@ -112,6 +112,11 @@ def test_the_type_of_an_input_is_part_of_the_hash() -> None:
     assert {number for number in before if before[number] != after[number]} == {1, 3}
 
 
+def test_what_malformed_values_do_is_no_part_of_what_a_row_that_is_there_means() -> None:
+    inputs = {name: {"type": text, "on_error": "skip", "optional": True} for name, text in INPUTS.items()}
+    assert by_number(spec(inputs=inputs)) == by_number(spec(on_error="fail")) == by_number(spec())
+
+
 def test_numbers_that_are_gone_are_retired_for_good() -> None:
     first = make_lock(spec())
     second = make_lock(spec(SLOTS[0], retired=[]), first)

@@ -41,6 +41,8 @@ def test_the_hash_survives_pickling() -> None:
         {"output": {"rows_per_file": 100_000}},
         {"output": {"compression": "zstd"}},
         {"inputs": {**GOLDEN["spec"]["inputs"], "unread": "string"}},
+        {"inputs": {**GOLDEN["spec"]["inputs"], "unread": {"type": "string", "on_error": "skip"}}},
+        {"inputs": {**GOLDEN["spec"]["inputs"], "price": {"type": "double", "optional": False}}},
         {"inputs": dict(reversed(GOLDEN["spec"]["inputs"].items()))},
         {"inputs": {**GOLDEN["spec"]["inputs"], "clicked": "int"}},
         {"slots": slots_with(2, boundaries=[10.0, 50, 200.0])},
@@ -67,10 +69,18 @@ def test_what_does_not_change_content_does_not_change_the_hash(changes: dict[str
         {"slots": slots_with(2, encode="index")},
         {"slots": slots_with(2, fill=0)},
         {"slots": list(reversed(document()["slots"]))},
+        {"on_error": "skip"},
+        {"inputs": {**GOLDEN["spec"]["inputs"], "price": {"type": "double", "on_error": "null"}}},
+        {"inputs": {**GOLDEN["spec"]["inputs"], "price": {"type": "double", "optional": True}}},
     ],
 )
 def test_what_changes_content_changes_the_hash(changes: dict[str, Any]) -> None:
     assert hash_of(**changes) != GOLDEN["hash"]
+
+
+def test_the_specs_word_and_that_of_every_column_are_one() -> None:
+    each = {name: {"type": text, "on_error": "skip"} for name, text in GOLDEN["spec"]["inputs"].items()}
+    assert hash_of(on_error="skip") == hash_of(inputs=each) != hash_of(on_error="fail")
 
 
 def test_a_timestamp_default_is_part_of_the_hash() -> None:

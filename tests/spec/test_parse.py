@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from featstore.errors import SpecError
+from featstore.spec.graph import build_graph
 from featstore.spec.model import Node, Output
 from featstore.spec.parse import load_spec, parse_spec
 
@@ -196,3 +197,69 @@ def test_a_spec_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_a_directory_is_no_spec(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="expected a spec in YAML"):
         load_spec(tmp_path)
+
+
+def test_an_input_is_a_type_or_says_what_malformed_values_do_and_if_it_may_be_absent() -> None:
+    inputs = {
+        "user_id": "string",
+        "a": {"type": "list<long>", "on_error": "skip", "optional": True},
+        "b": {"type": "double", "on_error": None},
+        "c": {"type": "long"},
+    }
+    spec = load_spec(document(inputs=inputs))
+    assert spec.inputs["a"] == pa.list_(pa.int64())
+    assert (spec.on_error, spec.optional) == ({"a": "skip", "b": "null"}, {"a"})
+    strict = load_spec(document(inputs=inputs, on_error="fail"))
+    assert strict.on_error == {"user_id": "fail", "a": "skip", "b": "null", "c": "fail"}
+    assert set(load_spec(document(inputs=inputs, on_error=None)).on_error.values()) == {"null", "skip"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"on_error": "stop"}, r"^on_error: expected fail, null or skip, found 'stop'; did you mean 'skip'\?$"),
+        ({"on_error": ["skip"]}, r"^on_error: expected fail, null or skip, found \['skip'\]$"),
+        ({"inputs": {"user_id": {"type": "string", "on_error": "skp"}}}, r"^inputs.user_id.on_error: .*did you mean 'skip'\?$"),
+        ({"inputs": {"user_id": {"on_error": "skip"}}}, r"^inputs.user_id.type: expected a type .*, found None$"),
+        (
+            {"inputs": {"user_id": {"type": "string", "optional": 1}}},
+            r"^inputs.user_id.optional: expected true or false, found 1$",
+        ),
+        (
+            {"inputs": {"user_id": {"type": "string", "onerror": 1}}},
+            r"^inputs.user_id.onerror: expected one of type, on_error, ",
+        ),
+    ],
+)
+def test_what_is_wrong_in_an_input_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_spec(document(**changes))
+
+
+def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(TEXT.replace("op: hash, of: user_id", "op: hash, of: [user_id, 3]"))
+    with pytest.raises(SpecError, match=rf"^{path}: slots\[0\]\.of\[1\]: expected text, found 3$"):
+        load_spec(path)
+    path.write_text(TEXT.replace("op: hash, of: user_id", "op: hash, of: usr_id"))
+    with pytest.raises(
+        SpecError, match=rf"^{path}: slots\[0\]\.of: expected an input column or a node, found 'usr_id'; did you"
+    ):
+        build_graph(load_spec(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "spec: 1\nslots: [a, b",
+            r"^a\.yaml: expected YAML, found: expected ',' or '\]', but got '<stream end>' \(line 2, column 13\)$",
+        ),
+        ("spec: 1\nspec: 2", r"^a\.yaml: expected YAML, found: key 'spec' appears twice \(line 2, column 1\)$"),
+        ("\0", r"^a\.yaml: expected YAML, found: unacceptable character #x0000: .*$"),
+    ],
+)
+def test_broken_yaml_is_one_line_with_line_and_column(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as raised:
+        parse_spec(text, "a.yaml")
+    assert "\n" not in str(raised.value)

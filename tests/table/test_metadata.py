@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ COMMIT = CommitMetadata(
 
 def test_commit_metadata_is_byte_for_byte_as_agreed() -> None:
     assert to_json(COMMIT.to_mapping()) + "\n" == (GOLDEN / "commit_metadata.json").read_text()
+
+
+def test_skipped_rows_are_written_only_where_there_are_any() -> None:
+    skipped = replace(COMMIT, num_rows_skipped=7)
+    assert "num_rows_skipped" not in COMMIT.to_mapping()
+    assert to_json(skipped.to_mapping()) + "\n" == (GOLDEN / "commit_metadata_skipped.json").read_text()
+    assert CommitMetadata.from_mapping(skipped.to_mapping(), "version 3") == skipped
 
 
 def test_commit_metadata_is_read_back() -> None:
