@@ -1,19 +1,18 @@
-"""The lock of a spec: what each slot number meant when it was last approved, so that no number silently gets a new meaning.
+"""The lock of a spec: what each slot number meant when it was last approved, so that no number silently gets a new meaning,
+and what was fitted on data or recorded of files, so that extraction is a function of spec and lock.
 
 A lock is a JSON file beside the spec, one slot a line, so that merges and reviews see single slots. Everything here is pure
 but for `load_lock` and `write_lock`.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from featstore import files
 from featstore.errors import SpecError
-from featstore.spec import check
-from featstore.spec.model import Node, Spec, plain, type_name
+from featstore.spec.model import Fitted
 
 FORMAT = 1
 
@@ -27,91 +26,51 @@ class LockedSlot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LockedVocabulary:
+    """The first `num_values` values of a file: `digest` is the SHA-256 (hex) of them, each followed by a newline, and `marks`
+    the first 8 digits of those of the first 1, 2, 4, ... values, to tell about where another file differs."""
+
+    num_values: int
+    digest: str
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Slots by number, and every number that was ever retired. `spec` is the semantics version of the hashes."""
+    """Slots by number, and every number that was ever retired. `spec` is the semantics version of the hashes.
+
+    `fitted` is by node, `vocabularies` by file as the spec names it.
+    """
 
     spec: int
     slots: Mapping[int, LockedSlot]
     retired: frozenset[int] = field(default_factory=frozenset)
-
-
-def make_lock(spec: Spec, earlier: Lock | None = None) -> Lock:
-    """The lock of a spec that `build_graph` accepts. Numbers that `earlier` knew and the spec has no more are retired."""
-    hashes = semantic_hashes(spec)
-    slots = {number: LockedSlot(name=name, hash=hashes[name]) for number, name in slot_names(spec).items()}
-    known = frozenset() if earlier is None else earlier.retired | frozenset(earlier.slots)
-    return Lock(spec=spec.version, slots=slots, retired=spec.retired | (known - frozenset(slots)))
-
-
-def slot_names(spec: Spec) -> dict[int, str]:
-    """The stored slots' names by number, ascending."""
-    return dict(sorted((node.slot, node.name) for node in spec.nodes if node.slot is not None))
-
-
-def semantic_hashes(spec: Spec) -> dict[str, str]:
-    """By stored slot: SHA-256 (hex) of the canonical JSON of all that determines its column's values.
-
-    That is its number and encoding, operator, params and options and, in place of names, the same (but for number and
-    encoding) of each node that it reads, and the name and type of each input. So names and order of nodes are no part of it,
-    nor are params and options at their defaults: a param that an operator gets later leaves the hashes as they were.
-    """
-    meanings: dict[str, str] = {}
-    for node in check.ordered(spec):
-        meanings[node.name] = _digest(_meaning(spec, node, meanings))
-    return {node.name: _digest(_stored(spec, node) | {"node": meanings[node.name]}) for node in spec.nodes if node.store}
-
-
-def _stored(spec: Spec, node: Node) -> dict[str, object]:
-    content: dict[str, object] = {"spec": spec.version, "slot": node.slot, "encode": node.encode}
-    return content if node.share_slot is None else content | {"share_slot": node.share_slot}
-
-
-def _meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> dict[str, Any]:
-    operator = check.operator_of(node)
-    params = check.read_params(node, operator)
-    content = {
-        "op": node.op,
-        "params": {name: plain(value) for name, value in params.items() if value != operator.params[name].default} or None,
-        "of": [_source(spec, node, i, meanings) for i in range(len(node.of))],
-        "fill": plain(node.fill),
-        "empty_as_null": node.empty_as_null or None,
-    }
-    return {key: value for key, value in content.items() if value is not None}
-
-
-def _source(spec: Spec, node: Node, i: int, meanings: Mapping[str, str]) -> dict[str, object]:
-    name = node.of[i]
-    if check.resolve(spec, name, node.name, check.of_path(node, i)):
-        found: dict[str, object] = {"node": meanings[name]}
-    else:
-        found = {"input": name, "type": type_name(spec.inputs[name]), **_sequence(spec, name)}
-    default = check.default_of(node, i)
-    return found if default is None else found | {"default": plain(default)}
-
-
-def _sequence(spec: Spec, name: str) -> dict[str, object]:
-    """The columns that an input is cut together with, where there are any: they say which of its elements remain."""
-    for sequence in spec.sequences:
-        if name in sequence.of:
-            columns = [[other, type_name(spec.inputs[other])] for other in sequence.of]
-            options = {"max_len": sequence.max_len, "truncate": sequence.truncate, "empty_as_null": sequence.empty_as_null}
-            return {"sequence": {"of": columns, **options}}
-    return {}
-
-
-def _digest(content: object) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    fitted: Mapping[str, Fitted] = field(default_factory=dict)
+    vocabularies: Mapping[str, LockedVocabulary] = field(default_factory=dict)
 
 
 def to_json(lock: Lock) -> str:
-    """The lock as a file holds it: keys in order, a slot a line."""
-    slots = [
-        f'    "{number}": {json.dumps({"hash": slot.hash, "name": slot.name}, ensure_ascii=False)}'
-        for number, slot in sorted(lock.slots.items())
-    ]
-    lines = [f'  "format": {FORMAT},', f'  "retired": {sorted(lock.retired)},', '  "slots": {', ",\n".join(slots), "  },"]
-    return "\n".join(["{", *lines, f'  "spec": {lock.spec}', "}", ""])
+    """The lock as a file holds it: keys in order, an entry a line. Sections of what is frozen are there where there is any."""
+    fitted = {name: _fitted_content(entry) for name, entry in sorted(lock.fitted.items())}
+    slots = {str(number): {"hash": slot.hash, "name": slot.name} for number, slot in sorted(lock.slots.items())}
+    vocabularies = {file: _vocabulary_content(entry) for file, entry in sorted(lock.vocabularies.items())}
+    lines = [*(_section("fitted", fitted) if fitted else ()), f'  "format": {FORMAT},', f'  "retired": {sorted(lock.retired)},']
+    lines += [*_section("slots", slots), f'  "spec": {lock.spec}{"," if vocabularies else ""}']
+    lines += list(_section("vocabularies", vocabularies, last=True)) if vocabularies else []
+    return "\n".join(["{", *lines, "}", ""])
+
+
+def _section(name: str, entries: Mapping[str, object], *, last: bool = False) -> Iterable[str]:
+    lines = [f"    {json.dumps(key)}: {json.dumps(entry, ensure_ascii=False)}" for key, entry in entries.items()]
+    return f'  "{name}": {{', ",\n".join(lines), "  }" if last else "  },"
+
+
+def _fitted_content(entry: Fitted) -> dict[str, Any]:
+    return {"op": entry.op, "hash": entry.hash, "num_values": entry.num_values, **entry.params}
+
+
+def _vocabulary_content(entry: LockedVocabulary) -> dict[str, Any]:
+    return {"num_values": entry.num_values, "digest": entry.digest, "marks": " ".join(entry.marks)}
 
 
 def from_json(text: str, source: str) -> Lock:
@@ -129,7 +88,23 @@ def from_json(text: str, source: str) -> Lock:
 
 def _lock(document: Mapping[str, Any]) -> Lock:
     slots = {int(number): LockedSlot(name=slot["name"], hash=slot["hash"]) for number, slot in document["slots"].items()}
-    return Lock(spec=int(document["spec"]), slots=slots, retired=frozenset(map(int, document["retired"])))
+    return Lock(
+        spec=int(document["spec"]),
+        slots=slots,
+        retired=frozenset(map(int, document["retired"])),
+        fitted={name: _fitted(dict(entry)) for name, entry in document.get("fitted", {}).items()},
+        vocabularies={file: _vocabulary(entry) for file, entry in document.get("vocabularies", {}).items()},
+    )
+
+
+def _fitted(entry: dict[str, Any]) -> Fitted:
+    op, found, num_values = entry.pop("op"), entry.pop("hash"), entry.pop("num_values")
+    return Fitted(op=op, hash=found, num_values=int(num_values), params=entry)
+
+
+def _vocabulary(entry: Mapping[str, Any]) -> LockedVocabulary:
+    marks = tuple(entry["marks"].split())
+    return LockedVocabulary(num_values=int(entry["num_values"]), digest=entry["digest"], marks=marks)
 
 
 def lock_url(spec_url: str) -> str:

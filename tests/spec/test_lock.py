@@ -15,11 +15,10 @@ from featstore.spec.lock import (
     from_json,
     load_lock,
     lock_url,
-    make_lock,
-    semantic_hashes,
     to_json,
     write_lock,
 )
+from featstore.spec.meaning import make_lock, semantic_hashes
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 
