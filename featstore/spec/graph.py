@@ -127,6 +127,8 @@ class Builder:
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
             return slot, self._add(slots.float_column, [position], {"arrow_type": stored}, stored, name, counted=True)
+        if slot.num_indices is not None and slot.is_list:
+            return slot, self._add(slots.index_list_column, [position], {"arrow_type": stored}, stored, name)
         if slot.num_indices is not None:
             return slot, self._add(slots.index_column, [position], {}, stored, name)
         params = {"slot": node.share_slot or node.slot, "arrow_type": stored}

@@ -61,7 +61,9 @@ def to_json(lock: Lock) -> str:
 
 
 def _section(name: str, entries: Mapping[str, object], *, last: bool = False) -> Iterable[str]:
-    lines = [f"    {json.dumps(key)}: {json.dumps(entry, ensure_ascii=False)}" for key, entry in entries.items()]
+    lines = [
+        f"    {json.dumps(key, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}" for key, entry in entries.items()
+    ]
     return f'  "{name}": {{', ",\n".join(lines), "  }" if last else "  },"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from featstore.errors import SpecError
-from featstore.ops import scaling, vocabularies
+from featstore.ops import scaling, slots, vocabularies
 from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.sql_templates import Call, Members, literal
 
@@ -44,6 +44,10 @@ def _vocabulary(call: Call) -> str:
     return call.only(call.each(call.text, index), lambda e: f"{e} IS NOT NULL")
 
 
+def _index_lists(call: Call) -> str:
+    return f"coalesce({call.each(call.text, lambda e: f'{e} + 1')}, array(0L))"
+
+
 def _number(call: Call, name: str) -> str:
     return f"{call.params[name]!r}D"
 
@@ -51,5 +55,6 @@ def _number(call: Call, name: str) -> str:
 FITTED_TEMPLATES: dict[Callable[..., pa.Array], Callable[[Call], str | Members]] = {
     scaling.standardize: _standardize,
     scaling.min_max: _min_max,
+    slots.index_list_column: _index_lists,
     vocabularies.find_in_vocabulary: _vocabulary,
 }
