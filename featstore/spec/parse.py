@@ -46,8 +46,11 @@ def load_spec(
         raise SpecError(f"{url}: expected a spec, found no such file") from error
     except (IsADirectoryError, UnicodeDecodeError) as error:
         raise SpecError(f"{url}: expected a spec in YAML, found {error}") from error
-    spec = replace(parse_spec(text, str(source), errors), base_url=str(source).rpartition("/")[0])
-    return with_lock(spec, lock or load_lock(lock_url(str(source))), errors) if freezes(spec) else spec
+    spec = parse_spec(text, str(source), errors)
+    if not freezes(spec):
+        return spec
+    spec = replace(spec, base_url=str(source).rpartition("/")[0])
+    return with_lock(spec, lock or load_lock(lock_url(str(source))), errors)
 
 
 def freezes(spec: Spec) -> bool:

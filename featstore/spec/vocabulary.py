@@ -7,15 +7,15 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from featstore import files
 from featstore.errors import SpecError
+from featstore.ops import arrays
+from featstore.ops.hashing import value_hash
 from featstore.ops.registry import OPERATORS
 from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.lock import LockedVocabulary
@@ -82,6 +82,10 @@ def record_vocabularies(spec: Spec) -> Spec:
         lines = _read(spec, file, node)
         if known is not None:
             _recorded(lines, _locked(known), node)
+        try:
+            _check(lines)
+        except ValueError as error:
+            raise SpecError(f"{node.where}.file: {files.redact(lines.url)}: {error}") from error
         num_values = len(lines.values)
         recorded[file] = Vocabulary(lines.values, lines.digest(num_values), marks=tuple(lines.marks(num_values)))
     return replace(spec, vocabularies=recorded)
@@ -102,8 +106,11 @@ def _recorded(lines: _Lines, locked: LockedVocabulary, node: Node) -> Vocabulary
         raise _changed(lines, node, f"{len(lines.values):,} lines, {num_values:,} were recorded")
     if lines.digest(num_values) != locked.digest:
         raise _changed(lines, node, _difference(lines, locked))
+    values = lines.values
+    if len(values) > num_values:  # taken, as a slice would be pickled with all that it is a slice of
+        values = values.take(pa.array(np.arange(num_values)))
     return Vocabulary(
-        lines.values.take(pa.array(np.arange(num_values))),  # a slice would be pickled with all that it is a slice of
+        values,
         locked.digest,
         marks=locked.marks,
         num_unrecorded=len(lines.values) - num_values,
@@ -136,38 +143,38 @@ def _read(spec: Spec, file: str, node: Node) -> _Lines:
             data = source.read()
     except (FileNotFoundError, IsADirectoryError) as error:
         raise SpecError(f"{node.where}.file: expected a text file at {files.redact(url)}, found none") from error
-    try:
-        return _lines(data, url)
-    except ValueError as error:
-        raise SpecError(f"{node.where}.file: {files.redact(url)}: {error}") from error
+    if len(data) > _MAX_BYTES:
+        expected = f"at most {_MAX_BYTES:,} bytes"
+        raise SpecError(f"{node.where}.file: {files.redact(url)}: expected {expected}, found {len(data):,}")
+    return _lines(data, url)
 
 
 def _lines(data: bytes, url: str) -> _Lines:
-    """ValueError, saying what is expected and found in which line, where these bytes are no vocabulary."""
-    data = data.replace(b"\r\n", b"\n")
+    """The lines of a file, not checked: one that has the digest of a vocabulary is as good as that was."""
+    data = data.replace(b"\r\n", b"\n") if b"\r\n" in data else data
     data = data if data.endswith(b"\n") or not data else data + b"\n"
-    if len(data) > _MAX_BYTES:
-        raise ValueError(f"expected at most {_MAX_BYTES:,} bytes, found {len(data):,}")
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"expected UTF-8, found other bytes in line {line:,}") from error
     octets = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(octets == _NEWLINE) + 1
     offsets = np.concatenate([[0], ends - np.arange(1, len(ends) + 1)]).astype(np.int32)
     texts = pa.py_buffer(octets[octets != _NEWLINE].tobytes())
     values = pa.Array.from_buffers(pa.string(), len(ends), [None, pa.py_buffer(offsets), texts])
-    _check_values(values, np.diff(offsets))
     return _Lines(url=url, values=values, data=data, ends=ends)
 
 
-def _check_values(values: pa.StringArray, lengths: NDArray[Any]) -> None:
+def _check(lines: _Lines) -> None:
+    """ValueError, saying what is expected and found in which line, where this is no vocabulary."""
+    try:
+        lines.data.decode()
+    except UnicodeDecodeError as error:
+        line = lines.data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"expected UTF-8, found other bytes in line {line:,}") from error
+    values, lengths = lines.values, np.diff(lines.ends, prepend=0) - 1
     if not len(values):
         raise ValueError("expected a value in each line, found no line")
     if not lengths.all():
         raise ValueError(f"expected a value in each line, found none in line {int(lengths.argmin()) + 1:,}")
-    if pc.count_distinct(values).as_py() < len(values):
+    hashes = np.sort(arrays.values_of(value_hash(values)))
+    if (hashes[1:] == hashes[:-1]).any():  # seldom two values of one hash
         known: dict[str, int] = {}
         for line, value in enumerate(values.to_pylist(), 1):
             if value in known:
