@@ -12,16 +12,20 @@ from tabulate import tabulate
 from featstore import files
 from featstore.errors import InputError
 from featstore.explore.profile import Profile, profile
+from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.spark import SparkRunner, extract_dataframe
+from featstore.extraction.spark import SparkFitRunner, SparkRunner, extract_dataframe
 from featstore.extraction.unit import Progress, ignore_progress
 from featstore.reading.footer import Footer
 from featstore.reading.tables import read_tables
 from featstore.schema import Slot, SlotSchema
 from featstore.selection import Where, parse_where, select
+from featstore.spec.lock import load_lock, lock_url, write_lock
+from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.spec.vocabulary import record_vocabularies
 from featstore.staging.options import Staging
 from featstore.staging.stager import StageItem, Stager
 from featstore.table.delta import Commit, history
@@ -68,6 +72,24 @@ def extract(
         return extract_dataframe(job, dataframe, progress=progress)
     runner = LocalRunner() if spark is None else SparkRunner(spark)
     return extract_files(job, runner=runner, progress=progress)
+
+
+def fit(spec_url: str | Path, input_url: str | Path, *, again: bool = False, spark: Any = None) -> str:
+    """Fits the spec's nodes that need it on raw Parquet, and freezes what it finds in the lock beside the spec.
+
+    Nodes whose fit is as they are now keep it, but with `again`. Vocabulary files that were never recorded are recorded too.
+    What an existing lock says of slots is left as it is, so that `spec lint` tells which slots mean something else now.
+    Rows are read in threads of this process, or by tasks of a `spark` session. Gives a line for each node fitted. SpecError,
+    InputError, OperatorError; on any of them the lock stays as it was.
+    """
+    url = lock_url(str(spec_url))
+    spec, lock = load_spec(spec_url), load_lock(url)
+    before = keep_fits(replace(spec, vocabularies={**record_vocabularies(spec).vocabularies, **spec.vocabularies}), lock)
+    found = fit_spec(before, str(input_url), fit_in_threads if spark is None else SparkFitRunner(spark), again=again)
+    locked = make_lock(found)
+    write_lock(locked if lock is None else replace(lock, fitted=locked.fitted, vocabularies=locked.vocabularies), url)
+    lines = [f"{name}: {entry}" for name, entry in found.fitted.items() if again or entry != before.fitted.get(name)]
+    return "\n".join([*lines, f"{files.redact(url)}: written"])
 
 
 class Table:

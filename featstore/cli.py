@@ -90,6 +90,15 @@ def lint(url: str, update_lock: bool) -> None:
 
 @spec.command()
 @click.argument("url", metavar="SPEC")
+@click.option("--input", "input_url", required=True, help="Raw Parquet to fit on: a file, a directory or a glob.")
+@click.option("--again", is_flag=True, help="Fit also what is fitted already: slots get other values.")
+def fit(url: str, input_url: str, again: bool) -> None:
+    """Fit operators on raw Parquet, and freeze what they found in the lock file beside the spec."""
+    click.echo(api.fit(url, input_url, again=again))
+
+
+@spec.command()
+@click.argument("url", metavar="SPEC")
 def show(url: str) -> None:
     """Print the graph in order: slots and inner nodes, kinds, shapes, operators, inputs."""
     click.echo(featstore.spec.show.show(url))

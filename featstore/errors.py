@@ -26,6 +26,10 @@ class SpecError(FeatstoreError, ValueError):
     """A spec is wrong; the message begins with its file and the path in the document, such as `slots[3].of`."""
 
 
+class NotFittedError(SpecError):
+    """A spec has a node whose operator is fitted on data or on a file, and was not, or on something else."""
+
+
 class ConfigError(FeatstoreError, ValueError):
     """A training config, or an option of the loader, is wrong."""
 

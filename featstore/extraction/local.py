@@ -17,7 +17,7 @@ class LocalRunner:
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
-        self._num_threads = num_threads or _num_cores()
+        self._num_threads = num_threads or num_cores()
 
     def __call__(self, task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
         begin, stop = threading.Event(), threading.Event()
@@ -49,7 +49,7 @@ class LocalRunner:
                 raise
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
     """The cores that this process may use; all of the machine's where the system does not say (macOS)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

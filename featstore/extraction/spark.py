@@ -24,6 +24,7 @@ from featstore import errors
 from featstore.errors import FeatstoreError, InputError, MissingDependencyError, missing_extra
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, Origin
+from featstore.extraction.fit import FitTask, States, fit_units, merge_states
 from featstore.extraction.java import java_environment
 from featstore.extraction.job import (
     CommitFunction,
@@ -105,6 +106,18 @@ class SparkRunner:
         run = partial(_run_units, task, tally.num_files, tally.num_rows)
         tasks = self._context.parallelize(units, len(units)).mapPartitions(run)
         return _collect(self._context, tasks.collect, tally)
+
+
+class SparkFitRunner:
+    """Runs a first pass as Spark tasks, whose states are merged where they are."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._context = spark.sparkContext
+
+    def __call__(self, task: FitTask, units: Sequence[Unit]) -> list[States]:
+        check_workers(self._context)
+        states = self._context.parallelize(units, len(units)).mapPartitions(partial(_fit_partition, task))
+        return [_run_checked(self._context, lambda: states.treeReduce(merge_states))]
 
 
 def extract_dataframe(
@@ -215,6 +228,11 @@ def _run_units(
         num_files.add(1)
         num_rows.add(report.num_rows)
         yield report
+
+
+def _fit_partition(task: FitTask, units: Iterator[Unit]) -> Iterator[States]:
+    """Runs on a worker: the rows of one Spark task."""
+    yield fit_units(task, units)
 
 
 def _project(extractor: Extractor, dataframe: "DataFrame", job: ExtractJob) -> "DataFrame":

@@ -16,6 +16,7 @@ from featstore.ops.arrays import Mask, array_of, either, nulls_of, values_of
 from featstore.ops.lists import cut, drop_elements, is_list
 
 NOT_FINITE = "not finite"
+_MAX_BUCKETS = 65_536
 _NUMBERS = "double, long or boolean"
 
 
@@ -118,6 +119,13 @@ def boundaries(value: object) -> tuple[float, ...]:
     if not np.isfinite(bounds).all() or any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(value)
     return bounds
+
+
+def bucket_count(value: object) -> int:
+    """How many buckets to fit: 2 to 65,536."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= _MAX_BUCKETS:
+        raise ValueError(value)
+    return value
 
 
 def bucketize_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:

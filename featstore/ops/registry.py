@@ -1,6 +1,6 @@
 """The operators by name."""
 
-from featstore.ops import choices, combining, elements, ids, maps, numbers, texts, timestamps
+from featstore.ops import choices, combining, elements, ids, maps, numbers, scaling, texts, timestamps, vocabularies
 from featstore.ops.constants import literal
 from featstore.ops.signature import Operator, Param, integer, number, one_of, positive_int, text
 
@@ -11,6 +11,7 @@ _ZONE = Param(expected="an IANA time zone, such as UTC or America/New_York", rea
 _BOUNDARIES = Param(expected="strictly increasing finite numbers", read=numbers.boundaries, required=True)
 _COUNT = Param(expected="an integer of at least 1", read=positive_int, required=True)
 _N = Param(expected="an integer of at least 1", read=positive_int, default=1)
+_FITTED = Param(expected="a finite number", read=number, required=True)
 _CONSTANT = Param(expected="a constant: text, number, boolean, timestamp, or a list of these", read=literal)
 
 
@@ -49,6 +50,35 @@ _ALL = (
         result=numbers.bucketize_type,
         params={"boundaries": _BOUNDARIES},
         num_values=numbers.num_buckets,
+    ),
+    Operator(
+        name="quantile_bucketize",
+        function=numbers.bucketize,
+        result=numbers.bucketize_type,
+        params={"num_buckets": Param(expected="an integer, 2 to 65536", read=numbers.bucket_count, required=True)},
+        num_values=numbers.num_buckets,
+        frozen={"boundaries": _BOUNDARIES},
+        fit_only=("num_buckets",),
+    ),
+    Operator(
+        name="standardize",
+        function=scaling.standardize,
+        result=numbers.float_type,
+        frozen={"mean": _FITTED, "stddev": _FITTED},
+    ),
+    Operator(name="min_max", function=scaling.min_max, result=numbers.float_type, frozen={"min": _FITTED, "max": _FITTED}),
+    Operator(
+        name="vocabulary",
+        function=vocabularies.find_in_vocabulary,
+        result=vocabularies.vocabulary_type,
+        params={
+            "file": Param(expected="the path of a text file, relative to the spec", read=text, required=True),
+            "unknown": _choice("missing", "index", required=False, default="missing"),
+        },
+        num_values=vocabularies.num_indices,
+        frozen={"vocabulary": Param(expected="a vocabulary", read=vocabularies.recorded, required=True)},
+        fit_only=("file",),
+        fills=False,
     ),
     Operator(name="hour", function=timestamps.hour, result=timestamps.time_type, params={"tz": _ZONE}),
     Operator(name="day_of_week", function=timestamps.day_of_week, result=timestamps.time_type, params={"tz": _ZONE}),

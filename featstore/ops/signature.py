@@ -27,6 +27,9 @@ class Operator:
     params; it raises TypeError with the types it expects, and ValueError with what is wrong among the params. An operator
     with `hashes` gets value hashes (see `ids`) in place of its inputs. `num_values` says how many values, from 0 on, an
     operator can give, where that is known: only then can a slot store indices.
+
+    `frozen` are params that no spec gives, but its lock: fitted by a first pass, or recorded of a file. `fit_only` names the
+    spec's params that say how, which the function does not get. Without `fills` a node may have no `fill`.
     """
 
     name: str
@@ -37,6 +40,14 @@ class Operator:
     max_inputs: int | None = 1
     hashes: bool = False
     num_values: Callable[[Mapping[str, object]], int] | None = None
+    frozen: Mapping[str, Param] = field(default_factory=dict)
+    fit_only: tuple[str, ...] = ()
+    fills: bool = True
+
+    @property
+    def reads_vocabulary(self) -> bool:
+        """Whether what is frozen is a file's values."""
+        return "vocabulary" in self.frozen
 
 
 def positive_int(value: object) -> int:

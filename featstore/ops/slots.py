@@ -30,6 +30,12 @@ def index_column(array: pa.Array) -> pa.Array:
     return array_of(indices)
 
 
+def index_list_column(lists: pa.ListArray, *, arrow_type: pa.DataType) -> pa.Array:
+    """Lists of indices from 0 as lists of int64 from 1, missing `[0]`."""
+    indices = array_of(values_of(lists.values) + 1)
+    return mark_missing(list_of(offsets_of(lists), indices, nulls_of(lists)), MISSING, arrow_type)
+
+
 def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[str]) -> pa.Array:
     """Float64 as float32, missing NaN; lists of float32, missing `[NaN]`. What float32 cannot hold is missing (in a list
     dropped), and counted."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from featstore.errors import SpecError, nearest
+from featstore.errors import NotFittedError, SpecError, nearest
 from featstore.ops.constants import scalar_of
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
@@ -17,6 +17,9 @@ from featstore.ops.user import is_user_operator, load_operator
 from featstore.schema import Slot, SlotKind
 from featstore.spec.model import Node, Spec, type_name
 from featstore.spec.parse import wrong
+
+FIT = "run `featstore spec fit SPEC --input RAW`, which writes the lock beside the spec"
+RECORD = "run `featstore spec lint SPEC --update-lock`"
 
 
 def check_names(spec: Spec) -> None:
@@ -118,7 +121,7 @@ def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
 
 def ordered(spec: Spec) -> list[Node]:
     """The nodes, each after those that it reads, else as declared."""
-    sorter = graphlib.TopologicalSorter({node.name: _nodes_read(spec, node) for node in spec.nodes})
+    sorter = graphlib.TopologicalSorter({node.name: nodes_read(spec, node) for node in spec.nodes})
     try:
         return [spec.by_name[name] for name in sorter.static_order()]
     except graphlib.CycleError as error:
@@ -128,7 +131,8 @@ def ordered(spec: Spec) -> list[Node]:
         ) from error
 
 
-def _nodes_read(spec: Spec, node: Node) -> list[str]:
+def nodes_read(spec: Spec, node: Node) -> list[str]:
+    """The names in `of` that are nodes."""
     return [name for i, name in enumerate(node.of) if resolve(spec, name, node.name, of_path(node, i))]
 
 
@@ -202,6 +206,30 @@ def _read_param(node: Node, operator: Operator, name: str) -> object:
         return param.read(value)
     except (TypeError, ValueError) as error:
         raise wrong(f"{node.where}.{name}", param.expected, value) from error
+
+
+def frozen_params(spec: Spec, node: Node, operator: Operator) -> dict[str, object]:
+    """The operator's frozen params, which the spec carries of its lock; SpecError, saying what to do, where it has none."""
+    if not operator.frozen:
+        return {}
+    if operator.reads_vocabulary:
+        file = str(node.params.get("file"))
+        found: Mapping[str, object] = {"vocabulary": spec.vocabularies[file]} if file in spec.vocabularies else {}
+        missing = f"{node.where}.file: expected {file!r} recorded in the lock, found it not: {RECORD}"
+    else:
+        found = spec.fitted[node.name].params if node.name in spec.fitted else {}
+        missing = f"{node.where}: {node.op} ({node.name!r}) is not fitted: {FIT}"
+    if operator.frozen.keys() - found.keys():
+        raise NotFittedError(missing)
+    try:
+        return {name: param.read(found[name]) for name, param in operator.frozen.items()}
+    except (TypeError, ValueError) as error:
+        raise wrong(f"{node.where}: lock: fitted.{node.name}", "what `featstore spec fit` writes", dict(found)) from error
+
+
+def called_params(operator: Operator, params: Mapping[str, object]) -> dict[str, object]:
+    """Of all params those that the operator's function takes."""
+    return {name: value for name, value in params.items() if name not in operator.fit_only}
 
 
 def default_of(node: Node, i: int) -> object:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from featstore.spec.graph import build_graph
-from featstore.spec.lock import Lock, LockedSlot, make_lock
+from featstore.spec.lock import Lock, LockedSlot
+from featstore.spec.meaning import make_lock
 from featstore.spec.parse import load_spec
 
 
@@ -26,8 +27,17 @@ def diff(old_url: str, new_url: str) -> str:
     old, new = load_spec(old_url), load_spec(new_url)
     for spec in (old, new):
         build_graph(spec)
-    changes = list(slot_changes(make_lock(old), make_lock(new)))
-    return "\n".join(map(str, changes)) or "no slot changes values, is added, removed or renamed"
+    before, after = make_lock(old), make_lock(new)
+    changes = [*map(str, slot_changes(before, after)), *vocabulary_changes(before, after)]
+    return "\n".join(changes) or "no slot changes values, is added, removed or renamed"
+
+
+def vocabulary_changes(old: Lock, new: Lock) -> Iterator[str]:
+    """Files of which another number of values is recorded: only what was unknown has other values then."""
+    for file in sorted(old.vocabularies.keys() & new.vocabularies.keys()):
+        before, after = old.vocabularies[file], new.vocabularies[file]
+        if before != after:
+            yield f"vocabulary {file}: {before.num_values:,} values, now {after.num_values:,}"
 
 
 def slot_changes(old: Lock, new: Lock) -> Iterator[SlotChange]:

@@ -15,7 +15,7 @@ from featstore.errors import SpecError
 from featstore.ops import columns, ids, lists, numbers, sequences, slots
 from featstore.ops.signature import Operator
 from featstore.schema import Slot, SlotKind, SlotSchema
-from featstore.spec import check
+from featstore.spec import check, meaning
 from featstore.spec.meaning import operator_paths, semantic_hashes
 from featstore.spec.model import Node, Sequence, Spec, type_name
 from featstore.spec.parse import naming, wrong
@@ -108,6 +108,7 @@ class Builder:
         self._raw = {name: position for position, name in enumerate(self.columns)}
         self._results: dict[str, int] = {}
         self._known: dict[Any, int] = {}
+        self._meanings: dict[str, str] = {}
         self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
 
     def add_node(self, node: Node) -> None:
@@ -116,19 +117,36 @@ class Builder:
         params = check.read_params(node, operator)
         inputs = [self._operand(node, operator, i) for i in range(len(node.of))]
         arrow_type = self._result_type(node, operator, [self._type(position) for position in inputs], params)
-        result = self._add(operator.function, inputs, params, arrow_type, (node.name, node.op), counted=True)
+        called = check.called_params(operator, params | self._frozen(node, operator))
+        result = self._add(operator.function, inputs, called, arrow_type, (node.name, node.op), counted=True)
         self._results[node.name] = result if node.fill is None else self._filled(node, result)
         if node.encode == "index":
             _check_index(node, operator)
+        self._meanings[node.name] = meaning.meaning(self._spec, node, self._meanings)
+
+    def _frozen(self, node: Node, operator: Operator) -> dict[str, object]:
+        """What was frozen for a node, of the data that it reads now."""
+        if not operator.frozen:
+            return {}
+        frozen = check.frozen_params(self._spec, node, operator)
+        if not operator.fills and node.fill is not None:
+            raise SpecError(
+                f"{node.where}.fill: expected no `fill` with {node.op}, as it would pass for one of its values, found "
+                f"{node.fill!r}; give `unknown: index` to tell unknown values from missing ones"
+            )
+        meaning.check_fit(self._spec, node, self._meanings)
+        return frozen
 
     def add_slot(self, node: Node) -> tuple[Slot, int]:
         """The stored column of a node: signs or indices of what is discrete, else float32."""
         position, name = self._results[node.name], (node.name, node.op)
         arrow_type = self._type(position)
-        slot = _slot(node, arrow_type)
+        slot = _slot(self._spec, node, arrow_type)
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
             return slot, self._add(slots.float_column, [position], {"arrow_type": stored}, stored, name, counted=True)
+        if slot.num_indices is not None and slot.is_list:
+            return slot, self._add(slots.index_list_column, [position], {"arrow_type": stored}, stored, name)
         if slot.num_indices is not None:
             return slot, self._add(slots.index_column, [position], {}, stored, name)
         params = {"slot": node.share_slot or node.slot, "arrow_type": stored}
@@ -281,12 +299,13 @@ def _check_index(node: Node, operator: Operator) -> None:
         raise SpecError(f"{node.where}.encode: expected a stored slot without `fill` for index, found otherwise")
 
 
-def _slot(node: Node, arrow_type: pa.DataType) -> Slot:
+def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:
     operator = check.operator_of(node)
     value = arrow_type.value_type if lists.is_list(arrow_type) else arrow_type
     num_indices = None
     if node.encode == "index" and operator.num_values is not None:
-        num_indices = operator.num_values(check.read_params(node, operator)) + 1
+        params = check.read_params(node, operator) | check.frozen_params(spec, node, operator)
+        num_indices = operator.num_values(params) + 1
     return Slot(
         name=node.name,
         kind=SlotKind.FLOAT if pa.types.is_floating(value) else SlotKind.ID,

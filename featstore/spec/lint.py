@@ -7,9 +7,11 @@ from featstore import files
 from featstore.errors import SpecError
 from featstore.spec import check
 from featstore.spec.graph import Builder
-from featstore.spec.lock import Lock, load_lock, lock_url, make_lock, write_lock
+from featstore.spec.lock import Lock, load_lock, lock_url, write_lock
+from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Node, Spec
 from featstore.spec.parse import load_spec
+from featstore.spec.vocabulary import record_vocabularies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +33,16 @@ class LintReport:
 def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
     """Checks the spec at a path or URL, and that its slots mean what the lock beside it says, where there is one.
 
-    With `update_lock` the lock is written as the spec is now, unless the spec itself is wrong or uses a retired number.
+    With `update_lock` the lock is written as the spec is now, unless the spec itself is wrong or uses a retired number: with
+    the values that vocabulary files have now, and the fits of renamed nodes.
     SpecError where there is no document to check.
     """
     errors: list[SpecError] = []
     spec = load_spec(spec_url, errors)
     url = lock_url(spec_url)
     lock = load_lock(url)
+    if not errors and update_lock:
+        spec = _refrozen(spec, lock, errors)
     if not errors:
         errors = find_errors(spec, frozenset() if lock is None else lock.retired)
     findings = tuple(dict.fromkeys(map(str, errors)))  # in order, each once
@@ -49,6 +54,18 @@ def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
         return LintReport(spec_url=spec_url, findings=changes, notes=hint)
     write_lock(make_lock(spec, lock), url)
     return LintReport(spec_url=spec_url, findings=(), notes=(*changes, f"{files.redact(url)}: written"))
+
+
+def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:
+    """The spec with all that can be frozen without data; what is wrong is left to others to say, save of files."""
+    try:
+        spec = record_vocabularies(spec)
+    except SpecError as error:
+        errors.append(error)
+    try:
+        return keep_fits(spec, lock)
+    except SpecError:  # of the spec itself: found again, with all the others
+        return spec
 
 
 def compare(spec: Spec, lock: Lock) -> Iterator[str]:
@@ -64,8 +81,20 @@ def compare(spec: Spec, lock: Lock) -> Iterator[str]:
                 f"{at} means other values than when it was locked (as {locked.name!r}): give it a new number and retire "
                 f"{number}, or accept the change with --update-lock if no table holds it"
             )
+    yield from _unrecorded(spec, lock)
     for number in sorted(lock.slots.keys() - slots.keys()):
         yield f"slots: slot {number} ({lock.slots[number].name!r}) of the lock is gone; --update-lock retires its number"
+
+
+def _unrecorded(spec: Spec, lock: Lock) -> Iterator[str]:
+    for file, entry in spec.vocabularies.items():
+        num_locked = lock.vocabularies[file].num_values if file in lock.vocabularies else 0
+        num_more = len(entry) + entry.num_unrecorded - num_locked
+        if num_more:
+            yield (
+                f"vocabularies: {file} has {num_more:,} values more than the {num_locked:,} that are recorded, and they are "
+                f"unknown until --update-lock records them"
+            )
 
 
 def find_errors(spec: Spec, retired: frozenset[int] = frozenset()) -> list[SpecError]:

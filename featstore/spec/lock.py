@@ -1,18 +1,18 @@
-"""The lock of a spec: what each slot number meant when it was last approved, so that no number silently gets a new meaning.
+"""The lock of a spec: what each slot number meant when it was last approved, so that no number silently gets a new meaning,
+and what was fitted on data or recorded of files, so that extraction is a function of spec and lock.
 
 A lock is a JSON file beside the spec, one slot a line, so that merges and reviews see single slots. Everything here is pure
 but for `load_lock` and `write_lock`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from featstore import files
 from featstore.errors import SpecError
-from featstore.spec.meaning import semantic_hashes
-from featstore.spec.model import Spec
+from featstore.spec.model import Fitted
 
 FORMAT = 1
 
@@ -26,35 +26,53 @@ class LockedSlot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LockedVocabulary:
+    """The first `num_values` values of a file: `digest` is the SHA-256 (hex) of them, each followed by a newline, and `marks`
+    the first 8 digits of those of the first 1, 2, 4, ... values, to tell about where another file differs."""
+
+    num_values: int
+    digest: str
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Slots by number, and every number that was ever retired. `spec` is the semantics version of the hashes."""
+    """Slots by number, and every number that was ever retired. `spec` is the semantics version of the hashes.
+
+    `fitted` is by node, `vocabularies` by file as the spec names it.
+    """
 
     spec: int
     slots: Mapping[int, LockedSlot]
     retired: frozenset[int] = field(default_factory=frozenset)
-
-
-def make_lock(spec: Spec, earlier: Lock | None = None) -> Lock:
-    """The lock of a spec that `build_graph` accepts. Numbers that `earlier` knew and the spec has no more are retired."""
-    hashes = semantic_hashes(spec)
-    slots = {number: LockedSlot(name=name, hash=hashes[name]) for number, name in slot_names(spec).items()}
-    known = frozenset() if earlier is None else earlier.retired | frozenset(earlier.slots)
-    return Lock(spec=spec.version, slots=slots, retired=spec.retired | (known - frozenset(slots)))
-
-
-def slot_names(spec: Spec) -> dict[int, str]:
-    """The stored slots' names by number, ascending."""
-    return dict(sorted((node.slot, node.name) for node in spec.nodes if node.slot is not None))
+    fitted: Mapping[str, Fitted] = field(default_factory=dict)
+    vocabularies: Mapping[str, LockedVocabulary] = field(default_factory=dict)
 
 
 def to_json(lock: Lock) -> str:
-    """The lock as a file holds it: keys in order, a slot a line."""
-    slots = [
-        f'    "{number}": {json.dumps({"hash": slot.hash, "name": slot.name}, ensure_ascii=False)}'
-        for number, slot in sorted(lock.slots.items())
+    """The lock as a file holds it: keys in order, an entry a line. Sections of what is frozen are there where there is any."""
+    fitted = {name: _fitted_content(entry) for name, entry in sorted(lock.fitted.items())}
+    slots = {str(number): {"hash": slot.hash, "name": slot.name} for number, slot in sorted(lock.slots.items())}
+    vocabularies = {file: _vocabulary_content(entry) for file, entry in sorted(lock.vocabularies.items())}
+    lines = [*(_section("fitted", fitted) if fitted else ()), f'  "format": {FORMAT},', f'  "retired": {sorted(lock.retired)},']
+    lines += [*_section("slots", slots), f'  "spec": {lock.spec}{"," if vocabularies else ""}']
+    lines += list(_section("vocabularies", vocabularies, last=True)) if vocabularies else []
+    return "\n".join(["{", *lines, "}", ""])
+
+
+def _section(name: str, entries: Mapping[str, object], *, last: bool = False) -> Iterable[str]:
+    lines = [
+        f"    {json.dumps(key, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}" for key, entry in entries.items()
     ]
-    lines = [f'  "format": {FORMAT},', f'  "retired": {sorted(lock.retired)},', '  "slots": {', ",\n".join(slots), "  },"]
-    return "\n".join(["{", *lines, f'  "spec": {lock.spec}', "}", ""])
+    return f'  "{name}": {{', ",\n".join(lines), "  }" if last else "  },"
+
+
+def _fitted_content(entry: Fitted) -> dict[str, Any]:
+    return {"op": entry.op, "hash": entry.hash, "num_values": entry.num_values, **entry.params}
+
+
+def _vocabulary_content(entry: LockedVocabulary) -> dict[str, Any]:
+    return {"num_values": entry.num_values, "digest": entry.digest, "marks": " ".join(entry.marks)}
 
 
 def from_json(text: str, source: str) -> Lock:
@@ -72,7 +90,23 @@ def from_json(text: str, source: str) -> Lock:
 
 def _lock(document: Mapping[str, Any]) -> Lock:
     slots = {int(number): LockedSlot(name=slot["name"], hash=slot["hash"]) for number, slot in document["slots"].items()}
-    return Lock(spec=int(document["spec"]), slots=slots, retired=frozenset(map(int, document["retired"])))
+    return Lock(
+        spec=int(document["spec"]),
+        slots=slots,
+        retired=frozenset(map(int, document["retired"])),
+        fitted={name: _fitted(dict(entry)) for name, entry in document.get("fitted", {}).items()},
+        vocabularies={file: _vocabulary(entry) for file, entry in document.get("vocabularies", {}).items()},
+    )
+
+
+def _fitted(entry: dict[str, Any]) -> Fitted:
+    op, found, num_values = entry.pop("op"), entry.pop("hash"), entry.pop("num_values")
+    return Fitted(op=op, hash=found, num_values=int(num_values), params=entry)
+
+
+def _vocabulary(entry: Mapping[str, Any]) -> LockedVocabulary:
+    marks = tuple(entry["marks"].split())
+    return LockedVocabulary(num_values=int(entry["num_values"]), digest=entry["digest"], marks=marks)
 
 
 def lock_url(spec_url: str) -> str:

@@ -1,14 +1,37 @@
-"""What a stored slot means, as a hash of its sub-DAG and as a line of text: names and order of nodes are no part of either."""
+"""What the nodes of a spec mean: as hashes, which lock a slot's number and name what a fit was made of, and as text."""
 
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from featstore.errors import NotFittedError
 from featstore.spec import check
+from featstore.spec.lock import Lock, LockedSlot
 from featstore.spec.model import Node, Spec, plain, type_name
+from featstore.spec.vocabulary import locked_vocabularies
 
 _MAX_INNER_TEXT = 120
+
+
+def make_lock(spec: Spec, earlier: Lock | None = None) -> Lock:
+    """The lock of a spec that `build_graph` accepts. Numbers that `earlier` knew and the spec has no more are retired."""
+    hashes = semantic_hashes(spec)
+    slots = {number: LockedSlot(name=name, hash=hashes[name]) for number, name in slot_names(spec).items()}
+    known = frozenset() if earlier is None else earlier.retired | frozenset(earlier.slots)
+    return Lock(
+        spec=spec.version,
+        slots=slots,
+        retired=spec.retired | (known - frozenset(slots)),
+        fitted=spec.fitted,
+        vocabularies=locked_vocabularies(spec),
+    )
+
+
+def slot_names(spec: Spec) -> dict[int, str]:
+    """The stored slots' names by number, ascending."""
+    return dict(sorted((node.slot, node.name) for node in spec.nodes if node.slot is not None))
 
 
 def semantic_hashes(spec: Spec) -> dict[str, str]:
@@ -16,17 +39,52 @@ def semantic_hashes(spec: Spec) -> dict[str, str]:
 
     That is its number and encoding, operator, params and options and, in place of names, the same (but for number and
     encoding) of each node that it reads, and the name and type of each input. So names and order of nodes are no part of it,
-    nor are params and options at their defaults: a param that an operator gets later leaves the hashes as they were.
+    nor are params and options at their defaults: a param that an operator gets later leaves the hashes as they were. What
+    was fitted is part of it; a vocabulary's values are not, as it grows without a change of what it has.
     """
     meanings: dict[str, str] = {}
     for node in check.ordered(spec):
-        meanings[node.name] = _digest(_meaning(spec, node, meanings))
+        meanings[node.name] = meaning(spec, node, meanings)
     return {node.name: _digest(_stored(spec, node) | {"node": meanings[node.name]}) for node in spec.nodes if node.store}
 
 
 def _stored(spec: Spec, node: Node) -> dict[str, object]:
     content: dict[str, object] = {"spec": spec.version, "slot": node.slot, "encode": node.encode}
     return content if node.share_slot is None else content | {"share_slot": node.share_slot}
+
+
+def meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
+    """The hash of a node, given those of the nodes that it reads."""
+    fitted = spec.fitted.get(node.name)
+    if fitted is None:
+        return fit_hash(spec, node, meanings)
+    return _digest(_meaning(spec, node, meanings) | {"fitted": plain(fitted.params)})
+
+
+def fit_hash(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
+    """The hash of all that decides what is fitted for a node, but the data: the node without what was fitted."""
+    return _digest(_meaning(spec, node, meanings))
+
+
+def check_fit(spec: Spec, node: Node, meanings: Mapping[str, str]) -> None:
+    """NotFittedError where a node's fit was made of another operator, other params or another sub-DAG."""
+    fitted = spec.fitted.get(node.name)
+    if fitted is not None and fitted.hash != fit_hash(spec, node, meanings):
+        raise NotFittedError(
+            f"{node.where}: {node.op} ({node.name!r}) was fitted when it, or what it reads, was another: {check.FIT}"
+        )
+
+
+def keep_fits(spec: Spec, lock: Lock | None) -> Spec:
+    """The spec with the fits of nodes that were renamed since: a fit of the same hash is theirs."""
+    by_hash = {entry.hash: entry for entry in lock.fitted.values()} if lock is not None else {}
+    meanings: dict[str, str] = {}
+    for node in check.ordered(spec):
+        found = by_hash.get(fit_hash(spec, node, meanings))
+        if found is not None and node.name not in spec.fitted:
+            spec = replace(spec, fitted={**spec.fitted, node.name: found})
+        meanings[node.name] = meaning(spec, node, meanings)
+    return spec
 
 
 def _meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> dict[str, Any]:

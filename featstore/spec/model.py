@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -105,6 +105,38 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What a first pass found for one node: the operator's frozen `params`, as JSON has them.
+
+    `hash` names what they were fitted on: operator, params and sub-DAG of the node. `num_values` is the number of values.
+    """
+
+    op: str
+    hash: str
+    num_values: int
+    params: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        params = ", ".join(f"{name}={value}" for name, value in self.params.items())
+        return f"{params} ({self.op} of {self.num_values:,} values)"
+
+
+class Recorded(Protocol):
+    """A file's values as recorded: equal where `digest` and length are."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def marks(self) -> tuple[str, ...]: ...
+
+    @property
+    def num_unrecorded(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output:
     """How data files are cut and compressed. None of it changes what they hold."""
 
@@ -119,6 +151,9 @@ class Spec:
 
     `on_error` has, by raw column, one of `ON_ERROR` where the document says it for the column or for all; `optional` are the
     raw columns that files may lack. `source` is where the document lies, for errors.
+
+    Of its lock it carries what is frozen: `fitted` by node, and `vocabularies` (see `ops.vocabularies`) by file as named in
+    the document. `base_url` is the directory that files are relative to.
     """
 
     nodes: tuple[Node, ...]
@@ -133,6 +168,9 @@ class Spec:
     on_error: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
     source: str = field(default="", compare=False)
+    fitted: Mapping[str, Fitted] = field(default_factory=dict)
+    vocabularies: Mapping[str, Recorded] = field(default_factory=dict)
+    base_url: str = ""
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Node]:
@@ -140,7 +178,8 @@ class Spec:
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 (hex) of the canonical JSON of all that determines the extracted content, column order included.
+        """SHA-256 (hex) of the canonical JSON of all that determines the extracted content, column order included, and
+        what is frozen.
 
         Not part of it: retired numbers, how files are cut and compressed, inputs that nothing reads. An option
         that is written out counts, also where it says what its absence would mean.
@@ -152,14 +191,25 @@ class Spec:
         read = {name for node in self.nodes for name in node.of} | set(self.labels.values()) | {self.weight, *self.keep}
         read |= {name for sequence in self.sequences for name in sequence.of}
         sequences = {"sequences": [_sequence_content(sequence) for sequence in self.sequences]} if self.sequences else {}
-        return sequences | {
-            "spec": self.version,
-            "inputs": {name: self._input_content(name) for name in self.inputs if name in read},
-            "labels": [[name, source] for name, source in self.labels.items()],
-            "weight": self.weight,
-            "keep": list(self.keep),
-            "nodes": [_node_content(node) for node in self.nodes],
+        return (
+            self._frozen_content()
+            | sequences
+            | {
+                "spec": self.version,
+                "inputs": {name: self._input_content(name) for name in self.inputs if name in read},
+                "labels": [[name, source] for name, source in self.labels.items()],
+                "weight": self.weight,
+                "keep": list(self.keep),
+                "nodes": [_node_content(node) for node in self.nodes],
+            }
+        )
+
+    def _frozen_content(self) -> dict[str, Any]:
+        content = {
+            "fitted": {name: plain(entry.params) for name, entry in self.fitted.items()},
+            "vocabularies": {file: [len(entry), entry.digest] for file, entry in self.vocabularies.items()},
         }
+        return {key: value for key, value in content.items() if value}
 
     def _input_content(self, name: str) -> str | dict[str, object]:
         """The type's name alone where nothing else is said of the input."""

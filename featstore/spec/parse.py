@@ -15,7 +15,10 @@ import yaml
 
 from featstore import files
 from featstore.errors import SpecError, nearest, yaml_problem
+from featstore.ops.registry import OPERATORS
+from featstore.spec.lock import Lock, load_lock, lock_url
 from featstore.spec.model import COMPRESSIONS, ON_ERROR, TYPE_NAMES, VERSION, Input, Node, Output, Sequence, Spec, read_type
+from featstore.spec.vocabulary import load_vocabularies
 
 _TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "sequences", "slots", "output", "on_error")
 _OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode", "share_slot")
@@ -23,14 +26,19 @@ _MAX_SLOT = 2**31 - 1
 T = TypeVar("T")
 
 
-def load_spec(source: str | Path | Mapping[str, Any], errors: list[SpecError] | None = None) -> Spec:
+def load_spec(
+    source: str | Path | Mapping[str, Any], errors: list[SpecError] | None = None, *, lock: Lock | None = None
+) -> Spec:
     """The spec at a path or URL, or of a document already parsed. SpecError where there is none, or it is wrong.
+
+    What operators have frozen comes from the lock beside the spec, or from `lock` for a document; the files that it names
+    are relative to the spec, or to the working directory.
 
     This checks the document; operators and types are looked up when an `Extractor` is made of it. With `errors`, wrong
     entries of `inputs` and `slots` are left out of the spec and their errors appended there.
     """
     if isinstance(source, Mapping):
-        return _spec(source, errors)
+        return with_lock(_spec(source, errors), lock, errors)
     url = files.redact(str(source))
     try:
         with files.open_read(str(source)) as file:
@@ -39,7 +47,34 @@ def load_spec(source: str | Path | Mapping[str, Any], errors: list[SpecError] | 
         raise SpecError(f"{url}: expected a spec, found no such file") from error
     except (IsADirectoryError, UnicodeDecodeError) as error:
         raise SpecError(f"{url}: expected a spec in YAML, found {error}") from error
-    return parse_spec(text, str(source), errors)
+    spec = parse_spec(text, str(source), errors)
+    if not freezes(spec):
+        return spec
+    spec = replace(spec, base_url=str(source).rpartition("/")[0])
+    return with_lock(spec, lock or load_lock(lock_url(str(source))), errors)
+
+
+def freezes(spec: Spec) -> bool:
+    """Whether a spec has operators that need what only a lock has."""
+    return any(node.op in OPERATORS and OPERATORS[node.op].frozen for node in spec.nodes)
+
+
+def with_lock(spec: Spec, lock: Lock | None, errors: list[SpecError] | None = None) -> Spec:
+    """The spec with what a lock has frozen for its nodes; fits of other nodes and operators are left out."""
+    if lock is None:
+        return spec
+    fitted = {node.name: lock.fitted[node.name] for node in spec.nodes if _op_fitted(lock, node.name) == node.op}
+    try:
+        return load_vocabularies(replace(spec, fitted=fitted), lock.vocabularies)
+    except SpecError as error:
+        if errors is None:
+            raise
+        errors.append(error)
+    return replace(spec, fitted=fitted)
+
+
+def _op_fitted(lock: Lock, name: str) -> str | None:
+    return lock.fitted[name].op if name in lock.fitted else None
 
 
 def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = None) -> Spec:

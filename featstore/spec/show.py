@@ -19,7 +19,9 @@ def show(spec_url: str) -> str:
     for node in check.ordered(spec):
         kind, shape = (schema[node.name].kind, schema[node.name].shape_text) if node.store else ("inner", None)
         text = f"{node.op}({', '.join(node.of)})"
-        rows.append((node.slot, node.name, kind, shape, text, _options(node), ", ".join(_typed(spec, sources[node.name]))))
+        rows.append(
+            (node.slot, node.name, kind, shape, text, _options(spec, node), ", ".join(_typed(spec, sources[node.name])))
+        )
     others = [("label", schema.labels), ("weight", (schema.weight,) if schema.weight else ()), ("kept", schema.kept)]
     rows += [
         (None, field.name, role, None, spec.labels.get(field.name), None, None) for role, fields in others for field in fields
@@ -43,7 +45,10 @@ def _typed(spec: Spec, names: tuple[str, ...]) -> list[str]:
     return [f"{name}: {type_name(spec.inputs[name])}" for name in names]
 
 
-def _options(node: Node) -> str:
+def _options(spec: Spec, node: Node) -> str:
     options = dict(node.params) | {"default": node.default, "fill": node.fill, "empty_as_null": node.empty_as_null or None}
     options["encode"] = None if node.encode == "sign" else node.encode
+    options |= spec.fitted[node.name].params if node.name in spec.fitted else {}
+    vocabulary = spec.vocabularies.get(str(node.params.get("file")))
+    options |= {} if vocabulary is None else {"num_values": len(vocabulary)}
     return ", ".join(f"{name}={value}" for name, value in options.items() if value is not None)

@@ -9,6 +9,7 @@ from featstore.errors import SpecError, nearest
 from featstore.spec.graph import Graph, Step, build_graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.spec.sql_fitted import FITTED_TEMPLATES
 from featstore.spec.sql_templates import TEMPLATES, Call, Members
 
 
@@ -54,7 +55,7 @@ class _Printer:
             name = self._columns[position].replace("`", "``")
             return f"`{name}`"
         step = self._step(position)
-        template = TEMPLATES.get(step.function)
+        template = TEMPLATES.get(step.function) or FITTED_TEMPLATES.get(step.function)
         if template is None:
             raise SpecError(
                 f"{step.owner}: the operator {step.op} has no Spark SQL expression; use the extractor for this slot"

@@ -1,5 +1,7 @@
 """How a table's schema grows when a run with another spec joins it."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from featstore.errors import InputError
@@ -64,7 +66,9 @@ def _continued(old: Slot, new: Slot | None, where: str) -> Slot:
             f"slot number {old.number} ({new.name!r}: {new.kind}, {new.shape_text}) is already used in {where} "
             f"by {old.name!r} ({old.kind}, {old.shape_text}); numbers are never reused: take a new one"
         )
-    if old.num_indices != new.num_indices:
+    if _has_grown(old, new):
+        new = replace(new, num_indices=max(old.num_indices or 0, new.num_indices or 0))
+    elif old.num_indices != new.num_indices:
         raise InputError(
             f"slot number {old.number} ({new.name!r}) would hold {_values(new)}, in {where} it holds {_values(old)}; "
             f"old and new values cannot be told apart: take a new number"
@@ -75,6 +79,14 @@ def _continued(old: Slot, new: Slot | None, where: str) -> Slot:
             f"another feature; numbers are never reused: take a new one (to rename a slot, change its name alone)"
         )
     return new
+
+
+def _has_grown(old: Slot, new: Slot) -> bool:
+    """Whether both hold indices of one vocabulary, to which values are only appended: its lock sees to that.
+
+    A run of an older lock has fewer; the table keeps the greater number.
+    """
+    return None not in (old.num_indices, new.num_indices) and old.op == new.op and (old.op or "").startswith("vocabulary(")
 
 
 def _values(slot: Slot) -> str:

@@ -12,18 +12,19 @@ from featstore.errors import SpecError
 from featstore.spec.lock import (
     Lock,
     LockedSlot,
+    LockedVocabulary,
     from_json,
     load_lock,
     lock_url,
-    make_lock,
     to_json,
     write_lock,
 )
-from featstore.spec.meaning import semantic_hashes
-from featstore.spec.model import Spec
+from featstore.spec.meaning import make_lock, semantic_hashes
+from featstore.spec.model import Fitted, Spec
 from featstore.spec.parse import load_spec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "spec_lock.json"
+FROZEN = Path(__file__).parents[1] / "golden" / "spec_lock_frozen.json"
 INPUTS = {"user": "string", "item": "string", "tags": "list<string>", "price": "double", "ts": "timestamp"}
 SLOTS: list[dict[str, Any]] = [
     {"slot": 1, "name": "u", "op": "hash", "of": "user"},
@@ -172,3 +173,13 @@ def test_a_shared_slot_and_a_sequence_are_part_of_what_a_slot_means() -> None:
     shared = semantic_hashes(load_spec(document))
     assert shared["seen"] == plain["seen"]
     assert shared["latest"] != plain["latest"]
+
+
+def test_what_is_frozen_is_a_line_each_and_old_locks_stay_readable() -> None:
+    fitted = Fitted(op="min_max", hash="abc", num_values=3, params={"min": 0.1, "max": 7.0})
+    words = LockedVocabulary(num_values=2, digest="def", marks=("12345678",))
+    lock = Lock(spec=1, slots={1: LockedSlot(name="u", hash="h")}, fitted={"é": fitted}, vocabularies={"w.txt": words})
+    text = to_json(lock)
+    assert from_json(text, "x") == lock
+    assert text == FROZEN.read_text()
+    assert from_json(GOLDEN.read_text(), "x").fitted == {}

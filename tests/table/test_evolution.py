@@ -71,6 +71,16 @@ def test_a_number_keeps_the_encoding_of_its_values(old: int | None, new: int | N
         merge_schemas(before, after, "t")
 
 
+@pytest.mark.parametrize(("old", "new"), [(8, 9), (9, 8)])
+def test_a_vocabulary_may_grow_and_a_run_of_an_older_one_may_join(old: int, new: int) -> None:
+    words = replace(USER, op="vocabulary(user, file=users.txt)")
+    before, after = (replace(OLD, slots=(replace(words, num_indices=number),)) for number in (old, new))
+    assert merge_schemas(before, after, "t")["user"].num_indices == 9
+    other = replace(OLD, slots=(replace(words, op="vocabulary(user, file=other.txt)", num_indices=new),))
+    with pytest.raises(InputError, match="would hold indices below"):
+        merge_schemas(before, other, "t")
+
+
 def test_a_number_is_not_used_again_for_another_feature() -> None:
     item = replace(USER, name="item", op="hash(item)")
     message = r"101 is 'user' = hash in t, and would become 'item' = hash\(item\), another feature; .* take a new one"

@@ -1,0 +1,177 @@
+"""The first pass: fits what operators need to know of the data, and freezes it.
+
+Nodes are fitted in the order in which they read one another, all that wait for nothing in one pass; so a spec takes as many
+passes as fitted nodes stand one above the other. A pass runs the very operators that make a node's input.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.errors import InputError, NotFittedError
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.local import num_cores
+from featstore.extraction.raw import Unit, find_raw_files, plan_units
+from featstore.extraction.unit import extract_range
+from featstore.files import redact
+from featstore.ops.arrays import values_of
+from featstore.ops.fitting import STATES, Keys, State
+from featstore.ops.hashing import xxh64
+from featstore.ops.single import xxh64_bytes
+from featstore.spec import check
+from featstore.spec.lint import find_errors
+from featstore.spec.meaning import fit_hash, meaning
+from featstore.spec.model import Fitted, Node, Spec
+
+_SEED_BITS = 62
+States = Mapping[str, State]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitTask:
+    """One pass over raw rows. Picklable. `spec` has as its labels the values that nodes are fitted on, `ops` says by which
+    operator, by label; `names` are those of the raw files, by URL: with its row, they name a row wherever it is read."""
+
+    spec: Spec
+    ops: Mapping[str, str]
+    names: Mapping[str, str]
+
+
+FitRunner = Callable[[FitTask, Sequence[Unit]], list[States]]
+
+
+def fit_spec(spec: Spec, input_url: str, run: FitRunner | None = None, *, again: bool = False) -> Spec:
+    """The spec with all nodes fitted on the raw Parquet at `input_url`: those that are not yet, or not as they are now.
+
+    With `again` all of them. What is fitted depends on spec and rows alone, not on what runs the passes (by default threads).
+    SpecError where the spec is wrong otherwise, InputError for raw input that cannot be read or has no values to fit.
+    """
+    spec = replace(spec, fitted={}) if again else spec
+    for error in find_errors(spec):
+        if not isinstance(error, NotFittedError):
+            raise error
+    while ready := _ready(spec):
+        spec = _fit_level(spec, ready, input_url, run or fit_in_threads)
+    return spec
+
+
+def fit_in_threads(task: FitTask, units: Sequence[Unit]) -> list[States]:
+    """The states of all rows, in threads of this process, a state each."""
+    num_threads = min(num_cores(), len(units))
+    with ThreadPoolExecutor(num_threads, "featstore-fit") as threads:
+        return list(threads.map(lambda first: fit_units(task, units[first::num_threads]), range(num_threads)))
+
+
+def fit_units(task: FitTask, units: Iterable[Unit]) -> States:
+    """The states of these units' rows. Errors name the raw file and the rows."""
+    extractor = Extractor(task.spec)
+    states = {label: STATES[op]() for label, op in task.ops.items()}
+    for unit in units:
+        for raw in unit.ranges:
+            row = raw.first_row
+            for batch in extract_range(raw, extractor, unit.partition):
+                keys = _row_keys(task.names[raw.url], row, batch.num_rows)
+                states = {label: _add(state, batch.column(label), keys) for label, state in states.items()}
+                row += batch.num_rows
+    return states
+
+
+def merge_states(left: States, right: States) -> States:
+    """The states of both sets of rows."""
+    return {label: state.merge(right[label]) for label, state in left.items()}
+
+
+def _add(state: State, column: pa.Array, keys: Keys) -> State:
+    present = values_of(column.is_valid())
+    return state.add(values_of(column)[present], keys[present])
+
+
+def _row_keys(name: str, first_row: int, num_rows: int) -> Keys:
+    """XXH64 of each row's number in its file (8 bytes), the seed being that of the file's name, cut to 62 bits."""
+    rows = np.arange(first_row, first_row + num_rows, dtype="<i8")
+    seed = xxh64_bytes(name.encode(), 0) & (2**_SEED_BITS - 1)
+    return xxh64(rows.view(np.uint8), np.arange(num_rows) * 8, np.full(num_rows, 8), seed)
+
+
+def _ready(spec: Spec) -> dict[str, str]:
+    """The nodes to fit next, with the hashes of what they are fitted on: those that read no node that waits itself."""
+    meanings: dict[str, str] = {}
+    ready: dict[str, str] = {}
+    waiting: set[str] = set()
+    for node in check.ordered(spec):
+        if waiting.intersection(check.nodes_read(spec, node)):
+            waiting.add(node.name)
+            continue
+        fitted = spec.fitted.get(node.name)
+        if node.op in STATES and (found := fit_hash(spec, node, meanings)) != (fitted and fitted.hash):
+            ready[node.name] = found
+            waiting.add(node.name)
+            continue
+        meanings[node.name] = meaning(spec, node, meanings)
+    return ready
+
+
+def _fit_level(spec: Spec, ready: Mapping[str, str], input_url: str, run: FitRunner) -> Spec:
+    """One pass, which fits the nodes that are ready."""
+    labels = {f"value_{i}": name for i, name in enumerate(ready)}
+    files = find_raw_files(input_url, {}, ())
+    units = plan_units(files, spec.output.rows_per_file)
+    if not units:
+        raise InputError(f"{redact(input_url)} holds no rows to fit {', '.join(ready)} on")
+    task = FitTask(
+        spec=_pass_spec(spec, labels),
+        ops={label: spec.by_name[name].op for label, name in labels.items()},
+        names={file.url: file.name for file in files},
+    )
+    states, *others = run(task, units)
+    for other in others:
+        states = merge_states(states, other)
+    fitted = {name: _fitted(spec.by_name[name], ready[name], states[label], input_url) for label, name in labels.items()}
+    return replace(spec, fitted={**spec.fitted, **fitted})
+
+
+def _fitted(node: Node, found: str, state: State, input_url: str) -> Fitted:
+    try:
+        params = state.fit(check.read_params(node, check.operator_of(node)))
+    except ValueError as error:
+        raise InputError(f"{node.where}: {node.op} ({node.name!r}) cannot be fitted on {redact(input_url)}: {error}") from error
+    return Fitted(op=node.op, hash=found, num_values=state.num_values, params=params)
+
+
+def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:
+    """A spec whose labels are the operands of the nodes, as float64: each in place of its node, below those that it reads.
+
+    The slots that it has besides are there because a spec must have one.
+    """
+    prefix = "operand"
+    while any(name.startswith(prefix) for name in {*spec.by_name, *spec.inputs}):
+        prefix += "_"
+    operands = [
+        replace(spec.by_name[name], name=f"{prefix}{i}", op="identity", params={}, fill=None, encode="sign", share_slot=None)
+        for i, name in enumerate(labels.values())
+    ]
+    operands = [replace(node, store=True, slot=i) for i, node in enumerate(operands, 1)]
+    inner = [replace(node, store=False, slot=None, encode="sign", share_slot=None) for node in _below(spec, labels.values())]
+    return replace(
+        spec,
+        nodes=(*inner, *operands),
+        labels={label: node.name for label, node in zip(labels, operands, strict=True)},
+        weight=None,
+        keep=(),
+        retired=frozenset(),
+    )
+
+
+def _below(spec: Spec, names: Iterable[str]) -> list[Node]:
+    """The nodes that these are made of."""
+    found: dict[str, Node] = {}
+    waiting = [spec.by_name[name] for name in names]
+    while waiting:
+        for name in check.nodes_read(spec, waiting.pop()):
+            if name not in found:
+                found[name] = spec.by_name[name]
+                waiting.append(found[name])
+    return list(found.values())

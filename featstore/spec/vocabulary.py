@@ -1,0 +1,182 @@
+"""Vocabulary files: one value a line, UTF-8, to which lines may only be appended.
+
+What a lock recorded of a file is the vocabulary; lines after it are no part of it until they are recorded too.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from featstore import files
+from featstore.errors import SpecError
+from featstore.ops import arrays
+from featstore.ops.hashing import value_hash
+from featstore.ops.registry import OPERATORS
+from featstore.ops.vocabularies import Vocabulary
+from featstore.spec.lock import LockedVocabulary
+from featstore.spec.model import Node, Recorded, Spec
+
+_NEWLINE = 10
+_MAX_BYTES = 2**31 - 1
+_ABSOLUTE = re.compile(r"[A-Za-z][\w+.-]*://|/|[A-Za-z]:[\\/]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lines:
+    """A file's values, and its bytes with the end of each line (its newline included)."""
+
+    url: str
+    values: pa.StringArray
+    data: bytes
+    ends: NDArray[np.int64]
+
+    def digest(self, num_values: int) -> str:
+        return hashlib.sha256(self.data[: self._end(num_values)]).hexdigest()
+
+    def marks(self, num_values: int) -> Iterator[str]:
+        digest, first, count = hashlib.sha256(), 0, 1
+        while count < num_values:
+            digest.update(self.data[first : (first := self._end(count))])
+            yield digest.hexdigest()[:8]
+            count *= 2
+
+    def _end(self, num_values: int) -> int:
+        return int(self.ends[num_values - 1]) if num_values else 0
+
+
+def files_of(spec: Spec) -> dict[str, Node]:
+    """The vocabulary files that a spec names, with the first node that does."""
+    found: dict[str, Node] = {}
+    for node in spec.nodes:
+        operator, file = OPERATORS.get(node.op), node.params.get("file")
+        if operator is not None and operator.reads_vocabulary and isinstance(file, str) and file:
+            found.setdefault(file, node)
+    return found
+
+
+def load_vocabularies(spec: Spec, locked: Mapping[str, LockedVocabulary]) -> Spec:
+    """The spec with the recorded values of its files; those that were never recorded are left out.
+
+    SpecError where a file is missing, malformed, or is not the recorded one with lines appended.
+    """
+    recorded: dict[str, Recorded] = {}
+    for file, node in files_of(spec).items():
+        if file in locked:
+            recorded[file] = _recorded(_read(spec, file, node), locked[file], node)
+    return replace(spec, vocabularies=recorded)
+
+
+def record_vocabularies(spec: Spec) -> Spec:
+    """The spec with all values that its files have now; indices of what `spec` has already stay. SpecError as for loading."""
+    recorded: dict[str, Recorded] = {}
+    for file, node in files_of(spec).items():
+        known = spec.vocabularies.get(file)
+        if known is not None and not known.num_unrecorded:
+            recorded[file] = known
+            continue
+        lines = _read(spec, file, node)
+        if known is not None:
+            _recorded(lines, _locked(known), node)
+        try:
+            _check(lines)
+        except ValueError as error:
+            raise SpecError(f"{node.where}.file: {files.redact(lines.url)}: {error}") from error
+        num_values = len(lines.values)
+        recorded[file] = Vocabulary(lines.values, lines.digest(num_values), marks=tuple(lines.marks(num_values)))
+    return replace(spec, vocabularies=recorded)
+
+
+def locked_vocabularies(spec: Spec) -> dict[str, LockedVocabulary]:
+    """What a lock says of the vocabularies that a spec carries."""
+    return {file: _locked(entry) for file, entry in spec.vocabularies.items()}
+
+
+def _locked(entry: Recorded) -> LockedVocabulary:
+    return LockedVocabulary(num_values=len(entry), digest=entry.digest, marks=entry.marks)
+
+
+def _recorded(lines: _Lines, locked: LockedVocabulary, node: Node) -> Vocabulary:
+    num_values = locked.num_values
+    if len(lines.values) < num_values:
+        raise _changed(lines, node, f"{len(lines.values):,} lines, {num_values:,} were recorded")
+    if lines.digest(num_values) != locked.digest:
+        raise _changed(lines, node, _difference(lines, locked))
+    values = lines.values
+    if len(values) > num_values:  # taken, as a slice would be pickled with all that it is a slice of
+        values = values.take(pa.array(np.arange(num_values)))
+    return Vocabulary(
+        values,
+        locked.digest,
+        marks=locked.marks,
+        num_unrecorded=len(lines.values) - num_values,
+    )
+
+
+def _changed(lines: _Lines, node: Node, found: str) -> SpecError:
+    return SpecError(
+        f"{node.where}.file: expected {files.redact(lines.url)} as it was recorded, or with lines appended, found {found}; "
+        f"restore it, or give the changed vocabulary a file and its slots numbers of their own"
+    )
+
+
+def _difference(lines: _Lines, locked: LockedVocabulary) -> str:
+    """Where the first line is that differs, as far as the marks tell."""
+    same = [mark == other for mark, other in zip(lines.marks(locked.num_values), locked.marks, strict=False)]
+    num_same = same.index(False) if False in same else len(same)
+    first = 2 ** (num_same - 1) + 1 if num_same else 1
+    last = min(2**num_same, locked.num_values)
+    if not locked.marks:
+        first, last = 1, locked.num_values
+    at = f"line {first:,}" if first >= last else f"a line of {first:,} to {last:,}"
+    return f"that {at} is the first that differs"
+
+
+def _read(spec: Spec, file: str, node: Node) -> _Lines:
+    url = file if _ABSOLUTE.match(file) or not spec.base_url else files.join(spec.base_url, file)
+    try:
+        with files.open_read(url) as source:
+            data = source.read()
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise SpecError(f"{node.where}.file: expected a text file at {files.redact(url)}, found none") from error
+    if len(data) > _MAX_BYTES:
+        expected = f"at most {_MAX_BYTES:,} bytes"
+        raise SpecError(f"{node.where}.file: {files.redact(url)}: expected {expected}, found {len(data):,}")
+    return _lines(data, url)
+
+
+def _lines(data: bytes, url: str) -> _Lines:
+    """The lines of a file, not checked: one that has the digest of a vocabulary is as good as that was."""
+    data = data.replace(b"\r\n", b"\n") if b"\r\n" in data else data
+    data = data if data.endswith(b"\n") or not data else data + b"\n"
+    octets = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(octets == _NEWLINE) + 1
+    offsets = np.concatenate([[0], ends - np.arange(1, len(ends) + 1)]).astype(np.int32)
+    texts = pa.py_buffer(octets[octets != _NEWLINE].tobytes())
+    values = pa.Array.from_buffers(pa.string(), len(ends), [None, pa.py_buffer(offsets), texts])
+    return _Lines(url=url, values=values, data=data, ends=ends)
+
+
+def _check(lines: _Lines) -> None:
+    """ValueError, saying what is expected and found in which line, where this is no vocabulary."""
+    try:
+        lines.data.decode()
+    except UnicodeDecodeError as error:
+        line = lines.data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"expected UTF-8, found other bytes in line {line:,}") from error
+    values, lengths = lines.values, np.diff(lines.ends, prepend=0) - 1
+    if not len(values):
+        raise ValueError("expected a value in each line, found no line")
+    if not lengths.all():
+        raise ValueError(f"expected a value in each line, found none in line {int(lengths.argmin()) + 1:,}")
+    hashes = np.sort(arrays.values_of(value_hash(values)))
+    if (hashes[1:] == hashes[:-1]).any():  # seldom two values of one hash
+        known: dict[str, int] = {}
+        for line, value in enumerate(values.to_pylist(), 1):
+            if value in known:
+                raise ValueError(f"expected each value once, found {value!r} in lines {known[value]:,} and {line:,}")
+            known[value] = line
