@@ -1,7 +1,6 @@
 """`featstore spec sql` against the kernel: the same values from a real Spark, for every golden vector and both demo specs."""
 
 import datetime
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -19,16 +18,6 @@ from featstore.spec.parse import load_spec
 from featstore.spec.sql import slot_sql
 from featstore.spec.sql_templates import TEMPLATES
 
-# What has an expression so far; `featstore spec sql` says of every other operator that it has none.
-EXPRESSIBLE = {"hash", "cross", "identity", "log1p", "clip", "bucketize", "hour", "day_of_week"}
-GOLDEN = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "signs.jsonl").read_text().splitlines()]
-VECTORS = [
-    vector
-    for vector in GOLDEN
-    if {entry["op"] for entry in vector["slots"]} <= EXPRESSIBLE
-    and "sequences" not in vector
-    and "map<" not in str(vector["inputs"])
-]
 DEMO = Path(__file__).parents[2] / "featstore" / "demo"
 
 Select = Callable[[pa.Table, dict[str, str]], list[dict[str, Any]]]
@@ -48,55 +37,6 @@ def select(spark: Any, tmp_path: Path) -> Select:
         return [row.asDict() for row in found]
 
     return run
-
-
-def value_of(written: Any) -> Any:
-    if isinstance(written, list):
-        return [value_of(item) for item in written]
-    if isinstance(written, dict):
-        return bytes.fromhex(written["hex"]) if "hex" in written else datetime.datetime.fromisoformat(written["time"])
-    return written
-
-
-def renamed(vector: dict[str, Any], prefix: str) -> Spec:
-    """A vector's spec with inputs of its own, so that all vectors are columns of one table."""
-    nodes = {entry["name"] for entry in vector["slots"]}
-
-    def name(text: str) -> str:
-        return text if text in nodes and text not in vector["inputs"] else prefix + text
-
-    slots = [entry | {"of": [name(text) for text in _names(entry["of"])]} for entry in vector["slots"]]
-    for entry in slots:
-        if isinstance(entry.get("default"), dict):
-            entry["default"] = {name(text): value for text, value in entry["default"].items()}
-    inputs = {prefix + text: type_ for text, type_ in vector["inputs"].items()}
-    return load_spec({"spec": 1, "inputs": inputs, "slots": slots})
-
-
-def _names(of: Any) -> list[str]:
-    return [of] if isinstance(of, str) else of
-
-
-def column(value: Any, declared: pa.DataType) -> pa.Array:
-    return pa.array([value, None, value], pa.binary() if isinstance(value, bytes) else declared)
-
-
-def test_spark_gives_every_golden_sign_in_one_job(select: Select) -> None:
-    columns: dict[str, pa.Array] = {}
-    expressions: dict[str, str] = {}
-    for i, vector in enumerate(VECTORS):
-        spec = renamed(vector, f"v{i}_")
-        columns |= {f"v{i}_{name}": column(value_of(v), spec.inputs[f"v{i}_{name}"]) for name, v in vector["row"].items()}
-        expressions[str(i)] = slot_sql(spec, "f")
-    found = select(pa.table(columns), expressions)
-    wrong = {
-        vector["name"]: (row[str(i)], vector["stored"])
-        for row in (found[0], found[2])
-        for i, vector in enumerate(VECTORS)
-        if row[str(i)] != vector["stored"]
-    }
-    assert not wrong
-    assert len(VECTORS) >= 128
 
 
 INPUTS = {
