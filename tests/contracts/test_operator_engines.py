@@ -9,6 +9,7 @@ fitted file, it names their test in CASES_ELSEWHERE. The golden vectors run here
 import datetime
 import json
 import math
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import featstore
 from featstore.extraction.extractor import Extractor
 from featstore.ops.registry import OPERATORS
 from featstore.spec.model import Spec
@@ -57,10 +59,13 @@ def value_of(written: Any) -> Any:
 
 def spec_of(case: dict[str, Any]) -> Spec:
     document = {key: case[key] for key in case if key not in ("name", "row", "columns", "stored", "slots")}
-    slots = [
-        {key: value_of(v) if isinstance(v, dict) and "time" in v else v for key, v in slot.items()} for slot in case["slots"]
-    ]
-    return load_spec({"spec": 1, "slots": slots} | document)
+    return load_spec(
+        {"spec": 1, "slots": [{key: constant_of(v) for key, v in slot.items()} for slot in case["slots"]]} | document
+    )
+
+
+def constant_of(written: Any) -> Any:
+    return value_of(written) if isinstance(written, dict) and "time" in written else written
 
 
 def columns_of(case: dict[str, Any], num_rows: int | None = None) -> dict[str, pa.Array]:
@@ -169,6 +174,63 @@ def test_spark_workers_give_the_values_of_the_table_and_every_golden_vector(spar
         title: d for i, (title, case) in enumerate(CASES.items()) if (d := differences(case, [row[str(i)] for row in rows]))
     }
     assert not wrong
+
+
+def spec_of_all_operators() -> dict[str, Any]:
+    """Every operator case as a slot of one spec, inputs and sequences with the case's number before their names."""
+    document: dict[str, Any] = {"spec": 1, "inputs": {"row": "long"}, "sequences": {}, "slots": [], "keep": ["row"]}
+    for i, case in enumerate(OPERATOR_CASES.values()):
+        document["inputs"] |= {f"c{i}_{name}": declared for name, declared in case["inputs"].items()}
+        for name, sequence in case.get("sequences", {}).items():
+            document["sequences"][f"c{i}_{name}"] = sequence | {"of": [f"c{i}_{of}" for of in sequence["of"]]}
+        [slot] = case["slots"]
+        of = [slot["of"]] if isinstance(slot["of"], str) else slot["of"]
+        changes = {"slot": i + 1, "name": f"f{i}", "of": [f"c{i}_{name}" for name in of]}
+        if isinstance(slot.get("default"), dict):
+            changes["default"] = {f"c{i}_{name}": value for name, value in slot["default"].items()}
+        document["slots"].append({key: constant_of(value) for key, value in slot.items()} | changes)
+    return document | {"output": {"rows_per_row_group": 50, "rows_per_file": 100}}
+
+
+def mixed_rows(num_rows: int) -> pa.Table:
+    """The values of the operator cases in other combinations; columns of a sequence keep theirs, so that lengths agree."""
+    draw = random.Random(7)
+    columns = {"row": pa.array(range(num_rows))}
+    for i, case in enumerate(OPERATOR_CASES.values()):
+        rows = [draw.randrange(8) for _ in range(num_rows)]
+        for name, values in columns_of(case).items():
+            mixed = rows if "sequences" in case else [draw.randrange(8) for _ in range(num_rows)]
+            columns[f"c{i}_{name}"] = values.take(pa.array(mixed))
+    return pa.table(columns)
+
+
+def contents(table_url: str) -> list[str]:
+    """All rows of a table in the order of their numbers, as texts in which NaN is itself."""
+    return list(map(str, featstore.open_table(table_url).to_arrow().sort_by("row").to_pylist()))
+
+
+def test_every_operator_gives_the_same_content_on_any_engine_however_rows_are_partitioned(spark: Any, tmp_path: Path) -> None:
+    spec = load_spec(spec_of_all_operators())
+    rows = mixed_rows(330)
+    (tmp_path / "raw").mkdir()
+    pq.write_table(rows.slice(0, 201), tmp_path / "raw" / "a.parquet", row_group_size=67)
+    pq.write_table(rows.slice(201), tmp_path / "raw" / "b.parquet", row_group_size=20)
+    raw = str(tmp_path / "raw")
+    featstore.extract(spec, raw, tmp_path / "local")
+    expected = contents(str(tmp_path / "local"))
+    featstore.extract(spec, raw, tmp_path / "spark", spark=spark)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "37")
+    try:
+        featstore.extract(spec, None, tmp_path / "frame", dataframe=spark.read.parquet(raw).repartition(3))
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    extractor = Extractor(spec)
+    assert len(expected) == 330
+    assert contents(str(tmp_path / "spark")) == expected
+    assert contents(str(tmp_path / "frame")) == expected
+    singles = pa.Table.from_batches([extractor(batch) for batch in rows.to_batches(max_chunksize=1)])
+    whole = Extractor(spec)(rows.combine_chunks().to_batches()[0])
+    assert str(singles.to_pylist()) == str(pa.Table.from_batches([whole]).to_pylist())
 
 
 def _spark_type(arrow_type: pa.DataType) -> str:
