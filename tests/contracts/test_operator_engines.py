@@ -153,12 +153,8 @@ def evaluated(spark: Any, raw_file: str, part: dict[int, dict[str, Any]]) -> dic
 
 def test_spark_sql_gives_the_values_of_the_table_and_every_golden_vector(spark: Any, raw_file: str) -> None:
     found: dict[int, list[Any]] = {}
-    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")  # compiling code for so few rows would take most of the time
-    try:
-        for part in queries():
-            found |= evaluated(spark, raw_file, part)
-    finally:
-        spark.conf.unset("spark.sql.codegen.factoryMode")
+    for part in queries():
+        found |= evaluated(spark, raw_file, part)
     wrong = {title: d for i, (title, case) in enumerate(CASES.items()) if (d := differences(case, found[i]))}
     assert not wrong
     assert len(found) == len(CASES) >= 400
