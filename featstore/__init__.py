@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from featstore.loader.shuffle import Shuffle as Shuffle
     from featstore.loader.tensors import Batch as Batch
     from featstore.loader.tensors import Jagged as Jagged
+    from featstore.ops.rowwise import check_operator as check_operator
     from featstore.ops.user import operator as operator
     from featstore.spec.parse import load_spec as load_spec
     from featstore.staging import Staging as Staging
@@ -33,6 +34,7 @@ _HOMES = {
     "Shuffle": "featstore.loader.shuffle",
     "Staging": "featstore.staging",
     "Table": "featstore.api",
+    "check_operator": "featstore.ops.rowwise",
     "extract": "featstore.api",
     "load_spec": "featstore.spec.parse",
     "open_table": "featstore.api",

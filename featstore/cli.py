@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+import featstore.extraction.sample
 import featstore.replay
 import featstore.spec.diff
 import featstore.spec.lint
@@ -81,9 +82,12 @@ def spec() -> None:
 @spec.command()
 @click.argument("url", metavar="SPEC")
 @click.option("--update-lock", is_flag=True, help="Write the lock file beside the spec: what each slot number means now.")
-def lint(url: str, update_lock: bool) -> None:
+@click.option("--sample", "raw_url", metavar="RAW", help="Raw Parquet to try operators of your own on: is each row alone?")
+def lint(url: str, update_lock: bool, raw_url: str | None) -> None:
     """Print all that is wrong with a spec, and where slots mean something else than its lock file says."""
     report = featstore.spec.lint.lint(url, update_lock=update_lock)
+    if report.ok and raw_url is not None:
+        report = featstore.extraction.sample.lint_sample(report, raw_url)
     click.echo(report, err=not report.ok)
     sys.exit(0 if report.ok else 2)
 

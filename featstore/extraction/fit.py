@@ -144,7 +144,8 @@ def _fitted(node: Node, found: str, state: State, input_url: str) -> Fitted:
 def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:
     """A spec whose labels are the operands of the nodes, as float64: each in place of its node, below those that it reads.
 
-    The slots that it has besides are there because a spec must have one.
+    The slots that it has besides are there because a spec must have one. Rows that extraction would skip take part with the
+    columns that are right: without them, rows after them would have other numbers, depending on how files are cut.
     """
     prefix = "operand"
     while any(name.startswith(prefix) for name in {*spec.by_name, *spec.inputs}):
@@ -162,6 +163,7 @@ def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:
         weight=None,
         keep=(),
         retired=frozenset(),
+        on_error={name: "null" if policy == "skip" else policy for name, policy in spec.on_error.items()},
     )
 
 

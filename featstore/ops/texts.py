@@ -14,6 +14,10 @@ from featstore.ops.lists import drop_elements, is_list, offsets_from, positions_
 _LARGEST = float(np.finfo(np.float32).max)
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
+# Unicode's white space, as Python's str.split has it. Arrow's utf8_split_whitespace (26.0) looks at bytes behind a text that
+# ends in white space, so that the last word of a batch may keep it.
+_WHITE_SPACE = r"[\t-\r\x1C-\x20\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]+"
+
 
 def lower_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
     if types[0] not in (pa.string(), pa.list_(pa.string())):
@@ -92,7 +96,7 @@ def _flat_pieces(pieces: pa.ListArray) -> pa.ListArray:
 
 
 def _word_runs(array: pa.StringArray, n: int) -> pa.ListArray:
-    pieces = _flat_pieces(pc.utf8_split_whitespace(array))
+    pieces = _flat_pieces(pc.split_pattern_regex(array, _WHITE_SPACE))
     words = drop_elements(pieces, values_of(pc.equal(pc.binary_length(pieces.values), 0)))
     firsts, num_runs = _runs(offsets_of(words), n)
     columns = [words.values.take(array_of(firsts + i)) for i in range(n)]

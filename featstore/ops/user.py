@@ -73,10 +73,18 @@ def load_operator(name: str) -> Operator:
         function = getattr(importlib.import_module(module), attribute, None)
     except ImportError as error:
         raise ValueError(f"a module that can be imported ({error})") from error
+    try:
+        return dataclasses.replace(declared_operator(function), name=name)
+    except TypeError as error:
+        raise ValueError(f"a function of {module} with the decorator featstore.operator") from error
+
+
+def declared_operator(function: object) -> Operator:
+    """What the decorator `operator` declared of a function; TypeError for one without it."""
     declared = getattr(function, _ATTRIBUTE, None)
     if not isinstance(declared, Operator):
-        raise ValueError(f"a function of {module} with the decorator featstore.operator")
-    return dataclasses.replace(declared, name=name)
+        raise TypeError(f"expected a function with the decorator featstore.operator, found {function!r}")
+    return declared
 
 
 def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..., pa.Array]:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from featstore.errors import SpecError, nearest
+from featstore.ops.user import is_user_operator
 from featstore.spec.graph import Graph, Step, build_graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.spec.sql_fitted import FITTED_TEMPLATES
-from featstore.spec.sql_templates import TEMPLATES, Call, Members
+from featstore.spec.sql_call import Call, Members
+from featstore.spec.sql_templates import TEMPLATES
 
 
 def sql(spec_url: str, slot: str) -> str:
@@ -55,10 +56,11 @@ class _Printer:
             name = self._columns[position].replace("`", "``")
             return f"`{name}`"
         step = self._step(position)
-        template = TEMPLATES.get(step.function) or FITTED_TEMPLATES.get(step.function)
+        template = TEMPLATES.get(step.function)
         if template is None:
+            why = ", being code of its own" if is_user_operator(step.op) else ""
             raise SpecError(
-                f"{step.owner}: the operator {step.op} has no Spark SQL expression; use the extractor for this slot"
+                f"{step.owner}: the operator {step.op} has no Spark SQL expression{why}; use the extractor for this slot"
             )
         return template(
             Call(

@@ -1,13 +1,11 @@
 """Spark SQL templates of operators with frozen params; `quantile_bucketize` has that of bucketize."""
 
-from collections.abc import Callable
-
 import pyarrow as pa
 
 from featstore.errors import SpecError
 from featstore.ops import scaling, slots, vocabularies
 from featstore.ops.vocabularies import Vocabulary
-from featstore.spec.sql_templates import Call, Members, literal
+from featstore.spec.sql_call import Call, Template, literal
 
 _MAX_VALUES = 1_000
 _MAX_DOUBLE = "1.7976931348623157E308D"
@@ -52,7 +50,7 @@ def _number(call: Call, name: str) -> str:
     return f"{call.params[name]!r}D"
 
 
-FITTED_TEMPLATES: dict[Callable[..., pa.Array], Callable[[Call], str | Members]] = {
+FITTED_TEMPLATES: dict[object, Template] = {
     scaling.standardize: _standardize,
     scaling.min_max: _min_max,
     slots.index_list_column: _index_lists,

@@ -81,3 +81,14 @@ def test_an_instant_is_compared_with_a_constant() -> None:
 
 def test_lower_case_is_that_of_each_code_point_alone() -> None:
     assert run("lower", ["ÀΣ", "İ", None])[0] == ["àσ", "i", None]
+
+
+def test_words_do_not_depend_on_what_follows_them_in_memory() -> None:
+    for texts in ([" é a é ", None], ["Aé 9\u2003Z", " é a é "], ["  to be\tor  not", " é a é "]):
+        expected = [text and text.split() for text in texts]
+        assert all(run("tokenize", texts, by="word", n=1)[0] == expected for _ in range(200))
+
+
+def test_words_are_those_of_python_for_every_white_space() -> None:
+    texts = [f"a{chr(code)}b" for code in range(0x11000) if not 0xD800 <= code < 0xE000]
+    assert run("tokenize", texts, by="word", n=1)[0] == [text.split() for text in texts]

@@ -17,11 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore.extraction.extractor import Extractor
+from featstore.ops.registry import OPERATORS
 from featstore.spec.parse import load_spec
 
 INPUTS = {
     "text": "string",
     "other": "string",
+    "other_price": "double",
     "count": "long",
     "flag": "boolean",
     "price": "double",
@@ -45,6 +47,7 @@ SEQUENCES: dict[str, Any] = {"clicks": {"of": ["items", "amounts", "moments"], "
 ARROW = {
     "text": pa.string(),
     "other": pa.string(),
+    "other_price": pa.float64(),
     "count": pa.int64(),
     "flag": pa.bool_(),
     "price": pa.float64(),
@@ -207,6 +210,10 @@ CASES = {
     ),
     "identity of booleans": ({"op": "identity", "of": "flag"}, lambda r: float32(r["flag"])),
     "identity of list": ({"op": "identity", "of": "scores", "max_len": 3}, lambda r: float_list(r["scores"], 3)),
+    "identity of the last of a list": (
+        {"op": "identity", "of": "scores", "max_len": 2, "truncate": "tail"},
+        lambda r: float_list(None if r["scores"] is None else known(r["scores"])[-2:], 2),
+    ),
     "hour": ({"op": "hour", "of": "at"}, lambda r: signed(None if r["at"] is None else r["at"].hour)),
     "hour in a time zone": (
         {"op": "hour", "of": "at", "tz": "America/New_York"},
@@ -279,10 +286,10 @@ def runs(parts: list[str] | str | None, n: int, joint: str) -> list[str] | None:
     return None if parts is None else [joint.join(parts[i : i + n]) for i in range(len(parts) - n + 1)]
 
 
-def weighted(texts: list[str] | None) -> list[tuple[str, float]] | None:
+def weighted(texts: list[str] | None, separator: str = ":") -> list[tuple[str, float]] | None:
     pairs = []
     for element in known(texts) or []:
-        value, _, weight = element.rpartition(":") if ":" in element else (element, "", "1")
+        value, _, weight = element.rpartition(separator) if separator in element else (element, "", "1")
         if (
             re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", weight, re.ASCII)
             and abs(float(weight)) <= 3.4028234663852886e38
@@ -328,6 +335,19 @@ CASES |= {
         {"op": "lookup", "of": ["prices", "tags"], "combiner": "sum"},
         lambda r: float32(combined(found(entries(r["prices"]), r["tags"]), "sum")),
     ),
+    **{
+        f"lookup combined by {by}": (
+            {"op": "lookup", "of": ["levels", "codes"], "combiner": by},
+            lambda r, by=by: float32(combined(found(entries(r["levels"]), r["codes"]), by)),
+        )
+        for by in ("mean", "max", "min")
+    },
+    "match of a text": (
+        {"op": "match", "of": ["nested", "count", "other"], "fill": -1.5},
+        lambda r: (lambda v: v if v == v else -1.5)(
+            float32(first_found(entries(first_found(entries(r["nested"]), r["count"])), r["other"]))
+        ),
+    ),
     "match": (
         {"op": "match", "of": ["nested", "text", "other"]},
         lambda r: float32(first_found(entries(first_found(entries(r["nested"]), r["text"])), r["other"])),
@@ -354,6 +374,13 @@ CASES |= {
         {"op": "time_since", "of": ["at", "before"], "unit": "minute"},
         lambda r: float32((lambda s: s if s is None else s / 60)(seconds(r["at"], r["before"]))),
     ),
+    **{
+        f"time since in {unit}s": (
+            {"op": "time_since", "of": ["before", "at"], "unit": unit},
+            lambda r, num=num: float32((lambda s: s if s is None else s / num)(seconds(r["before"], r["at"]))),
+        )
+        for unit, num in {"hour": 3600, "day": 86_400, "week": 604_800}.items()
+    },
     "time since each": (
         {"op": "time_since", "of": ["at", "times"], "unit": "second"},
         lambda r: values_or_none(None if None in (r["at"], r["times"]) else [seconds(r["at"], t) for t in known(r["times"])]),
@@ -362,6 +389,10 @@ CASES |= {
     "fill with others": (
         {"op": "fill", "of": ["text", "other"]},
         lambda r: signed(r["other"] if r["text"] is None else r["text"]),
+    ),
+    "fill numbers": (
+        {"op": "fill", "of": ["price", "other_price"], "value": 0.5},
+        lambda r: float32(next((v for v in map(number, (r["price"], r["other_price"])) if v is not None), 0.5)),
     ),
     "fill lists": (
         {"op": "fill", "of": "tags", "value": ["x", "y"]},
@@ -375,6 +406,10 @@ CASES |= {
         {"op": "where", "of": ["flag", "text"], "then": "yes"},
         lambda r: signed(None if r["flag"] is None else "yes" if r["flag"] else r["text"]),
     ),
+    "where with two lists": (
+        {"op": "where", "of": ["flag", "codes"], "otherwise": [0, -1]},
+        lambda r: signs(None if r["flag"] is None else known(r["codes"]) if r["flag"] else [0, -1]),
+    ),
     "where without otherwise": ({"op": "where", "of": ["flag", "price"]}, lambda r: float32(r["price"] if r["flag"] else None)),
     "weighted values": (
         {"op": "weighted", "of": "pairs", "part": "value"},
@@ -383,6 +418,10 @@ CASES |= {
     "weighted weights": (
         {"op": "weighted", "of": "pairs", "part": "weight"},
         lambda r: values_or_none(None if r["pairs"] is None else [weight for _, weight in weighted(r["pairs"])]),
+    ),
+    "weighted by another separator": (
+        {"op": "weighted", "of": "tags", "part": "value", "separator": "\u00e9"},
+        lambda r: signs(None if r["tags"] is None else [v for v, _ in weighted(r["tags"], "\u00e9")]),
     ),
     "ratio": ({"op": "ratio", "of": ["price", "count"]}, lambda r: float32(quotient(r["price"], r["count"]))),
     "power": ({"op": "power", "of": "price", "exponent": 0.5}, lambda r: float32(to_power(r["price"], 0.5))),
@@ -452,6 +491,19 @@ CASES |= {
         {"op": "compare", "of": "count", "relation": ">=", "value": 0.5},
         lambda r: signed(related(r["count"], 0.5, operator.ge)),
     ),
+    **{
+        f"compare with {relation}": (
+            {"op": "compare", "of": ["count", "price"], "relation": relation},
+            lambda r, compared=compared: signed(
+                related(None if r["count"] is None else float(r["count"]), r["price"], compared)
+            ),
+        )
+        for relation, compared in {"==": operator.eq, "<=": operator.le, ">": operator.gt}.items()
+    },
+    "compare instants": (
+        {"op": "compare", "of": "at", "relation": ">=", "value": EPOCH},
+        lambda r: signed(related(r["at"], EPOCH, operator.ge)),
+    ),
     "compare numbers of two types": (
         {"op": "compare", "of": ["price", "count"], "relation": "!="},
         lambda r: signed(related(r["price"], None if r["count"] is None else float(r["count"]), operator.ne)),
@@ -482,6 +534,7 @@ VALUES = {
     "count": st.none() | integers,
     "flag": st.none() | st.booleans(),
     "price": st.none() | floats,
+    "other_price": st.none() | floats,
     "at": st.none() | times,
     "tags": st.none() | st.lists(st.none() | text, max_size=5),
     "codes": st.none() | st.lists(st.none() | integers, max_size=4),
@@ -515,6 +568,14 @@ def comparable(value: Any) -> Any:
     if isinstance(value, list):
         return [comparable(item) for item in value]
     return f"{value:.6g}" if isinstance(value, float) else value
+
+
+FROZEN = {"quantile_bucketize", "standardize", "min_max", "vocabulary"}
+
+
+def test_every_operator_has_an_oracle() -> None:
+    without = set(OPERATORS) - {node["op"] for node, _ in CASES.values()}
+    assert without == FROZEN, "frozen operators have theirs in test_frozen.py"
 
 
 @pytest.mark.parametrize("case", CASES)

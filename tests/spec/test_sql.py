@@ -1,34 +1,32 @@
-"""`featstore spec sql` against the kernel: the same values from a real Spark, for every golden vector and both demo specs."""
+"""`featstore spec sql` against the kernel: the same values from a real Spark, for options, raw types and texts of all kinds.
+
+The tables of cases and the golden vectors run through Spark SQL in tests/contracts/test_operator_engines.py.
+"""
 
 import datetime
-import json
 import math
+import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import featstore
 import featstore.spec.sql
 from featstore.errors import SpecError
 from featstore.extraction.extractor import Extractor
+from featstore.ops.registry import OPERATORS
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.sql import slot_sql
 from featstore.spec.sql_templates import TEMPLATES
 
-# What has an expression so far; `featstore spec sql` says of every other operator that it has none.
-EXPRESSIBLE = {"hash", "cross", "identity", "log1p", "clip", "bucketize", "hour", "day_of_week"}
-GOLDEN = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "signs.jsonl").read_text().splitlines()]
-VECTORS = [
-    vector
-    for vector in GOLDEN
-    if {entry["op"] for entry in vector["slots"]} <= EXPRESSIBLE
-    and "sequences" not in vector
-    and "map<" not in str(vector["inputs"])
-]
+WITHOUT_EXPRESSION: set[str] = set()  # operators of which Spark SQL can only be told by the extractor
 DEMO = Path(__file__).parents[2] / "featstore" / "demo"
 
 Select = Callable[[pa.Table, dict[str, str]], list[dict[str, Any]]]
@@ -48,55 +46,6 @@ def select(spark: Any, tmp_path: Path) -> Select:
         return [row.asDict() for row in found]
 
     return run
-
-
-def value_of(written: Any) -> Any:
-    if isinstance(written, list):
-        return [value_of(item) for item in written]
-    if isinstance(written, dict):
-        return bytes.fromhex(written["hex"]) if "hex" in written else datetime.datetime.fromisoformat(written["time"])
-    return written
-
-
-def renamed(vector: dict[str, Any], prefix: str) -> Spec:
-    """A vector's spec with inputs of its own, so that all vectors are columns of one table."""
-    nodes = {entry["name"] for entry in vector["slots"]}
-
-    def name(text: str) -> str:
-        return text if text in nodes and text not in vector["inputs"] else prefix + text
-
-    slots = [entry | {"of": [name(text) for text in _names(entry["of"])]} for entry in vector["slots"]]
-    for entry in slots:
-        if isinstance(entry.get("default"), dict):
-            entry["default"] = {name(text): value for text, value in entry["default"].items()}
-    inputs = {prefix + text: type_ for text, type_ in vector["inputs"].items()}
-    return load_spec({"spec": 1, "inputs": inputs, "slots": slots})
-
-
-def _names(of: Any) -> list[str]:
-    return [of] if isinstance(of, str) else of
-
-
-def column(value: Any, declared: pa.DataType) -> pa.Array:
-    return pa.array([value, None, value], pa.binary() if isinstance(value, bytes) else declared)
-
-
-def test_spark_gives_every_golden_sign_in_one_job(select: Select) -> None:
-    columns: dict[str, pa.Array] = {}
-    expressions: dict[str, str] = {}
-    for i, vector in enumerate(VECTORS):
-        spec = renamed(vector, f"v{i}_")
-        columns |= {f"v{i}_{name}": column(value_of(v), spec.inputs[f"v{i}_{name}"]) for name, v in vector["row"].items()}
-        expressions[str(i)] = slot_sql(spec, "f")
-    found = select(pa.table(columns), expressions)
-    wrong = {
-        vector["name"]: (row[str(i)], vector["stored"])
-        for row in (found[0], found[2])
-        for i, vector in enumerate(VECTORS)
-        if row[str(i)] != vector["stored"]
-    }
-    assert not wrong
-    assert len(VECTORS) >= 128
 
 
 INPUTS = {
@@ -122,7 +71,7 @@ CASES: list[dict[str, Any]] = [
     {"name": "empty_default", "op": "identity", "of": "l", "default": []},
     {"name": "tail_ids", "op": "hash", "of": "t", "max_len": 2, "truncate": "tail"},
     {"name": "no_blank", "op": "hash", "of": "t", "empty_as_null": True, "default": ["it's \\ ü"]},
-    {"name": "no_blank_text", "op": "hash", "of": "s", "empty_as_null": True, "default": "it's \\ ü\n"},
+    {"name": "no_blank_text", "op": "hash", "of": "s", "empty_as_null": True, "default": "it's \\ ${x} ü\n"},
     {"name": "bins", "op": "bucketize", "of": "x", "boundaries": [-1, 0, 0.5], "fill": 9},
     {"name": "bin_index", "op": "bucketize", "of": "x", "boundaries": [-1, 0, 0.5], "encode": "index"},
     {"name": "hour_ny", "op": "hour", "of": "ts", "tz": "America/New_York"},
@@ -174,16 +123,94 @@ def _same(found: Any, expected: Any) -> bool:
 
 
 def test_every_operator_and_option_gives_the_kernels_values(select: Select) -> None:
-    slots = [{"slot": i + 1} | entry for i, entry in enumerate(CASES)]
-    spec = load_spec({"spec": 1, "inputs": INPUTS, "slots": slots})
+    spec = spec_of(INPUTS, CASES)
     rows = pa.table({name: pa.array(values, spec.inputs[name]) for name, values in ROWS.items()})
     compare(select, spec, rows)
 
 
-def test_every_template_is_used_by_the_cases() -> None:
-    slots = [{"slot": i + 1} | entry for i, entry in enumerate(CASES)]
-    spec = load_spec({"spec": 1, "inputs": INPUTS, "slots": slots})
-    assert {step.function for step in Extractor(spec)._graph.steps} == set(TEMPLATES)
+def test_every_operator_has_an_expression() -> None:
+    assert {name for name, operator in OPERATORS.items() if operator.function not in TEMPLATES} == WITHOUT_EXPRESSION
+
+
+def spec_of(inputs: dict[str, str], slots: list[dict[str, Any]], **more: Any) -> Spec:
+    return load_spec({"spec": 1, "inputs": inputs, "slots": [{"slot": i + 1} | entry for i, entry in enumerate(slots)]} | more)
+
+
+def test_raw_columns_of_other_types_are_read_as_the_extractor_reads_them(select: Select) -> None:
+    day, instant = datetime.date(2013, 3, 10), datetime.datetime(2013, 3, 10, 7, 30, 0, 5)
+    raw = pa.table(
+        {
+            "unsigned": pa.array([2**64 - 1, 7, None], pa.uint64()),
+            "narrow": pa.array([-5, 3, None], pa.int8()),
+            "many": pa.array([[2**64 - 1, 1], [], None], pa.list_(pa.uint64())),
+            "single": pa.array([0.1, math.inf, math.nan], pa.float32()),
+            "singles": pa.array([[0.1, math.nan, None], [], None], pa.list_(pa.float32())),
+            "day": pa.array([day, None, datetime.date(1900, 1, 1)], pa.date32()),
+            "naive": pa.array([instant, None, datetime.datetime(1900, 1, 1)], pa.timestamp("us")),
+            "map": pa.array([[("a", 2**64 - 1), ("b", 5)], [], None], pa.map_(pa.string(), pa.uint64())),
+        }
+    )
+    inputs = {"unsigned": "long", "narrow": "long", "many": "list<long>", "single": "double", "singles": "list<double>"}
+    inputs |= {"day": "timestamp", "naive": "timestamp", "map": "map<string, long>"}
+    numbers = [{"name": f"{name}_number", "op": "identity", "of": name} for name in ("single", "singles", "many", "unsigned")]
+    ids = [{"name": f"{name}_id", "op": "hash", "of": name} for name in ("unsigned", "narrow", "many", "day", "naive")]
+    found = [{"name": f"map_{key}", "op": "lookup", "of": ["map", key]} for key in ("a", "b")]
+    keys = [{"name": key, "op": "fill", "of": "none", "value": key, "store": False, "slot": None} for key in ("a", "b")]
+    spec = spec_of(inputs | {"none": "string"}, [*numbers, *ids, *found, *keys])
+    compare(select, spec, raw.append_column("none", pa.nulls(3, pa.string())))
+
+
+def test_texts_of_all_scripts_have_the_kernels_letters_words_and_pieces(select: Select) -> None:
+    characters = [chr(code) for code in range(1, 0x2FFF) if unicodedata.category(chr(code)) != "Cn"]
+    rows = pa.table({"text": [f"a{character}Σ{character} b" for character in [*characters, "\uff21", "𐐀", "👍🏽", "\u3000"]]})
+    slots = [
+        {"name": "letters", "op": "lower", "of": "text"},
+        {"name": "words", "op": "tokenize", "of": "text", "by": "word"},
+        {"name": "runs", "op": "tokenize", "of": "text", "by": "character", "n": 3},
+        {"name": "pieces", "op": "split", "of": "text", "separator": "Σ"},
+        {"name": "part", "op": "slice", "of": "text", "start": -4, "stop": -1},
+    ]
+    compare(select, spec_of({"text": "string"}, slots), rows)
+
+
+@pytest.mark.parametrize("separator", [".", "||", "\\E", "${x}", "'", "[a-c]", "^", "\n", " \t", "a|b"])
+def test_a_separator_is_no_pattern(select: Select, separator: str) -> None:
+    rows = pa.table({"text": [f"a{separator}{separator}b.c", f"{separator}x", separator, "aa|b", "", None]})
+    slots = [
+        {"name": "pieces", "op": "split", "of": "text", "separator": separator},
+        {"name": "pairs", "op": "split", "of": "text", "separator": "x", "store": False, "slot": None},
+        {"name": "values", "op": "weighted", "of": "pairs", "part": "value", "separator": separator},
+        {"name": "default", "op": "hash", "of": "text", "default": separator},
+    ]
+    compare(select, spec_of({"text": "string"}, slots), rows)
+
+
+def test_a_chain_of_operators_grows_with_its_length_and_not_with_its_power(select: Select) -> None:
+    chain = [{"name": "n0", "op": "ratio", "of": ["x", "n"], "store": False, "slot": None}]
+    for i in range(6):
+        chain.append({"name": f"p{i}", "op": "power", "of": f"n{i}", "exponent": 3, "store": False, "slot": None})
+        chain.append({"name": f"n{i + 1}", "op": "clip", "of": f"p{i}", "min": -2, "max": 2, "store": False, "slot": None})
+    spec = spec_of({"x": "double", "n": "long"}, [*chain, {"name": "last", "op": "identity", "of": "n6"}])
+    compare(select, spec, pa.table({"x": [3.0, -0.5, None, 1e300], "n": [2, 1, 1, 0]}))
+    assert len(slot_sql(spec, "last")) < 3_000
+
+
+def test_code_of_ones_own_has_no_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("sql_operators")
+    module.same = featstore.operator(inputs=[pa.int64()], result=pa.int64())(lambda n: n)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sql_operators", module)
+    spec = spec_of({"n": "long"}, [{"name": "f", "op": "sql_operators:same", "of": "n"}])
+    with pytest.raises(SpecError, match="f: the operator sql_operators:same has no Spark SQL expression, being code"):
+        slot_sql(spec, "f")
+
+
+@pytest.mark.parametrize("name", ["flights", "synthetic"])
+def test_every_slot_of_the_demos_has_an_expression(spark: Any, name: str) -> None:
+    spec = load_spec(DEMO / f"{name}.spec.yaml")
+    batch = pa.RecordBatch.from_pylist([], pa.schema(list(spec.inputs.items())))
+    frame = spark.createDataFrame(pa.Table.from_batches([batch]))
+    expressions = {slot: slot_sql(spec, slot) for slot in Extractor(spec).schema.names}
+    assert frame.selectExpr(*(f"{text} AS `{slot}`" for slot, text in expressions.items())).columns == list(expressions)
 
 
 def test_the_expression_of_a_plain_id_is_the_one_of_the_contract() -> None:

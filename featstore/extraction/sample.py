@@ -1,0 +1,63 @@
+"""Operators of users, tried on raw rows: what no declaration can say is seen by running them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from featstore.errors import InputError, OperatorError
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.raw import find_raw_files, open_raw, plan_units, read_batches
+from featstore.files import redact
+from featstore.ops.rowwise import check_rows
+from featstore.ops.user import is_user_operator
+from featstore.spec.check import operator_of
+from featstore.spec.graph import build_graph
+from featstore.spec.lint import LintReport
+from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec
+
+_NUM_ROWS = 1_000
+_ALL_ROWS = 2**62
+
+
+def lint_sample(report: LintReport, raw_url: str) -> LintReport:
+    """What lint found of a sound spec, and whether its operators of users treat each of the first raw rows alone.
+
+    InputError where there are no raw rows, or they do not fit the spec. OperatorError where an operator fails on all of them.
+    """
+    spec = load_spec(report.spec_url)
+    extractor = Extractor(spec)
+    batch = _first_rows(raw_url, extractor.input_columns)
+    extractor(batch)
+    note = f"operators of your own treat each of {batch.num_rows} rows of {redact(raw_url)} alone"
+    return replace(report, findings=(*report.findings, *find_dependent_rows(spec, batch)), notes=(*report.notes, note))
+
+
+def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
+    """Each operator of a user whose values depend on how the rows are cut into batches, or which fails on some batches.
+
+    The batch must be one that the spec's extractor takes.
+    """
+    own = {operator_of(node).function for node in spec.nodes if is_user_operator(node.op)}
+    graph = build_graph(spec)
+    values = [batch.column(name) for name in graph.columns]
+    for step in graph.steps:
+        inputs = [values[i] for i in step.inputs]
+        values.append(step.function(*inputs, **step.params, **({"counts": Counter()} if step.counted else {})))
+        if step.function in own:
+            try:
+                check_rows(f"{step.owner} ({step.op})", step.function, inputs, step.params)
+            except OperatorError as error:
+                yield str(error)
+
+
+def _first_rows(raw_url: str, columns: tuple[str, ...]) -> pa.RecordBatch:
+    units = plan_units(find_raw_files(raw_url, {}, ()), _ALL_ROWS)
+    if not units:
+        raise InputError(f"{redact(raw_url)}: expected raw rows to try operators on, found none")
+    raw = units[0].ranges[0]
+    with open_raw(raw.url) as file:
+        known = [name for name in columns if name in file.schema_arrow.names]
+        return next(iter(read_batches(file, raw, known))).slice(0, _NUM_ROWS)
