@@ -91,11 +91,14 @@ class TcpStore:
             return self._line
 
     def _connect(self) -> "_Line":
+        line = None
         try:
             _await_server(self._endpoint, self._timeout_s)
             line = _Line(self._endpoint, self._timeout_s)
             name = line.ask(lambda store: store.compare_set(_SERVER_KEY, "", uuid.uuid4().hex).decode(), self._timeout_s)
         except (RuntimeError, OSError) as error:
+            if line is not None:
+                line.leave()
             raise DispatchError(
                 f"dispatch store {self._endpoint.url} cannot be reached within {self._timeout_s:g} s: {_first_line(error)}; "
                 "is its server running (`featstore dispatch serve`, or rank 0 of the job), and the port open?"
