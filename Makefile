@@ -24,6 +24,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 faults: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
 	$(BIN)/python -m pytest tests/faults tests/dispatch tests/staging tests/loader --hypothesis-profile=campaign
 
 bench: $(INSTALLED)

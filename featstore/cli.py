@@ -1,5 +1,6 @@
 """The command line: each command parses its options, calls one function of the same name and prints what it returns."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 import click
 
+import featstore.dispatch.status
 import featstore.extraction.sample
 import featstore.replay
 import featstore.spec.diff
@@ -168,6 +170,35 @@ def head(url: str, num_rows: int) -> None:
     rows = api.open_table(url).head(num_rows)
     for row in rows.to_pylist():
         click.echo(json.dumps(row, default=str))
+
+
+@cli.group()
+def dispatch() -> None:
+    """The store in which the workers of a run share an epoch."""
+
+
+@dispatch.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at; 0.0.0.0 for every one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=29600, show_default=True, help="0 for any that is free.")
+def serve(host: str, port: int) -> None:
+    """Serve a store tcp://HOST:PORT until SIGTERM or SIGINT. Whoever reaches the port may write: trusted networks only."""
+    _optional("featstore.dispatch.stores.tcp").serve(host, port, click.echo)
+
+
+@dispatch.command()
+@click.argument("store", metavar="STORE")
+@click.option("--watch", is_flag=True, help="Look again and again, until interrupted.")
+@click.option("--every", "every_s", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--last", type=click.IntRange(min=1), default=5, show_default=True, help="How many epochs, the newest ones.")
+def status(store: str, watch: bool, every_s: float, last: int) -> None:
+    """Print leases, each worker's progress, stragglers and the expected end. STORE is sqlite:///path or tcp://host:port."""
+    if not watch:
+        click.echo(featstore.dispatch.status.status(store, last=last))
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        for text in featstore.dispatch.status.watch(store, last=last, every_s=every_s):
+            click.clear()
+            click.echo(text)
 
 
 def _optional(module: str) -> Any:

@@ -74,6 +74,13 @@ def test_staging_and_dispatch_load_neither_torch_nor_pyarrow(part: str) -> None:
     assert not {"torch", "pyarrow"} & _loaded(f"import {part}")["modules"]  # type: ignore[operator]
 
 
+def test_a_sqlite_store_in_use_loads_neither_torch_nor_pyarrow(tmp_path: Path) -> None:
+    use = f"from featstore.dispatch.stores.address import bind; bind('sqlite://{tmp_path}/x.db').open().add('n', 1)"
+    modules = _loaded(use)["modules"]
+    assert "featstore.dispatch.stores.sqlite" in modules  # type: ignore[operator]
+    assert not {"torch", "pyarrow"} & modules  # type: ignore[operator]
+
+
 def test_every_public_name_resolves_and_they_are_few() -> None:
     names = [name for name in featstore.__all__ if name != "__version__"]
     assert len(names) <= 15

@@ -72,7 +72,7 @@ class Coordinator:
         self._lost: set[tuple[int, int]] = set()
         self._claiming, self._holding, self._closed = threading.Lock(), threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
-        address = bind(store) if isinstance(store, str) else store
+        address = bind(store, timeout_s=lease_s / 4) if isinstance(store, str) else store
         self._store = address.open()
         try:
             self._require_same_plan()

@@ -13,7 +13,8 @@ AUTO = "auto"
 class Dispatch:
     """How the workers of one run share the splits of an epoch.
 
-    `store`: `auto` (the loader chooses), `memory://` or `sqlite:///absolute/path`. `lease_s`: a worker silent for so long
+    `store`: `auto` (the loader chooses: memory, or under torchrun the job's own store), `memory://`,
+    `sqlite:///absolute/path` or `tcp://host:port`. `lease_s`: a worker silent for so long
     loses its splits. `run_id`: the same text for all workers of a run, another one for each run; None is for
     `auto` and `memory://`, and under torchrun, whose own it is then. ConfigError for what cannot be.
     """
@@ -21,6 +22,11 @@ class Dispatch:
     store: str = AUTO
     lease_s: float = 60.0
     run_id: str | None = None
+
+    @property
+    def store_timeout_s(self) -> float:
+        """A store silent for so long is lost: renewing and closing wait for it, and together shorter than a lease."""
+        return self.lease_s / 4
 
     def __post_init__(self) -> None:
         if isinstance(self.lease_s, bool) or not isinstance(self.lease_s, int | float) or not 0 < self.lease_s < 86_400:

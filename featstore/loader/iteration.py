@@ -4,13 +4,14 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
 
 from featstore.dispatch.coordinator import Claim, Coordinator
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.registry import EpochNote, announce
 from featstore.errors import DispatchError, StateError
 from featstore.files import local_path, open_read
 from featstore.loader.batching import Cut, Segment, cut
@@ -166,15 +167,34 @@ class Run:
                 self._report()
 
     def _coordinate(self, epoch: int) -> Coordinator:
+        plan = self._job.plan(epoch)
         self._coordinator = Coordinator(
             self._begun.address,
-            plan=self._job.plan(epoch),
+            plan=plan,
             prefix=self._begun.prefix,
             worker=self._worker,
             lease_s=self._job.lease_s,
             done=dict(self._done),
         )
+        if self._begun.address.room is None:
+            self._announce(plan)
         return self._coordinator
+
+    def _announce(self, plan: Plan) -> None:
+        """For `featstore dispatch status`, in a store that another process can read."""
+        before = [index for index, rows in self._done.items() if rows == "complete"]
+        note = EpochNote(
+            prefix=self._begun.prefix,
+            epoch=plan.epoch,
+            num_splits=len(plan),
+            num_rows=sum(split.num_rows for split in plan.splits),
+            num_splits_before=len(before),
+            num_rows_before=sum(plan[index].num_rows for index in before),
+            lease_s=self._job.lease_s,
+            started_unix_s=time.time(),
+        )
+        with closing(self._begun.address.open()) as store:
+            announce(store, note)
 
     def _read(self, coordinator: Coordinator, first: Claim) -> Iterator[Cut]:
         """Batches of all that can be claimed without waiting for others; the last of them may be short."""

@@ -20,7 +20,8 @@ from torch.utils.data import get_worker_info
 
 from featstore.dispatch.keys import restores_key, run_prefix
 from featstore.dispatch.options import AUTO, Dispatch
-from featstore.dispatch.stores.address import Store, StoreAddress, bind
+from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
+from featstore.dispatch.stores.endpoint import num_processes
 from featstore.errors import ConfigError
 
 
@@ -69,7 +70,7 @@ class Passes:
     """Numbers the passes of one loader and of its copies in DataLoader workers. Belongs to the process that made it."""
 
     def __init__(self, options: Dispatch, loader_key: str, num_epochs: int) -> None:
-        if options.run_id is None and _torchrun_id() is None and options.store.startswith("sqlite:"):
+        if options.run_id is None and _torchrun_id() is None and options.store.startswith(("sqlite:", "tcp:")):
             raise ConfigError(
                 f"dispatch: expected a run_id with store {options.store!r}, found none: what a run has read stays in the "
                 "store, so a second run under the same name would find nothing left; give each run a run_id of its own, "
@@ -78,12 +79,15 @@ class Passes:
         self._options, self._loader_key, self._num_epochs = options, loader_key, num_epochs
         self._client = uuid.uuid4().hex
         self._owner = os.getpid()
+        in_job = options.store == AUTO and num_processes(os.environ) > 1
+        # What is shared beyond this process and its workers: a store that was named, or that of the job.
+        self._shared = _shared_address(options, in_job)
         # Memory for this process, made again in a copy that was sent to another one; workers meet in the run directory.
-        self._memory = bind(f"memory://{self._client}") if options.store == AUTO else None
-        self._explicit = None if options.store == AUTO else bind(options.store)
+        self._memory = bind(f"memory://{self._client}") if self._shared is None else None
         self.run_directory = Path(tempfile.gettempdir()) / f"featstore-run-{self._client}"
         self._first_epoch = 0
-        self._restart, self._num_restores = 0, 0
+        # The store of a job outlives a restart of its workers, which read anew unless a state is loaded.
+        self._restart, self._num_restores = (_restart_count() if in_job else 0), 0
 
     def begin(self, place: Place) -> Pass:
         """The next pass of this worker: the same for all workers of its DataLoader."""
@@ -119,7 +123,7 @@ class Passes:
 
     def next_pass(self) -> tuple[int, int]:
         """The number of this process's next pass, and the epoch with which it begins."""
-        with closing((self._explicit or self._memory or self._workers_address).open()) as store:
+        with closing((self._shared or self._memory or self._workers_address).open()) as store:
             number = self._num_passes(store)
             return number, self._epoch_of(store, number)
 
@@ -130,16 +134,16 @@ class Passes:
         after it, from the same state once more, must not meet the keys under which the last one has read.
         """
         self._num_restores += 1
-        launch = f"{state}-{os.environ.get('TORCHELASTIC_RESTART_COUNT') or 0}-{place.num_workers}"
-        number = self._num_restores if self._explicit is None else self._count_restore(launch, place)
+        launch = f"{state}-{_restart_count()}-{place.num_workers}"
+        number = self._num_restores if self._shared is None else self._count_restore(launch, place)
         self._restart = int.from_bytes(hashlib.sha256(f"{launch}-{number}".encode()).digest()[:8], "big")
         self._first_epoch = first_epoch
 
     def _count_restore(self, launch: str, place: Place) -> int:
         """Which restore from this state this is. A worker that missed one, as it died before, joins the others at theirs."""
-        assert self._explicit is not None
+        assert self._shared is not None
         mine, latest = (restores_key(self._run_id, launch=launch, worker=name) for name in (str(place.index), "latest"))
-        with closing(self._explicit.open()) as store:
+        with closing(self._shared.open()) as store:
             number = store.add(mine, 1)
             behind = int(store.get_or_none(latest) or 0) - number
             if behind >= 0:
@@ -179,8 +183,8 @@ class Passes:
         return bind(f"sqlite://{self.run_directory}/store.sqlite")
 
     def _address(self, place: Place) -> StoreAddress:
-        if self._explicit is not None:
-            return self._explicit
+        if self._shared is not None:
+            return self._shared
         if self._memory is not None and not place.is_dataloader:
             return self._memory
         self.run_directory.mkdir(mode=0o700, exist_ok=True)
@@ -188,7 +192,7 @@ class Passes:
 
     def _addresses(self) -> list[StoreAddress]:
         """The stores that hold passes already, or may do so unseen."""
-        known = [address for address in (self._memory, self._explicit) if address is not None]
+        known = [address for address in (self._memory, self._shared) if address is not None]
         return known + ([self._workers_address] if self.run_directory.exists() else [])
 
     def _holds(self, key: str) -> bool:
@@ -219,6 +223,17 @@ class Passes:
         told = store.get_or_none(f"{self._prefix}epoch")
         first_number, first_epoch = map(int, told.split()) if told else (0, self._first_epoch)
         return first_epoch + (number - first_number) * self._num_epochs
+
+
+def _shared_address(options: Dispatch, in_job: bool) -> StoreAddress | None:
+    if in_job:
+        return bind_job(os.environ, timeout_s=options.store_timeout_s)
+    return None if options.store == AUTO else bind(options.store, timeout_s=options.store_timeout_s)
+
+
+def _restart_count() -> int:
+    """How often torchrun has restarted the workers."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
 
 
 def _torchrun_id() -> str | None:

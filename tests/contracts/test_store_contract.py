@@ -43,13 +43,24 @@ def _sqlite(tmp_path):
     return bind(f"sqlite://{tmp_path}/dispatch.db").open
 
 
+def _tcp(tmp_path):
+    distributed = pytest.importorskip("torch.distributed")
+    server = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    address = bind(f"tcp://127.0.0.1:{server.port}")
+
+    def open_while_served(server=server):
+        return address.open()
+
+    return open_while_served
+
+
 def _torch(tmp_path):
     distributed = pytest.importorskip("torch.distributed")
     server = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     return lambda: _TorchHandle(server)
 
 
-@pytest.fixture(params=[_memory, _sqlite, _torch], ids=["memory", "sqlite", "torch"])
+@pytest.fixture(params=[_memory, _sqlite, _tcp, _torch], ids=["memory", "sqlite", "tcp", "torch"])
 def opener(request, tmp_path):
     return request.param(tmp_path)
 
@@ -147,7 +158,7 @@ def test_threads_lose_no_addition_and_win_each_key_once(opener, shared):
     assert sorted(wins) == list(range(50))
 
 
-@pytest.mark.parametrize("make", [_memory, _sqlite], ids=["memory", "sqlite"])
+@pytest.mark.parametrize("make", [_memory, _sqlite, _tcp], ids=["memory", "sqlite", "tcp"])
 def test_a_closed_handle_says_so(make, tmp_path):
     store = make(tmp_path)()
     store.close()

@@ -15,7 +15,7 @@ def test_a_lease_is_a_number_of_seconds(lease_s):
 
 
 def test_the_store_and_the_run_id_are_checked_when_the_options_are_made():
-    with pytest.raises(ConfigError, match="no dispatch store 'tcp://x'"):
+    with pytest.raises(ConfigError, match="dispatch store 'tcp://x': expected tcp://host:port"):
         Dispatch(store="tcp://x")
     with pytest.raises(ConfigError, match="run_id 'a/b' may hold only"):
         Dispatch(run_id="a/b")

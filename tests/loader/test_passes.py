@@ -115,9 +115,10 @@ def test_loaders_with_another_selection_share_no_leases_and_take_no_state(table_
 def test_a_durable_store_needs_a_run_id(table_url, tmp_path, monkeypatch, run_id):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id)
     store = f"sqlite://{tmp_path}/store.sqlite"
-    with pytest.raises(
-        ConfigError, match=r"expected a run_id with store .* found none: what a run has read stays in the store"
-    ):
-        make(table_url, {"store": store})
+    for url in (store, "tcp://127.0.0.1:1"):
+        with pytest.raises(
+            ConfigError, match=r"expected a run_id with store .* found none: what a run has read stays in the store"
+        ):
+            make(table_url, {"store": url})
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job/7")
     assert len(rows_of(make(table_url, {"store": store}))) == NUM_ROWS

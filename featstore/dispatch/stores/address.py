@@ -1,15 +1,22 @@
 """Which store a URL names, and how a handle on it is opened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from typing import Any, cast
 
 from featstore.dispatch.stores.base import Store as Store
+from featstore.dispatch.stores.endpoint import ServerMark, job_store, parse_endpoint
 from featstore.dispatch.stores.memory import MemoryRoom, MemoryStore, enter_room
 from featstore.dispatch.stores.sqlite import SqliteStore
-from featstore.errors import ConfigError
+from featstore.errors import ConfigError, missing_extra
 
-_KNOWN = "memory:// (threads of one process) and sqlite:///absolute/path (processes of one host)"
+_KNOWN = (
+    "memory:// (threads of one process), sqlite:///absolute/path (processes of one host) and tcp://host:port (many hosts; "
+    "`featstore dispatch serve`)"
+)
+DEFAULT_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,27 +25,42 @@ class StoreAddress:
 
     Send the address, not the URL, to other processes: a memory store met by a second process is then a DispatchError
     instead of a second, empty store and a doubled epoch. What a memory store holds lives as long as an address or a
-    handle does.
+    handle does. `timeout_s`: after so long without an answer a tcp store counts as lost.
     """
 
     url: str
+    timeout_s: float = DEFAULT_TIMEOUT_S
     room: MemoryRoom | None = field(default=None, repr=False, compare=False)
+    mark: ServerMark | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> Store:
         """A new handle; the caller closes it. DispatchError where the store cannot be reached from here."""
         if self.room is not None:
             return MemoryStore(self.room)
+        if self.mark is not None:
+            store = _tcp_module().TcpStore(parse_endpoint(self.url), timeout_s=self.timeout_s, mark=self.mark)
+            return cast("Store", store)
         return SqliteStore(Path(self.url.removeprefix("sqlite://")))
 
 
-def bind(url: str) -> StoreAddress:
+def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
     """The address of the store that `url` names; ConfigError for a URL that names none. Opens nothing."""
     scheme = url.partition("://")[0]
-    known: dict[str, Callable[[str], StoreAddress]] = {"memory": _memory, "sqlite": _sqlite}
+    known: dict[str, Callable[[str, float], StoreAddress]] = {"memory": _memory, "sqlite": _sqlite, "tcp": _tcp}
     if "://" not in url or scheme not in known:
-        later = "; tcp:// is not built yet" if scheme == "tcp" else ""
-        raise ConfigError(f"no dispatch store {url!r}; there are {_KNOWN}{later}")
-    return known[scheme](url)
+        raise ConfigError(f"no dispatch store {url!r}; there are {_KNOWN}")
+    return known[scheme](url, timeout_s)
+
+
+def bind_job(environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
+    """The address of the store of the job of several processes that this one is of; starts its server where that is due.
+
+    DispatchError where the launcher tells no place to meet, or the server cannot be started.
+    """
+    job = job_store(environ)
+    if job.is_hosted_here:
+        _tcp_module().host_server(job.endpoint)
+    return _tcp(job.endpoint.url, timeout_s)
 
 
 def open_store(url: str) -> Store:
@@ -46,12 +68,24 @@ def open_store(url: str) -> Store:
     return bind(url).open()
 
 
-def _memory(url: str) -> StoreAddress:
-    return StoreAddress(url=url, room=enter_room(url))
+def _memory(url: str, timeout_s: float) -> StoreAddress:
+    return StoreAddress(url=url, timeout_s=timeout_s, room=enter_room(url))
 
 
-def _sqlite(url: str) -> StoreAddress:
+def _sqlite(url: str, timeout_s: float) -> StoreAddress:
     path = Path(url.removeprefix("sqlite://"))
     if not path.is_absolute() or url.endswith("/"):
         raise ConfigError(f"dispatch store {url!r}: expected sqlite:///absolute/path/of/a/file")
-    return StoreAddress(url=url)
+    return StoreAddress(url=url, timeout_s=timeout_s)
+
+
+def _tcp(url: str, timeout_s: float) -> StoreAddress:
+    return StoreAddress(url=parse_endpoint(url).url, timeout_s=timeout_s, mark=ServerMark())
+
+
+def _tcp_module() -> Any:
+    """Imported where a tcp store is used: it needs torch, and the others must not."""
+    try:
+        return import_module("featstore.dispatch.stores.tcp")
+    except ModuleNotFoundError as error:
+        raise missing_extra("a dispatch store tcp://", error) from error

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from featstore.dispatch.stores.mounts import require_local
 from featstore.errors import DispatchError
 
 _BUSY_S = 30.0
@@ -31,6 +32,7 @@ class SqliteStore:
     """
 
     def __init__(self, path: Path) -> None:
+        require_local(path)
         self._path = path
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None

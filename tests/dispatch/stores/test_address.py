@@ -1,18 +1,27 @@
+import subprocess
+import sys
+
 import pytest
 
 from featstore.dispatch.stores.address import bind, open_store
 from featstore.errors import ConfigError
 
 
-@pytest.mark.parametrize("url", ["tcp://host:1", "redis://x", "nothing", "", "auto"])
+@pytest.mark.parametrize("url", ["redis://x", "nothing", "", "auto"])
 def test_an_unknown_store_answers_with_the_known_ones(url):
-    with pytest.raises(ConfigError, match=r"no dispatch store .*memory:// .*sqlite:///absolute/path"):
+    with pytest.raises(ConfigError, match=r"no dispatch store .*memory:// .*sqlite:///absolute/path.* tcp://host:port"):
         bind(url)
 
 
-def test_tcp_is_said_to_come_later():
-    with pytest.raises(ConfigError, match="tcp:// is not built yet"):
-        bind("tcp://127.0.0.1:1234")
+def test_a_tcp_store_without_torch_names_the_extra():
+    code = (
+        "import sys; sys.modules['torch'] = None; from featstore.dispatch.stores.address import bind; bind('tcp://h:1').open()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    last = done.stderr.splitlines()[-1]
+    assert (
+        "MissingDependencyError: a dispatch store tcp:// needs torch: install it with  pip install 'featstore[torch]'" in last
+    )
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite://relative/x.db", "sqlite:///", "sqlite:///directory/"])

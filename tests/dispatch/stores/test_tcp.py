@@ -1,0 +1,185 @@
+"""A real server in a process of its own, that is stopped, killed and replaced."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.endpoint import parse_endpoint
+from featstore.dispatch.stores.tcp import serve
+from featstore.errors import DispatchError
+
+SERVE = "import sys; from featstore.cli import main; main()"
+FORKED = """
+import os, sys
+from featstore.dispatch.stores.address import bind
+store = bind(sys.argv[1]).open()
+store.add("n", 1)
+children = []
+for _ in range(3):
+    pid = os.fork()
+    if pid == 0:
+        for _ in range(200):
+            store.add("n", 1)
+        os._exit(0)
+    children.append(pid)
+for _ in range(200):
+    store.add("n", 1)
+print([os.waitpid(pid, 0)[1] for pid in children], store.get_or_none("n"))
+store.close()
+"""
+
+
+class Server:
+    """`featstore dispatch serve` at a free port, or at a given one."""
+
+    def __init__(self, port=0):
+        command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", str(port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().strip()
+
+    def send(self, number):
+        self.process.send_signal(number)
+
+    def end(self, number=signal.SIGKILL):
+        self.send(number)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+
+@pytest.fixture
+def server():
+    started = Server()
+    yield started
+    started.send(signal.SIGCONT)
+    started.end()
+
+
+def plan(num_splits=20):
+    return Plan(splits=[Split(path=f"{i}.parquet", num_rows=10) for i in range(num_splits)])
+
+
+def _threads():
+    return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_prints_its_address_and_ends_cleanly(number):
+    server = Server()
+    store = bind(server.url).open()
+    assert store.add("n", 3) == 3
+    store.close()
+    assert server.end(number) == 0
+
+
+def test_a_port_that_is_taken_is_one_clear_line(server):
+    port = parse_endpoint(server.url).port
+    command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", str(port)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"dispatch store tcp://127.0.0.1:{port} cannot be served" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    with pytest.raises(DispatchError, match="choose another --host or --port"):
+        serve("127.0.0.1", port, print)
+
+
+def test_a_server_that_is_not_there_is_told_of_in_time():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    start = time.monotonic()
+    with pytest.raises(
+        DispatchError, match=rf"tcp://127\.0\.0\.1:{port} cannot be reached within 0\.5 s.*refused; is its server"
+    ):
+        bind(f"tcp://127.0.0.1:{port}", timeout_s=0.5).open()
+    assert time.monotonic() - start < 5
+
+
+def test_a_worker_may_come_before_its_server():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    stores = []
+    waiting = threading.Thread(target=lambda: stores.append(bind(f"tcp://127.0.0.1:{port}", timeout_s=60).open()))
+    waiting.start()
+    server = Server(port)
+    waiting.join()
+    assert stores[0].add("n", 1) == 1
+    stores[0].close()
+    server.end()
+
+
+def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(server):
+    before = _threads()
+    store = bind(server.url, timeout_s=20).open()
+    store.set("k", "v")
+    server.end()
+    for use in (lambda: store.add("n", 1), lambda: store.get_or_none("k"), lambda: store.compare_set("k", "", "x")):
+        with pytest.raises(DispatchError, match=r"is lost, and with it who reads what: .*from their last checkpoint"):
+            use()
+    store.close()
+    for thread in _threads() - before:
+        thread.join(20)
+    assert _threads() == before
+
+
+def test_a_server_that_answers_no_more_is_lost_within_the_timeout(server):
+    store = bind(server.url, timeout_s=0.5).open()
+    server.send(signal.SIGSTOP)
+    start = time.monotonic()
+    with pytest.raises(DispatchError, match=r"is lost.*no answer within 0\.5 s"):
+        store.add("n", 1)
+    server.send(signal.SIGCONT)
+    with pytest.raises(DispatchError, match=r"no answer within 0\.5 s"):
+        store.add("n", 1)
+    store.close()
+    assert time.monotonic() - start < 10
+
+
+def test_a_server_that_took_the_place_of_another_is_not_trusted(server):
+    address = bind(server.url)
+    address.open().close()
+    server.end()
+    other = Server(parse_endpoint(server.url).port)
+    with pytest.raises(DispatchError, match="was lost: another server, which holds nothing of this run"):
+        address.open()
+    again = bind(server.url).open()
+    again.close()
+    other.end()
+
+
+def test_children_of_a_fork_talk_on_connections_of_their_own(server):
+    done = subprocess.run([sys.executable, "-c", FORKED, server.url], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[0, 0, 0] 801", done.stderr
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server, fault):
+    lease_s = 8.0
+    with Coordinator(server.url, plan=plan(), prefix=run_prefix("run"), worker="w", lease_s=lease_s) as coordinator:
+        claims = coordinator.claims()
+        assert coordinator.complete(next(claims))
+        start = time.monotonic()
+        server.send(fault)
+        with pytest.raises(DispatchError, match="is lost"):
+            all(coordinator.complete(claim) for claim in claims)
+    assert time.monotonic() - start < lease_s
+
+
+def test_a_worker_that_reads_on_learns_it_from_its_renewing_thread(server):
+    lease_s = 6.0
+    with Coordinator(server.url, plan=plan(), prefix=run_prefix("run"), worker="w", lease_s=lease_s) as coordinator:
+        claim = next(coordinator.claims())
+        start = time.monotonic()
+        server.end()
+        coordinator._renewer._thread.join(lease_s)
+        assert not coordinator._renewer._thread.is_alive()
+        with pytest.raises(DispatchError, match=r"leases could not be renewed: .* is lost"):
+            coordinator.complete(claim)
+        assert time.monotonic() - start < lease_s

@@ -1,0 +1,74 @@
+"""`dispatch: auto` in real processes that torchrun starts: they meet in the job's own store and read every row once."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from featstore.errors import DispatchError
+from featstore.loader.loader import FeatureLoader
+
+NUM_ROWS = 280
+WORKER = """
+import json, os, signal, sys
+import torch.distributed as distributed
+import featstore
+from torch.utils.data import DataLoader
+
+signal.alarm(120)  # Nobody outlives a test that failed.
+table, out, group, num_workers = *sys.argv[1:4], int(sys.argv[4])
+if group == "before":
+    distributed.init_process_group("gloo")
+with featstore.FeatureLoader(table, slots=["row"], batch_size=23) as loader:
+    batches = DataLoader(loader, batch_size=None, num_workers=num_workers) if num_workers else loader
+    if group == "after":
+        distributed.init_process_group("gloo")
+        distributed.barrier()
+    epochs = [[row for batch in batches for row in batch["row"].tolist()] for _ in range(2)]
+with open(f"{out}/{os.environ['RANK']}.json", "w") as file:
+    json.dump(epochs, file)
+if group:
+    distributed.barrier()
+    distributed.destroy_process_group()
+"""
+
+
+def torchrun(script, *arguments, num_processes=2, environ=None):
+    """A job of one host; torchrun keeps a store, unless told not to."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num_processes), "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "job-1", str(script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
+
+
+@pytest.mark.parametrize(
+    ("has_agent_store", "group", "num_workers"),
+    [(True, "", 0), (True, "before", 2), (False, "after", 0)],
+    ids=["torchrun's store", "torchrun's store with DataLoader workers", "a store that rank 0 starts"],
+)
+def test_two_processes_of_torchrun_share_each_epoch(table_url, tmp_path, monkeypatch, has_agent_store, group, num_workers):
+    (tmp_path / "worker.py").write_text(WORKER)
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", str(int(not has_agent_store)))
+    done = torchrun(tmp_path / "worker.py", table_url, tmp_path, group, num_workers)
+    assert done.returncode == 0, done.stderr[-5000:]
+    shares = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for epoch in range(2):
+        assert Counter(row for share in shares for row in share[epoch]) == Counter(range(NUM_ROWS))
+
+
+def test_a_process_of_several_without_a_place_to_meet_is_told_so(table_url, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(DispatchError, match=r"'auto' in one of 2 processes .* expected MASTER_ADDR and MASTER_PORT"):
+        FeatureLoader(table_url, slots=["row"])
+
+
+def test_a_port_that_rank_0_cannot_have_is_named(table_url, monkeypatch, loopback):
+    port = loopback.url.rpartition(":")[2]
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    with pytest.raises(DispatchError, match=rf"tcp://127.0.0.1:{port} cannot be started by rank 0: .*in use"):
+        FeatureLoader(table_url, slots=["row"])
