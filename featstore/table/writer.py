@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from featstore.files import open_write
 from featstore.schema import SlotSchema
+from featstore.table.distinct import count_distinct
 from featstore.table.metadata import KEY, FileMetadata
 
 MAX_DISTINCT_SHARE = 0.7
@@ -125,8 +126,7 @@ def _leaves(column: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa
 def _is_repetitive(values: pa.ChunkedArray) -> bool:
     if not len(values) or pa.types.is_boolean(values.type) or pa.types.is_nested(values.type):
         return False
-    num_distinct = pc.count_distinct(values, mode="all").as_py()
-    return bool(num_distinct < MAX_DISTINCT_SHARE * len(values))
+    return bool(count_distinct(values) < MAX_DISTINCT_SHARE * len(values))
 
 
 class _DigestingSink:
