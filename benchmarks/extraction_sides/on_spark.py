@@ -2,7 +2,7 @@
 
 Runs in a process of its own, which has no children but Spark's. Session start and one round of all sides (classes loaded,
 code compiled, Python workers started) are left out; every job after that is measured by the CPU seconds that the whole
-process tree spends while it runs. Prints one line of JSON.
+process tree spends from rest to rest. Prints one line of JSON.
 
     python -m extraction_sides.on_spark RAW OUT NUM_SLOTS ROWS_PER_FILE NUM_ROUNDS
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from extraction_sides import catalyst
 from extraction_sides.comparing import differences
-from extraction_sides.measuring import peak_worker_bytes, tree_cpu_s
+from extraction_sides.measuring import peak_worker_bytes, settle, tree_cpu_s
 from extraction_sides.workload import features, spec_of
 from featstore import api
 from featstore.extraction.spark import spark_session
@@ -55,7 +55,7 @@ def main() -> None:
         for side, job in sides.items():
             shutil.rmtree(out / side, ignore_errors=True)
             spent[side].append(_spent(job))
-            peak_bytes = max(peak_bytes, peak_worker_bytes())
+            peak_bytes = max(peak_bytes, peak_worker_bytes())  # a worker ends when it has nothing to do for a minute
             print(f"{num_slots} slots, {side}: {spent[side][-1][0]:.2f} CPU s", file=sys.stderr, flush=True)
     different = {side: differences(out / "featstore", out / side) for side in sides if side != "featstore"}
     figures = {side: spent[side][1:] for side in sides}
@@ -65,10 +65,13 @@ def main() -> None:
 
 
 def _spent(job: Callable[[], Any]) -> tuple[float, float]:
-    """CPU seconds of the process tree, and seconds, that a job takes."""
-    cpu_s, wall_s = tree_cpu_s(), time.perf_counter()
+    """CPU seconds of the process tree from rest to rest, and seconds of the job alone."""
+    settle()
+    cpu_s, started = tree_cpu_s(), time.perf_counter()
     job()
-    return tree_cpu_s() - cpu_s, time.perf_counter() - wall_s
+    wall_s = time.perf_counter() - started
+    settle()
+    return tree_cpu_s() - cpu_s, wall_s
 
 
 if __name__ == "__main__":
