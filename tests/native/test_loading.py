@@ -12,7 +12,8 @@ from featstore._native.loading import load_kernels
 HASH = "import pyarrow as pa; from featstore.ops.hashing import value_hash; print(value_hash(pa.array(['a'])).to_pylist())"
 
 
-def test_kernels_that_were_not_built_are_said_to_be_missing_once() -> None:
+def test_kernels_that_were_not_built_are_said_to_be_missing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEATSTORE_NATIVE", raising=False)
     with pytest.warns(RuntimeWarning, match="featstore runs without its compiled kernels"):
         assert load_kernels("featstore._native.no_such_module") is None
 
