@@ -62,10 +62,15 @@ def list_of(
 
 def offsets_of(array: pa.Array) -> Integers:
     """The offsets of a list, string or binary array's slice, `(len(array) + 1,)`; the first may be above 0."""
+    return stored_offsets_of(array).astype(np.int64)
+
+
+def stored_offsets_of(array: pa.Array) -> NDArray[np.int32]:
+    """The same offsets as int32, a view of the array's buffer."""
     buffer = array.buffers()[1]
     if buffer is None or len(array) == 0:
-        return np.zeros(len(array) + 1, dtype=np.int64)
-    return _numbers(buffer, np.dtype(np.int32), array.offset, len(array) + 1).astype(np.int64)
+        return np.zeros(len(array) + 1, dtype=np.int32)
+    return _numbers(buffer, np.dtype(np.int32), array.offset, len(array) + 1)
 
 
 def bytes_of(array: pa.Array) -> NDArray[np.uint8]:

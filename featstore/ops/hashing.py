@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import Integers, array_of, bytes_of, either, nulls_of, offsets_of, values_of
+from featstore._native.loading import KERNELS
+from featstore.ops.arrays import Integers, array_of, bytes_of, either, nulls_of, offsets_of, stored_offsets_of, values_of
 from featstore.ops.single import xxh64_bytes, xxh64_long
 
 Hashes = NDArray[np.uint64]
@@ -69,6 +70,9 @@ def _chain(slot: int, members: list[Hashes]) -> Hashes:
     """sign(slot, ...) of rows without missing members, `(num_rows,)`, block by block."""
     seed = np.uint64(_hash_int(slot))
     signs = np.empty(len(members[0]), np.uint64)
+    if KERNELS is not None:
+        KERNELS.sign_rows(tuple(members), signs, int(seed))
+        return signs
     if len(signs) <= _FEW:
         return _chain_few(int(seed), members, signs)
     for start in range(0, len(signs), _BLOCK_ROWS):
@@ -102,7 +106,9 @@ def _hash_longs(values: Hashes, seed: Hashes | np.uint64) -> Hashes:
 
 
 def _hash_strings(array: pa.Array) -> pa.Array:
-    """Through the distinct values where a sample says that there are few of them."""
+    """Through the distinct values where a sample says that there are few of them, and finding them costs less than hashing."""
+    if KERNELS is not None:
+        return _hash_bytes(array)
     sample = array.slice(0, _SAMPLE_ROWS)
     if len(array) > _SAMPLE_ROWS and 2 * len(sample.unique()) < len(sample):
         encoded = array.dictionary_encode()
@@ -111,6 +117,10 @@ def _hash_strings(array: pa.Array) -> pa.Array:
 
 
 def _hash_bytes(array: pa.Array) -> pa.Array:
+    if KERNELS is not None:
+        hashes = np.empty(len(array), np.uint64)
+        KERNELS.hash_texts(bytes_of(array), stored_offsets_of(array), hashes, SEED)
+        return array_of(hashes.view(np.int64), nulls_of(array))
     offsets, data = offsets_of(array), bytes_of(array)
     if len(array) <= _FEW:
         bounds = offsets.tolist()
@@ -129,11 +139,20 @@ def _hash_integers(array: pa.Array) -> pa.Array:
         return array_of(np.zeros(len(array), np.int64), nulls_of(array))
     if len(array) > _FEW and high - low < max(_TABLE_SPAN, len(array)):
         return _hash_small(values_of(array), nulls_of(array), low, high)
-    return _hash_bytes(array.cast(pa.string()))
+    return _hash_decimals(array)
+
+
+def _hash_decimals(array: pa.Array) -> pa.Array:
+    """Through the decimal text of each int64."""
+    if KERNELS is None:
+        return _hash_bytes(array.cast(pa.string()))
+    hashes = np.empty(len(array), np.uint64)
+    KERNELS.hash_decimals(values_of(array), hashes, SEED)
+    return array_of(hashes.view(np.int64), nulls_of(array))
 
 
 def _hash_small(values: Integers, nulls: NDArray[np.bool_] | None, low: int, high: int) -> pa.Array:
-    table = values_of(_hash_bytes(array_of(low + np.arange(high - low + 1)).cast(pa.string())))
+    table = values_of(_hash_decimals(array_of(low + np.arange(high - low + 1))))
     index = values - low
     if nulls is not None:
         index[nulls] = 0

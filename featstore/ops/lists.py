@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import Integers, Mask, array_of, list_of, nulls_of, offsets_of
+from featstore.ops.arrays import Integers, Mask, array_of, list_of, nulls_of, offsets_of, values_of
 
 
 def is_list(arrow_type: pa.DataType) -> bool:
@@ -69,8 +69,11 @@ def fill_null(array: pa.Array, value: pa.Scalar) -> pa.Array:
 
 def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> pa.ListArray:
     """A flat list of numbers as a required column of `arrow_type`: a null row becomes the one element `mark`."""
-    filled = fill_null(array, pa.scalar([mark], array.type))
-    return list_of(offsets_of(filled), filled.values, arrow_type=arrow_type)
+    offsets, nulls = offsets_of(array), nulls_of(array)
+    if nulls is None:
+        return list_of(offsets, array.values, arrow_type=arrow_type)
+    marked = np.insert(values_of(array.values), offsets[:-1][nulls], mark)
+    return list_of(offsets + offsets_from(nulls), array_of(marked), arrow_type=arrow_type)
 
 
 def positions_of(starts: Integers, lengths: Integers) -> Integers:

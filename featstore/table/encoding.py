@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from featstore.table.distinct import count_distinct
+
 LOOKUP_BYTES = 1.0
 """A dictionary must save so much a value: looking one up takes a nanosecond, in which a reader gets a byte (1 GB/s)."""
 DICTIONARY_LIMIT_BYTES = 1 << 20
@@ -44,7 +46,7 @@ def pays_as_dictionary(values: pa.ChunkedArray) -> bool:
     """Whether the dictionary of these values and the indices into it save what looking the values up costs."""
     if not len(values) or any(is_kind(values.type) for is_kind in (pa.types.is_boolean, pa.types.is_nested, pa.types.is_null)):
         return False
-    width, num_distinct = _value_bytes(values), int(pc.count_distinct(values, mode="all").as_py())
+    width, num_distinct = _value_bytes(values), count_distinct(values)
     dictionary_bytes = num_distinct * width
     index_bytes = len(values) * max(1, (num_distinct - 1).bit_length()) / 8
     saved_bytes = len(values) * (width - LOOKUP_BYTES) - dictionary_bytes - index_bytes

@@ -1,0 +1,1 @@
+"""The sides of benchmarks/extraction.py, and what they have in common."""

@@ -1,0 +1,13 @@
+from typing_extensions import Buffer
+
+def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int) -> None:
+    """XXH64 of `data[offsets[i]:offsets[i + 1]]` into `hashes`: offsets int32 `(num_texts + 1,)`, hashes uint64."""
+
+def hash_decimals(values: Buffer, hashes: Buffer, seed: int) -> None:
+    """XXH64 of the shortest decimal text of each int64 into `hashes`, uint64 `(num_values,)`."""
+
+def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int) -> None:
+    """Each row's members (uint64 `(num_rows,)`) chained from `seed`, 63 bits, 0 as 1, into `signs`, uint64."""
+
+def count_distinct(values: Buffer, width: int) -> int:
+    """How many different values of `width` bytes, 4 or 8, there are, compared by their bits."""

@@ -1,0 +1,98 @@
+/* XXH64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md) of texts, of decimals, and of chained words.
+
+   Plain C over plain memory: no Python, nothing allocated. Addresses may be unaligned. */
+#ifndef FEATSTORE_XXH64_H
+#define FEATSTORE_XXH64_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the kernels read words as little-endian"
+#endif
+
+#define P1 0x9E3779B185EBCA87ULL
+#define P2 0xC2B2AE3D27D4EB4FULL
+#define P3 0x165667B19E3779F9ULL
+#define P4 0x85EBCA77C2B2AE63ULL
+#define P5 0x27D4EB2F165667C5ULL
+
+static inline uint64_t rotate(uint64_t word, int bits) { return word << bits | word >> (64 - bits); }
+
+static inline uint64_t word_at(const uint8_t* at) {
+  uint64_t word;
+  memcpy(&word, at, sizeof word);
+  return word;
+}
+
+static inline uint32_t half_at(const uint8_t* at) {
+  uint32_t half;
+  memcpy(&half, at, sizeof half);
+  return half;
+}
+
+static inline uint64_t mix_round(uint64_t lane, uint64_t word) { return rotate(lane + word * P2, 31) * P1; }
+
+static inline uint64_t mix_word(uint64_t hash, uint64_t word) {
+  return rotate(hash ^ mix_round(0, word), 27) * P1 + P4;
+}
+
+static inline uint64_t avalanche(uint64_t hash) {
+  hash = (hash ^ hash >> 33) * P2;
+  hash = (hash ^ hash >> 29) * P3;
+  return hash ^ hash >> 32;
+}
+
+/* The stripes of 32 bytes before `end`, four lanes merged into one hash. */
+static uint64_t hash_stripes(const uint8_t* at, const uint8_t* end, uint64_t seed) {
+  uint64_t lanes[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
+  for (; at < end; at += 32)
+    for (int i = 0; i < 4; i++) lanes[i] = mix_round(lanes[i], word_at(at + 8 * i));
+  uint64_t hash = rotate(lanes[0], 1) + rotate(lanes[1], 7) + rotate(lanes[2], 12) + rotate(lanes[3], 18);
+  for (int i = 0; i < 4; i++) hash = (hash ^ mix_round(0, lanes[i])) * P1 + P4;
+  return hash;
+}
+
+static inline uint64_t hash_bytes(const uint8_t* at, uint64_t size, uint64_t seed) {
+  const uint8_t *end = at + size, *stripes_end = at + (size & ~(uint64_t)31);
+  uint64_t hash = (size >= 32 ? hash_stripes(at, stripes_end, seed) : seed + P5) + size;
+  for (at = stripes_end; end - at >= 8; at += 8) hash = mix_word(hash, word_at(at));
+  if (end - at >= 4) {
+    hash = rotate(hash ^ half_at(at) * P1, 23) * P2 + P3;
+    at += 4;
+  }
+  for (; at < end; at++) hash = rotate(hash ^ *at * P5, 11) * P1;
+  return avalanche(hash);
+}
+
+/* Hashes of the texts `data[offsets[i] ... offsets[i + 1]]`; offsets never fall. */
+static void hash_texts(const uint8_t* data, const int32_t* offsets, int64_t num_texts, uint64_t seed, uint64_t* hashes) {
+  for (int64_t i = 0; i < num_texts; i++)
+    hashes[i] = hash_bytes(data + offsets[i], (uint64_t)(offsets[i + 1] - offsets[i]), seed);
+}
+
+/* Hashes of the shortest decimal texts of integers. */
+static void hash_decimals(const int64_t* values, int64_t num_values, uint64_t seed, uint64_t* hashes) {
+  uint8_t text[20];
+  uint8_t* const end = text + sizeof text;
+  for (int64_t i = 0; i < num_values; i++) {
+    uint8_t* at = end;
+    uint64_t rest = values[i] < 0 ? 0 - (uint64_t)values[i] : (uint64_t)values[i];
+    do *--at = (uint8_t)('0' + rest % 10);
+    while (rest /= 10);
+    if (values[i] < 0) *--at = '-';
+    hashes[i] = hash_bytes(at, (uint64_t)(end - at), seed);
+  }
+}
+
+/* Signs: each row's members, 8 bytes each, chained as seeds; 63 bits, 0 becomes 1. */
+static void sign_rows(const uint64_t* const* members, int64_t num_members, int64_t num_rows, uint64_t seed, uint64_t* signs) {
+  for (int64_t row = 0; row < num_rows; row++) {
+    uint64_t chained = seed;
+    for (int64_t m = 0; m < num_members; m++) chained = avalanche(mix_word(chained + P5 + 8, members[m][row]));
+    chained &= INT64_MAX;
+    signs[row] = chained ? chained : 1;
+  }
+}
+
+#endif

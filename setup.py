@@ -1,0 +1,20 @@
+"""The compiled part of the package; all else is in pyproject.toml. Where no C compiler is found it is left out."""
+
+from setuptools import Extension, setup
+
+ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later version
+FOLDER = "featstore/_native"
+
+setup(
+    ext_modules=[
+        Extension(
+            "featstore._native.kernels",
+            [f"{FOLDER}/kernels.c"],
+            depends=[f"{FOLDER}/xxh64.h", f"{FOLDER}/distinct.h"],
+            define_macros=[("Py_LIMITED_API", ABI)],
+            extra_compile_args=["-O3"],
+            py_limited_api=True,
+            optional=True,
+        )
+    ],
+)

@@ -1,0 +1,120 @@
+"""Every kernel against the pure path that it stands in for, on any input; skipped where they were not built."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore._native.loading import KERNELS
+from featstore.ops import hashing
+from featstore.ops.single import xxh64_bytes
+from featstore.table import distinct
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXTS = st.lists(st.none() | st.text() | st.text(min_size=30, max_size=200), max_size=60)
+WORDS = st.integers(0, 2**64 - 1)
+
+
+def pure(call: Callable[[], Any]) -> Any:
+    """What the same call gives without kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashing, "KERNELS", None)
+        patch.setattr(distinct, "KERNELS", None)
+        return call()
+
+
+@given(TEXTS, st.integers(0, 60))
+def test_texts_hash_as_in_numpy_at_any_length_and_offset(texts: list[str | None], start: int) -> None:
+    array = pa.array(texts, pa.string()).slice(start)
+    assert hashing.value_hash(array).equals(pure(lambda: hashing.value_hash(array)))
+
+
+@given(st.lists(st.binary(max_size=200), max_size=20), WORDS)
+def test_bytes_hash_as_one_by_one_with_any_seed(values: list[bytes], seed: int) -> None:
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    hashes = np.zeros(len(values), np.uint64)
+    KERNELS.hash_texts(b"".join(values), offsets, hashes, seed)
+    assert hashes.tolist() == [xxh64_bytes(value, seed) for value in values]
+
+
+@given(st.lists(st.none() | INT64 | st.integers(-1000, 1000), max_size=60), st.integers(0, 60))
+def test_integers_hash_as_in_numpy(values: list[int | None], start: int) -> None:
+    array = pa.array(values, pa.int64()).slice(start)
+    assert hashing.value_hash(array).equals(pure(lambda: hashing.value_hash(array)))
+
+
+@pytest.mark.parametrize("value", [0, -1, 9, 10, -10, 10**18, 2**63 - 1, -(2**63)])
+def test_decimals_at_the_edges_hash_as_their_text(value: int) -> None:
+    hashes = np.zeros(1, np.uint64)
+    KERNELS.hash_decimals(np.array([value]), hashes, hashing.SEED)
+    assert int(hashes[0]) == xxh64_bytes(str(value).encode(), hashing.SEED)
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(1, 4), st.lists(st.lists(WORDS, min_size=4, max_size=4), max_size=40))
+def test_signs_are_chained_as_in_numpy(slot: int, num_members: int, rows: list[list[int]]) -> None:
+    table = np.array(rows, np.uint64).reshape(len(rows), 4)
+    members = [pa.array(table[:, i].view(np.int64)) for i in range(num_members)]
+    assert hashing.sign(slot, *members).equals(pure(lambda: hashing.sign(slot, *members)))
+
+
+@given(st.lists(INT64 | st.integers(-5, 5), max_size=3000), st.integers(0, 60))
+def test_different_integers_are_counted_as_by_arrow(values: list[int], start: int) -> None:
+    column = pa.chunked_array([pa.array(values, pa.int64()).slice(start)])
+    assert distinct.count_distinct(column) == pure(lambda: distinct.count_distinct(column))
+
+
+@given(st.lists(st.floats(width=32, allow_subnormal=False).map(lambda x: x + 0.0), max_size=200))
+def test_different_floats_are_counted_as_by_arrow(values: list[float]) -> None:
+    column = pa.chunked_array([pa.array(values, pa.float32())])
+    assert distinct.count_distinct(column) == pure(lambda: distinct.count_distinct(column))
+
+
+def test_more_different_integers_than_any_first_table_holds_are_counted() -> None:
+    column = pa.chunked_array([pa.array(np.arange(300_000) % 200_003)])
+    assert distinct.count_distinct(column) == 200_003
+
+
+def test_nulls_and_several_chunks_are_left_to_arrow() -> None:
+    assert distinct.count_distinct(pa.chunked_array([pa.array([1, None, 1])])) == 2
+    assert distinct.count_distinct(pa.chunked_array([pa.array([1, 2]), pa.array([2, 3])])) == 3
+
+
+def test_threads_hash_the_same_values_at_once() -> None:
+    texts = pa.array([f"user_{number}" for number in range(50_000)])
+    expected = hashing.value_hash(texts)
+    with ThreadPoolExecutor(4) as threads:
+        assert all(found.equals(expected) for found in threads.map(lambda _: hashing.value_hash(texts), range(8)))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "num_hashes"),
+    [([0, 1, 4], 2), ([0, 2, 1], 2), ([-1, 1, 2], 2), ([0, 1], 2), ([0, 1, 2, 3], 2)],
+    ids=["beyond the data", "falling", "below 0", "too few", "too many"],
+)
+def test_offsets_that_do_not_fit_are_refused(offsets: list[int], num_hashes: int) -> None:
+    with pytest.raises(ValueError, match="expected one int32 offset more than hashes, never falling and within the data"):
+        KERNELS.hash_texts(b"abc", np.array(offsets, np.int32), np.zeros(num_hashes, np.uint64), 42)
+
+
+def test_buffers_of_other_lengths_are_refused() -> None:
+    two, three = np.zeros(2, np.uint64), np.zeros(3, np.uint64)
+    with pytest.raises(ValueError, match="expected as many hashes as values"):
+        KERNELS.hash_decimals(three, two, 42)
+    with pytest.raises(ValueError, match="expected as many values of each member as signs"):
+        KERNELS.sign_rows((two, three), two, 42)
+    with pytest.raises(ValueError, match="expected at most 64 members"):
+        KERNELS.sign_rows((two,) * 65, two, 42)
+    with pytest.raises(ValueError, match="expected whole values of 4 or 8 bytes"):
+        KERNELS.count_distinct(two, 5)
+
+
+def test_what_cannot_be_written_is_refused() -> None:
+    with pytest.raises(TypeError, match="read-write"):
+        KERNELS.hash_decimals(np.zeros(1, np.int64), bytes(8), 42)
