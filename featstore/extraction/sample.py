@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from featstore.errors import InputError, OperatorError
 from featstore.extraction.extractor import Extractor
+from featstore.extraction.findings import BATCH, Findings, Origin
+from featstore.extraction.intake import Intake
 from featstore.extraction.raw import find_raw_files, open_raw, plan_units, read_batches
 from featstore.files import redact
 from featstore.ops.rowwise import check_rows
@@ -29,8 +31,8 @@ def lint_sample(report: LintReport, raw_url: str) -> LintReport:
     """
     spec = load_spec(report.spec_url)
     extractor = Extractor(spec)
-    batch = _first_rows(raw_url, extractor.input_columns)
-    extractor(batch)
+    batch, origin = _first_rows(raw_url, extractor)
+    extractor(batch, origin)
     note = f"operators of your own treat each of {batch.num_rows} rows of {redact(raw_url)} alone"
     return replace(report, findings=(*report.findings, *find_dependent_rows(spec, batch)), notes=(*report.notes, note))
 
@@ -42,7 +44,9 @@ def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
     """
     own = {operator_of(node).function for node in spec.nodes if is_user_operator(node.op)}
     graph = build_graph(spec)
-    values = [batch.column(name) for name in graph.columns]
+    intake = Intake(spec, graph.columns)
+    intake.bind(batch.schema)
+    values = intake.take(batch, BATCH, Findings()).columns
     for step in graph.steps:
         inputs = [values[i] for i in step.inputs]
         values.append(step.function(*inputs, **step.params, **({"counts": Counter()} if step.counted else {})))
@@ -53,11 +57,11 @@ def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
                 yield str(error)
 
 
-def _first_rows(raw_url: str, columns: tuple[str, ...]) -> pa.RecordBatch:
+def _first_rows(raw_url: str, extractor: Extractor) -> tuple[pa.RecordBatch, Origin]:
     units = plan_units(find_raw_files(raw_url, {}, ()), _ALL_ROWS)
     if not units:
         raise InputError(f"{redact(raw_url)}: expected raw rows to try operators on, found none")
     raw = units[0].ranges[0]
     with open_raw(raw.url) as file:
-        known = [name for name in columns if name in file.schema_arrow.names]
-        return next(iter(read_batches(file, raw, known))).slice(0, _NUM_ROWS)
+        batch = next(iter(read_batches(file, raw, extractor.columns_in(file.schema_arrow.names))))
+        return batch.slice(0, _NUM_ROWS), Origin(source=redact(raw.url), first_row=raw.first_row)

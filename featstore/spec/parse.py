@@ -95,7 +95,7 @@ def naming(source: str) -> Iterator[None]:
     except SpecError as error:
         if not source:
             raise
-        raise SpecError(f"{files.redact(source)}: {error}") from error
+        raise type(error)(f"{files.redact(source)}: {error}") from error
 
 
 class _StrictLoader(yaml.SafeLoader):
