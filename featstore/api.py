@@ -22,8 +22,9 @@ from featstore.schema import Slot, SlotSchema
 from featstore.selection import Where, parse_where, select
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.staging.fetcher import StageItem
 from featstore.staging.options import Staging
-from featstore.staging.stager import StageItem, Stager
+from featstore.staging.stager import Stager
 from featstore.table.delta import Commit, history
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
@@ -228,6 +229,7 @@ def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, Path]]:
     with Stager(options) as stager:
         for staged, file in zip(stager.stage(remote), chosen, strict=True):
             with staged:
+                assert staged.path is not None  # without ranges to plan nothing is left where it is
                 yield file, staged.path
 
 

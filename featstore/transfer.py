@@ -1,0 +1,110 @@
+"""Byte ranges of a file by URL, as a stream of blocks, with the version of the file that they are of.
+
+What staging is made of. Nothing is repeated here: who reads knows where it broke, and goes on there.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import obstore
+from obstore import Bytes
+
+from featstore.errors import ReplacedError
+from featstore.files import as_os_errors, connect, filesystem, has_object_store, local_path, redact
+
+_BLOCK_BYTES = 4 << 20
+_TIME = "modified "
+_VERSION_KEYS = ("e_tag", "ETag", "etag", "mtime", "last_modified", "LastModified", "modified", "created")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a store sends: the whole file's size, its version (empty where the store does not say), and blocks in order.
+
+    The blocks end early where the connection does, with or without an OSError.
+    """
+
+    size_bytes: int
+    tag: str
+    blocks: Iterator[bytes | Bytes | memoryview]
+
+
+class Read(Protocol):
+    """Opens a stream of the bytes `first` up to `end` (not included) of a file.
+
+    `size_bytes` is the size that the caller expects, and `tag` the version of an earlier answer or empty. ReplacedError where
+    the file has another version by now, FileNotFoundError and PermissionError as they are, otherwise OSError; an `errno` of
+    EINVAL says that the same request would be refused again.
+    """
+
+    def __call__(self, url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> Answer: ...
+
+
+def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> Answer:
+    """The `Read` of local paths, object stores and fsspec's file systems."""
+    path = local_path(url)
+    if path is not None:
+        answer = _from_file(path.open("rb"), _file_tag(path), first, end, path.stat().st_size)
+    elif has_object_store(url):
+        answer = _from_store(url, first, end, size_bytes, tag)
+    else:
+        answer = _from_filesystem(url, first, end)
+    if tag and answer.tag != tag:
+        raise ReplacedError(
+            f"{redact(url)} was replaced while it was read: expected version {tag}, found {answer.tag or 'none'}"
+        )
+    return answer
+
+
+def _from_store(url: str, first: int, end: int, size_bytes: int, tag: str) -> Answer:
+    store, key = connect(url, max_retries=0)
+    options: dict[str, Any] = _condition(tag)
+    if (first, end) != (0, size_bytes):
+        options["range"] = (first, end)
+    with as_os_errors(url):
+        found = obstore.get(store, key, options=options)  # type: ignore[arg-type]
+        meta = found.meta
+        modified = meta["last_modified"]
+        is_known = modified.timestamp() > 0
+        version = meta["e_tag"] or (f"{_TIME}{modified.isoformat()}" if is_known else "")
+        return Answer(size_bytes=meta["size"], tag=version, blocks=_blocks(url, found))
+
+
+def _condition(tag: str) -> dict[str, Any]:
+    """The request's condition: a weak ETag never matches one, and is compared with the answer's only."""
+    if tag.startswith(_TIME):
+        return {"if_unmodified_since": datetime.fromisoformat(tag.removeprefix(_TIME))}
+    return {"if_match": tag} if tag and not tag.startswith("W/") else {}
+
+
+def _blocks(url: str, found: "obstore.GetResult") -> Iterator[Bytes]:
+    with as_os_errors(url):
+        yield from found.stream(min_chunk_size=_BLOCK_BYTES)
+
+
+def _from_filesystem(url: str, first: int, end: int) -> Answer:
+    fs = filesystem(url)
+    info = fs.info(url)
+    tag = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
+    return _from_file(fs.open(url, "rb", cache_type="none"), tag, first, end, int(info["size"]))
+
+
+def _file_tag(path: Path) -> str:
+    found = os.stat(path)  # noqa: PTH116  one call for both
+    return f"{found.st_ino}-{found.st_mtime_ns}"
+
+
+def _from_file(file: IO[bytes], tag: str, first: int, end: int, size_bytes: int) -> Answer:
+    return Answer(size_bytes=size_bytes, tag=tag, blocks=_file_blocks(file, first, end))
+
+
+def _file_blocks(file: IO[bytes], first: int, end: int) -> Iterator[bytes]:
+    with file:
+        file.seek(first)
+        while first < end and (block := file.read(min(_BLOCK_BYTES, end - first))):
+            yield block
+            first += len(block)
