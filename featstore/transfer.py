@@ -4,6 +4,7 @@ What staging is made of. Nothing is repeated here: who reads knows where it brok
 """
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,12 +26,14 @@ _VERSION_KEYS = ("e_tag", "ETag", "etag", "mtime", "last_modified", "LastModifie
 class Answer:
     """What a store sends: the whole file's size, its version (empty where the store does not say), and blocks in order.
 
-    The blocks end early where the connection does, with or without an OSError.
+    `first_byte_s`: how long the store took to answer, without the making of a client; None where that was not seen. The blocks
+    end early where the connection does, with or without an OSError.
     """
 
     size_bytes: int
     tag: str
     blocks: Iterator[bytes | Bytes | memoryview]
+    first_byte_s: float | None = None
 
 
 class Read(Protocol):
@@ -65,13 +68,14 @@ def _from_store(url: str, first: int, end: int, size_bytes: int, tag: str) -> An
     options: dict[str, Any] = _condition(tag)
     if (first, end) != (0, size_bytes):
         options["range"] = (first, end)
+    since = time.monotonic()
     with as_os_errors(url):
         found = obstore.get(store, key, options=options)  # type: ignore[arg-type]
-        meta = found.meta
+        first_byte_s, meta = time.monotonic() - since, found.meta
         modified = meta["last_modified"]
         is_known = modified.timestamp() > 0
         version = meta["e_tag"] or (f"{_TIME}{modified.isoformat()}" if is_known else "")
-        return Answer(size_bytes=meta["size"], tag=version, blocks=_blocks(url, found))
+        return Answer(size_bytes=meta["size"], tag=version, blocks=_blocks(url, found), first_byte_s=first_byte_s)
 
 
 def _condition(tag: str) -> dict[str, Any]:
@@ -83,7 +87,7 @@ def _condition(tag: str) -> dict[str, Any]:
 
 def _blocks(url: str, found: "obstore.GetResult") -> Iterator[Bytes]:
     with as_os_errors(url):
-        yield from found.stream(min_chunk_size=_BLOCK_BYTES)
+        yield from found.stream(min_chunk_size=1)  # as it comes: what has come is not lost when the connection breaks
 
 
 def _from_filesystem(url: str, first: int, end: int) -> Answer:

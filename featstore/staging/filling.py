@@ -121,6 +121,7 @@ class Filling:
             answer = self._line.read(self._url, at, end, size_bytes=self._size_bytes, tag=self.tag)
             self._identify(answer)
             answered, first = time.monotonic(), at
+            first_byte_s = answered - since if answer.first_byte_s is None else answer.first_byte_s
             for block in answer.blocks:
                 at = self._write(block, at, end)
             stream_s = time.monotonic() - answered
@@ -130,7 +131,7 @@ class Filling:
             if not is_retryable(error):
                 raise
             return at, f"download of {files.redact(self._url)} failed: {type(error).__name__}: {files.redact_text(str(error))}"
-        self._line.on_stream(Received(url=self._url, first_byte_s=answered - since, num_bytes=at - first, stream_s=stream_s))
+        self._line.on_stream(Received(url=self._url, first_byte_s=first_byte_s, num_bytes=at - first, stream_s=stream_s))
         short = f"download of {files.redact(self._url)} has the wrong size: expected {end} bytes, found {at}"
         return at, "" if at == end else short
 

@@ -42,7 +42,7 @@ class Record:
             if found.pop("format") != FORMAT:
                 return None
             held = tuple((int(first), int(end)) for first, end in found.pop("held"))
-            record = cls(**found, held=held)
+            record = cls(**(found | {"held": held, "size_bytes": int(found["size_bytes"])}))
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
         is_sound = union(record.held) == record.held and covers([(0, record.size_bytes)], record.held)

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -45,6 +46,7 @@ class Unruly:
     `has_times`: what of a version the server tells. `ignores_ranges`: it always sends the whole file.
     """
 
+    fault: ClassVar[type[Fault]] = Fault
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     faults: dict[str, deque[Fault]] = field(default_factory=dict)

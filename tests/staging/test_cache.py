@@ -199,3 +199,132 @@ def test_a_private_directory_is_removed_at_close():
     cache.close()
     cache.close()
     assert not cache.root.parent.exists()
+
+
+def test_a_file_of_which_ranges_are_held_takes_only_their_bytes_of_the_budget(tmp_path):
+    cache = _cache(tmp_path, 100)
+    pin = _fill(cache, _name(1), 1_000_000, [(0, 10), (999_990, 1_000_000)])
+    assert (pin.num_bytes, pin.record.held, pin.path.stat().st_size) == (20, ((0, 10), (999_990, 1_000_000)), 1_000_000)
+    assert _names(cache) == [f"{_name(1)}.20.staged"]
+    assert cache.request(_name(2), 1_000_000, 81) is Refusal.FULL
+    assert isinstance(cache.request(_name(2), 1_000_000, 80), Download)
+
+
+def test_a_reservation_grows_where_there_is_room(tmp_path):
+    cache = _cache(tmp_path, 100)
+    download = cache.request(_name(1), 1000, 10)
+    assert download.reserve(100) is None
+    assert download.reserve(101) is Refusal.FULL
+    assert _names(cache) == [f"{_name(1)}.100.part"]
+    assert download.reserve(5) is None
+    assert _names(cache) == [f"{_name(1)}.5.part"]
+
+
+def test_a_file_that_holds_more_takes_the_place_of_one_that_holds_less_once_nobody_reads_that(tmp_path):
+    cache = _cache(tmp_path, 100)
+    narrow = _fill(cache, _name(1), 50, [(40, 50)])
+    wide = _fill(cache, _name(1), 50, [(0, 10), (40, 50)])
+    assert narrow.path.exists()
+    narrow.release()
+    assert cache.request(_name(1), 50, 50).num_bytes == 20
+    widest = _fill(cache, _name(1), 50, [(0, 50)])
+    assert _names(cache) == [f"{_name(1)}.20.staged", f"{_name(1)}.50.staged"]
+    wide.release()
+    widest.release()
+    assert cache.request(_name(1), 50, 50).record.is_whole
+
+
+def test_two_files_of_one_name_with_other_bytes_but_as_many_live_side_by_side(tmp_path):
+    cache = _cache(tmp_path, 100)
+    one = _fill(cache, _name(1), 50, [(0, 10)])
+    download = cache.request(_name(1), 50, 10, beyond_bytes=10)
+    other = download.publish(_record([(40, 50)], 50))
+    assert one.path.exists()
+    assert (one.num_bytes, other.num_bytes) == (10, 11)
+
+
+def test_a_request_asks_for_more_than_it_has_seen(cache):
+    pin = _fill(cache, _name(1))
+    assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes - 1), Pin)
+    assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes), Download)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 2'])
+def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path, cache, text):
+    pin = _fill(cache, _name(1))
+    pin.release()
+    pin.path.with_suffix(".held").write_text(text)
+    assert isinstance(_request(_cache(tmp_path), _name(1)), Download)
+    assert not pin.path.exists()
+
+
+def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_path, cache):
+    for number, gone in ((1, ".held"), (2, ".staged")):
+        pin = _fill(cache, _name(number))
+        pin.release()
+        pin.path.with_suffix(gone).unlink()
+    assert list(_cache(tmp_path).root.iterdir()) == []
+
+
+def test_a_record_that_is_a_link_is_not_followed(tmp_path, cache):
+    pin = _fill(cache, _name(1))
+    pin.release()
+    record = pin.path.with_suffix(".held")
+    record.rename(tmp_path / "elsewhere")
+    record.symlink_to(tmp_path / "elsewhere")
+    assert isinstance(_request(cache, _name(1)), Download)
+    assert (tmp_path / "elsewhere").exists()
+
+
+def test_no_more_downloads_at_one_time_than_connections_are_allowed(tmp_path):
+    cache, other = (_cache(tmp_path, 100, max_connections=2) for _ in range(2))
+    downloads = [_request(cache, _name(1)), _request(other, _name(2))]
+    assert _request(cache, _name(3)) is Refusal.CROWDED
+    downloads[0].abandon()
+    assert isinstance(_request(other, _name(3)), Download)
+
+
+def test_what_must_stay_free_of_the_disk_is_kept_free(tmp_path, monkeypatch):
+    free_bytes = 1000
+    usage = type("Usage", (), {"free": property(lambda self: free_bytes)})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage())
+    cache = _cache(tmp_path, 10_000, min_free_bytes=500)
+    pin = _fill(cache, _name(1), 300)
+    free_bytes = 600
+    assert cache.request(_name(2), 200, 200) is Refusal.FULL
+    pin.release()
+    assert isinstance(cache.request(_name(2), 200, 200), Download)
+    assert cache.num_evicted == 1
+    free_bytes = 800
+    assert cache.request(_name(3), 101, 101) is Refusal.FULL  # 200 are promised to the download that has not written them
+    assert isinstance(cache.request(_name(3), 100, 100), Download)
+
+
+def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for_pinned_ones(cache):
+    _fill(cache, _name(1)).release()
+    pin = _fill(cache, _name(2))
+    under_way = _request(cache, _name(3))
+    (cache.root / "notes.txt").write_text("mine")
+    entries = cache.entries()
+    assert [(entry.path.name[:40], entry.is_pinned) for entry in entries] == [(_name(2), True), (_name(1), False)]
+    assert {entry.record.url for entry in entries} == {"https://h/x"}
+    assert [file.name for file in cache.clear()] == [f"{_name(1)}.10.staged"]
+    under_way.abandon()
+    pin.release()
+    assert [file.name for file in cache.clear()] == [f"{_name(2)}.10.staged"]
+    assert [path.name for path in cache.root.iterdir()] == ["notes.txt"]
+
+
+@given(url=st.text(), size_bytes=st.integers(0, 2**60), version=st.text())
+def test_names_cannot_climb_out_of_the_cache(url, size_bytes, version):
+    root = Path("/cache")
+    path = root / f"{entry_name(url, size_bytes, version)}.{size_bytes}.staged"
+    assert path.parent == root
+    assert path.resolve() == path
+
+
+def test_a_cache_of_another_user_is_refused(tmp_path, monkeypatch):
+    _cache(tmp_path)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(StagingError, match="it must be a directory of user 12345"):
+        _cache(tmp_path)
