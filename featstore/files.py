@@ -36,6 +36,8 @@ _BLOCK_BYTES = 8 << 20
 _BUFFER_BYTES = 1 << 20
 _VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
+# A user ends with the last @ before the path; one with a password that is not escaped, with the first one there is.
+_USER = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://)(?:[^/?#]*@|(?!\[)[^/?#@:]*:(?!\d*(?:[/?#]|$))[^@]*@)")
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -78,8 +80,8 @@ def join(base: str, *parts: str) -> str:
 
 def redact(url: str) -> str:
     """The URL without user, password, query and fragment: what may stand in names, logs and errors."""
-    bare = re.sub(r"[?#].*$", "", url) if scheme(url) != "file" else url
-    return without_user(bare)
+    bare = without_user(url)
+    return bare if scheme(url) == "file" else re.sub(r"[?#].*$", "", bare, flags=re.DOTALL)
 
 
 def redact_text(text: str) -> str:
@@ -89,7 +91,7 @@ def redact_text(text: str) -> str:
 
 def without_user(url: str) -> str:
     """The URL without user and password: what names the content."""
-    return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]+://)[^/?#@]*@", r"\1", url)
+    return _USER.sub(r"\1", url)
 
 
 def filesystem(url: str) -> fsspec.AbstractFileSystem:

@@ -18,7 +18,7 @@ def plan_spans(tail: bytes, size_bytes: int, selection: Selection, name: str) ->
     no Parquet, or its columns cannot be what was selected.
     """
     if len(tail) < min(_END_BYTES, size_bytes):
-        return _END_BYTES
+        return min(_END_BYTES, size_bytes)
     footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
     if tail[-4:] == _MAGIC and len(tail) < footer_bytes <= size_bytes:
         return footer_bytes

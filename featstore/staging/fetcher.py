@@ -227,7 +227,10 @@ class Fetcher:
 
         def requests_for(held: tuple[Span, ...]) -> tuple[Span, ...]:
             gaps = missing(plan.spans, held)
-            return coalesce(gaps, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes)
+            bridged = coalesce(gaps, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes)
+            if num_bytes(union([*held, *bridged])) <= self._options.num_budget_bytes:
+                return bridged
+            return coalesce(gaps, hole_bytes=0, request_bytes=remote.request_bytes)
 
         self._last = _demand(item, plan, (), requests_for(()))
         requests = requests_for(filling.held)

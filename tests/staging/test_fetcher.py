@@ -298,6 +298,18 @@ def test_auto_takes_small_files_whole_and_of_large_ones_the_columns_where_that_i
     assert site.sent_bytes("/t/large.bin") < 8_000_000
 
 
+def test_holes_are_not_bridged_where_the_budget_has_no_room_for_them(site, make, monkeypatch):
+    monkeypatch.setattr("featstore.staging.cost._SHORTEST_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
+    with _stage(make("c2", "c7", budget_bytes=1_000_000), site) as staged:
+        assert read_column(staged.path, "c7") == read_column_of(DATA, "c7")
+    assert staged.held_bytes < 1_000_000
+    assert len(site.gets(PATH)) == 3
+    with _stage(make("c1", "c4", directory=None), site) as staged:
+        assert staged.held_bytes > 4 * COLUMN_BYTES
+    assert len(site.gets(PATH)) == 5
+
+
 def test_ranges_that_exceed_the_budget_are_an_error(site, make):
     with pytest.raises(BudgetError, match=r"budget_bytes is 500 kB .*but file http.*/t/a\.bin has"):
         _stage(make("c2", "c7", budget_bytes=500_000), site)
