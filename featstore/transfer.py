@@ -26,14 +26,14 @@ _VERSION_KEYS = ("e_tag", "ETag", "etag", "mtime", "last_modified", "LastModifie
 class Answer:
     """What a store sends: the whole file's size, its version (empty where the store does not say), and blocks in order.
 
-    `first_byte_s`: how long the store took to answer, without the making of a client; None where that was not seen. The blocks
-    end early where the connection does, with or without an OSError.
+    `setup_s`: what the making of a client took, which is no cost of a request. The blocks end early where the connection
+    does, with or without an OSError.
     """
 
     size_bytes: int
     tag: str
     blocks: Iterator[bytes | Bytes | memoryview]
-    first_byte_s: float | None = None
+    setup_s: float = 0.0
 
 
 class Read(Protocol):
@@ -64,18 +64,19 @@ def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "")
 
 
 def _from_store(url: str, first: int, end: int, size_bytes: int, tag: str) -> Answer:
+    since = time.monotonic()
     store, key = connect(url, max_retries=0)
+    setup_s = time.monotonic() - since
     options: dict[str, Any] = _condition(tag)
     if (first, end) != (0, size_bytes):
         options["range"] = (first, end)
-    since = time.monotonic()
     with as_os_errors(url):
         found = obstore.get(store, key, options=options)  # type: ignore[arg-type]
-        first_byte_s, meta = time.monotonic() - since, found.meta
+        meta = found.meta
         modified = meta["last_modified"]
         is_known = modified.timestamp() > 0
         version = meta["e_tag"] or (f"{_TIME}{modified.isoformat()}" if is_known else "")
-        return Answer(size_bytes=meta["size"], tag=version, blocks=_blocks(url, found), first_byte_s=first_byte_s)
+        return Answer(size_bytes=meta["size"], tag=version, blocks=_blocks(url, found), setup_s=setup_s)
 
 
 def _condition(tag: str) -> dict[str, Any]:

@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass, replace
 
 WHOLE, RANGES, DIRECT = "whole", "ranges", "direct"
-_LATENCY_WEIGHT = 0.3
+_WEIGHT = 0.3
+# A new connection or a busy moment makes one request slow, nothing makes one quick: down at once, up by and by.
+_DOWN_WEIGHT, _UP_WEIGHT = 0.5, 0.1
 _MEMORY_BYTES = 256 << 20
 _PRIOR_BYTES = 4 << 20
 _MEASURED_BYTES = 128 << 10
@@ -14,7 +16,6 @@ _REQUEST_BYTES = 256 << 20
 _DIRECT_OPENING, _DIRECT_PER_CHUNK = 3, 2
 # Deciding without a look at the footer is safe where that look could not have saved more than a tenth.
 _BLIND_LATENCIES = 1.0
-_CLEARLY = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,11 @@ class Remote:
     def observed(self, *, first_byte_s: float, num_bytes: int, stream_s: float) -> "Remote":
         """After one request: its time to the first byte, and that of `num_bytes` after it.
 
-        Latency is an exponential mean; bandwidth is total bytes over total seconds, in which old ones fade. Short streams
-        say nothing of bandwidth: their bytes came along with the first one.
+        Latency is an exponential mean that falls faster than it rises; bandwidth is total bytes over total seconds, in which
+        old ones fade. Short streams say nothing of bandwidth: their bytes came along with the first one.
         """
         first_byte_s = max(first_byte_s, 1e-6)
-        share = _LATENCY_WEIGHT if self.is_measured else 1.0
+        share = (_DOWN_WEIGHT if first_byte_s < self.latency_s else _UP_WEIGHT) if self.is_measured else 1.0
         seen = replace(self, latency_s=self.latency_s + share * (first_byte_s - self.latency_s), is_measured=True)
         if num_bytes < _MEASURED_BYTES or stream_s <= 0:
             return seen
@@ -62,7 +63,7 @@ class Remote:
 
     def settled(self, seconds: float) -> "Remote":
         """After a publication that took so long."""
-        return replace(self, settle_s=self.settle_s + _LATENCY_WEIGHT * (seconds - self.settle_s))
+        return replace(self, settle_s=self.settle_s + _WEIGHT * (seconds - self.settle_s))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +105,15 @@ def choose(demand: Demand, remote: Remote) -> str:
     return min((RANGES, WHOLE, DIRECT), key=lambda mode: seconds[mode])
 
 
-def needs_no_footer(size_bytes: int, last: Demand | None, remote: Remote) -> bool:
+def needs_no_footer(size_bytes: int, last: Demand | None, remote: Remote, plan_s: float = 0.0) -> bool:
     """Whether to take a file whole without a look at its footer, which costs a request of its own.
 
     So for a file that takes no longer than such a request; and, once the footer of another file told what the selection
-    is, where whole is the cheapest for that share.
+    is, where whole is the cheapest for that share. `plan_s`: what it takes to make a plan of a footer.
     """
     if size_bytes <= _BLIND_LATENCIES * remote.latency_s * remote.bytes_per_s:
         return True
     if last is None:
         return False
     seconds = costs(last.scaled(size_bytes), remote)
-    return seconds[WHOLE] <= _CLEARLY * (remote.latency_s + seconds[RANGES]) and seconds[WHOLE] <= seconds[DIRECT]
+    return seconds[WHOLE] <= min(remote.latency_s + plan_s + seconds[RANGES], seconds[DIRECT])

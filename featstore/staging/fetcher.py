@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -87,7 +87,7 @@ class Fetcher:
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
         self._remotes: dict[str, Remote] = {}
         self._last: Demand | None = None
-        self._tail_bytes = _TAIL_BYTES
+        self._tail_bytes, self._plan_s = _TAIL_BYTES, 0.0
 
     def remote(self, url: str) -> Remote:
         """What is known of the URL's store."""
@@ -124,7 +124,9 @@ class Fetcher:
         """Whether the file is taken whole without a look at its footer."""
         if self._source.plan_ranges is None or self._options.mode == WHOLE:
             return True
-        return self._options.mode != RANGES and needs_no_footer(item.size_bytes, self._last, self.remote(item.url))
+        return self._options.mode != RANGES and needs_no_footer(
+            item.size_bytes, self._last, self.remote(item.url), self._plan_s
+        )
 
     def _first_bytes(self, item: StageItem, base: Pin | None) -> int:
         """What to reserve at first: the whole file, or its tail beside what is there already."""
@@ -158,15 +160,22 @@ class Fetcher:
 
     def _plan(self, item: StageItem, tail_bytes: int, tail_of: Callable[[int], bytes]) -> "_Plan":
         """What is wanted, the tail with it."""
-        assert self._source.plan_ranges is not None
         name = files.redact(item.url)
-        while isinstance(found := self._source.plan_ranges(tail_of(tail_bytes), item.size_bytes, name), int):
+        while isinstance(found := self._timed_plan(tail_of(tail_bytes), item.size_bytes, name), int):
             if not tail_bytes < found <= item.size_bytes:
                 raise StagingError(f"{name}: expected a footer of at most {item.size_bytes} bytes, found one of {found}")
             tail_bytes = found
         self._tail_bytes = max(self._tail_bytes, tail_bytes)
         spans = union([*found, (item.size_bytes - tail_bytes, item.size_bytes)])
         return _Plan(spans=spans, num_chunks=len(found))
+
+    def _timed_plan(self, tail: bytes, size_bytes: int, name: str) -> Sequence[Span] | int:
+        assert self._source.plan_ranges is not None
+        since = time.monotonic()
+        found = self._source.plan_ranges(tail, size_bytes, name)
+        if not isinstance(found, int):
+            self._plan_s = time.monotonic() - since
+        return found
 
     def _download(self, item: StageItem, download: Download, base: Pin | None, waiting: "_Waiting") -> Pin | None:
         try:
@@ -267,7 +276,7 @@ class Fetcher:
         self._counts.fetched_bytes += seen.num_bytes
         known = self.remote(seen.url)
         self._remotes[_remote_name(seen.url)] = known.observed(
-            first_byte_s=seen.first_byte_s, num_bytes=seen.num_bytes, stream_s=seen.stream_s
+            first_byte_s=seen.first_byte_s, num_bytes=seen.later_bytes, stream_s=seen.stream_s
         )
 
     def _count_retry(self) -> None:

@@ -24,11 +24,12 @@ _COPY_BYTES = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """One answer of a remote as it was seen: seconds to the first byte, and bytes with the seconds after it."""
+    """One answer of a remote as it was seen: seconds to the first block of it, and the bytes after that in `stream_s`."""
 
     url: str
     first_byte_s: float
     num_bytes: int
+    later_bytes: int
     stream_s: float
 
 
@@ -49,6 +50,37 @@ class Line:
         _LOG.warning("%s; trying again", failure)
         if self.stop.wait(self.retry.pause_s(num_failures, random.random())):
             raise Stopped
+
+
+class _Watch:
+    """Times one request: the first block, of however many bytes, counts to the answer, the others to the stream."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._first_at_s: float | None = None
+        self._setup_s, self._first_bytes, self._num_bytes = 0.0, 0, 0
+
+    def begin(self, setup_s: float) -> None:
+        """Leaves out what came before the request."""
+        self._setup_s = setup_s
+
+    def see(self, num_bytes: int) -> None:
+        """A block has come."""
+        if self._first_at_s is None:
+            self._first_at_s, self._first_bytes = time.monotonic(), num_bytes
+        self._num_bytes += num_bytes
+
+    def received(self, url: str) -> Received:
+        """All has come."""
+        now_s = time.monotonic()
+        first_at_s = now_s if self._first_at_s is None else self._first_at_s
+        return Received(
+            url=url,
+            first_byte_s=first_at_s - self._since - self._setup_s,
+            num_bytes=self._num_bytes,
+            later_bytes=self._num_bytes - self._first_bytes,
+            stream_s=now_s - first_at_s,
+        )
 
 
 class Filling:
@@ -116,22 +148,21 @@ class Filling:
 
     def _try(self, at: int, end: int) -> tuple[int, str]:
         """One request: how far it came, and what failed if trying again may help."""
+        watch = _Watch()
         try:
-            since = time.monotonic()
             answer = self._line.read(self._url, at, end, size_bytes=self._size_bytes, tag=self.tag)
+            watch.begin(answer.setup_s)
             self._identify(answer)
-            answered, first = time.monotonic(), at
-            first_byte_s = answered - since if answer.first_byte_s is None else answer.first_byte_s
             for block in answer.blocks:
+                watch.see(len(block))
                 at = self._write(block, at, end)
-            stream_s = time.monotonic() - answered
         except (OSError, EOFError) as error:
             if isinstance(error, OSError) and is_local(error):
                 raise self._local(error) from error
             if not is_retryable(error):
                 raise
             return at, f"download of {files.redact(self._url)} failed: {type(error).__name__}: {files.redact_text(str(error))}"
-        self._line.on_stream(Received(url=self._url, first_byte_s=first_byte_s, num_bytes=at - first, stream_s=stream_s))
+        self._line.on_stream(watch.received(self._url))
         short = f"download of {files.redact(self._url)} has the wrong size: expected {end} bytes, found {at}"
         return at, "" if at == end else short
 
