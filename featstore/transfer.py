@@ -3,9 +3,8 @@
 What staging is made of. Nothing is repeated here: who reads knows where it broke, and goes on there.
 """
 
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -51,7 +50,7 @@ def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "")
     """The `Read` of local paths, object stores and fsspec's file systems."""
     path = local_path(url)
     if path is not None:
-        answer = _from_file(path.open("rb"), _file_tag(path), first, end, path.stat().st_size)
+        answer = _from_path(url, path, first, end)
     elif has_object_store(url):
         answer = _from_store(url, first, end, size_bytes, tag)
     else:
@@ -93,23 +92,36 @@ def _blocks(url: str, found: "obstore.GetResult") -> Iterator[Bytes]:
 
 def _from_filesystem(url: str, first: int, end: int) -> Answer:
     fs = filesystem(url)
-    info = fs.info(url)
-    tag = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
-    return _from_file(fs.open(url, "rb", cache_type="none"), tag, first, end, int(info["size"]))
+
+    def version() -> tuple[int, str]:
+        info = fs.info(url)
+        return int(info["size"]), next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
+
+    return _from_file(url, first, end, version, lambda: fs.open(url, "rb", cache_type="none"))
 
 
-def _file_tag(path: Path) -> str:
-    found = os.stat(path)  # noqa: PTH116  one call for both
-    return f"{found.st_ino}-{found.st_mtime_ns}"
+def _from_path(url: str, path: Path, first: int, end: int) -> Answer:
+    def version() -> tuple[int, str]:
+        found = path.stat()
+        return found.st_size, f"{found.st_ino}-{found.st_mtime_ns}"
+
+    return _from_file(url, first, end, version, lambda: path.open("rb"))
 
 
-def _from_file(file: IO[bytes], tag: str, first: int, end: int, size_bytes: int) -> Answer:
-    return Answer(size_bytes=size_bytes, tag=tag, blocks=_file_blocks(file, first, end))
+def _from_file(
+    url: str, first: int, end: int, version: Callable[[], tuple[int, str]], open_file: Callable[[], IO[bytes]]
+) -> Answer:
+    """Where a read takes no condition, the version is looked at before and after it."""
+    before = version()
 
+    def blocks() -> Iterator[bytes]:
+        at = first
+        with open_file() as file:
+            file.seek(at)
+            while at < end and (block := file.read(min(_BLOCK_BYTES, end - at))):
+                yield block
+                at += len(block)
+        if version() != before:
+            raise ReplacedError(f"{redact(url)} was replaced while it was read")
 
-def _file_blocks(file: IO[bytes], first: int, end: int) -> Iterator[bytes]:
-    with file:
-        file.seek(first)
-        while first < end and (block := file.read(min(_BLOCK_BYTES, end - first))):
-            yield block
-            first += len(block)
+    return Answer(size_bytes=before[0], tag=before[1], blocks=blocks())
