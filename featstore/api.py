@@ -26,8 +26,9 @@ from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.vocabulary import record_vocabularies
+from featstore.staging.fetcher import StageItem
 from featstore.staging.options import Staging
-from featstore.staging.stager import StageItem, Stager
+from featstore.staging.stager import Stager
 from featstore.table.delta import Commit, history
 from featstore.table.lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table.open import open_snapshot
@@ -255,6 +256,7 @@ def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, Path]]:
     with Stager(options) as stager:
         for staged, file in zip(stager.stage(remote), chosen, strict=True):
             with staged:
+                assert staged.path is not None  # without ranges to plan nothing is left where it is
                 yield file, staged.path
 
 

@@ -16,6 +16,7 @@ import featstore.spec.diff
 import featstore.spec.lint
 import featstore.spec.show
 import featstore.spec.sql
+import featstore.stage
 import featstore.table.lint
 from featstore import __version__, api
 from featstore.errors import FeatstoreError, missing_extra
@@ -199,6 +200,33 @@ def status(store: str, watch: bool, every_s: float, last: int) -> None:
         for text in featstore.dispatch.status.watch(store, last=last, every_s=every_s):
             click.clear()
             click.echo(text)
+
+
+@cli.group()
+def stage() -> None:
+    """Fill, look into and empty a staging cache: the `staging.directory` of a training config."""
+
+
+@stage.command()
+@click.argument("config", metavar="CONFIG")
+@click.option("--table", help="Another table than the config names.")
+def warm(config: str, table: str | None) -> None:
+    """Stage what a training config reads, so that the run finds it on the local disk."""
+    click.echo(featstore.stage.warm(config, table=table))
+
+
+@stage.command(name="list")
+@click.argument("directory")
+def list_(directory: str) -> None:
+    """Print the staged files, how much of each is there, and when it was used last."""
+    click.echo(featstore.stage.list(directory))
+
+
+@stage.command()
+@click.argument("directory")
+def clear(directory: str) -> None:
+    """Remove the staged files that nobody reads, and nothing else."""
+    click.echo(featstore.stage.clear(directory))
 
 
 def _optional(module: str) -> Any:

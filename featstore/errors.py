@@ -67,6 +67,10 @@ class StagingError(FeatstoreError, OSError):
     """A file could not be brought to the local disk."""
 
 
+class ReplacedError(StagingError):
+    """A file changed while it was read, so that its bytes are of two files."""
+
+
 class DispatchError(FeatstoreError, RuntimeError):
     """The coordinator's store is lost, or is used in a way that would read rows twice."""
 

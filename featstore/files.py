@@ -20,22 +20,24 @@ from urllib.parse import urlsplit
 
 import fsspec
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 from obstore.fsspec import FsspecStore
 from obstore.store import ObjectStore, from_url
 
-from featstore.errors import ConfigError, StagingError
+from featstore.errors import ConfigError, ReplacedError, StagingError
+from featstore.redirects import kept_home
 
 _OBSTORE = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
 _ALIASES = {"s3a": "s3", "gcs": "gs", "azure": "az"}
-_OPTIONS: dict[str, Any] = {
-    "client_options": {"allow_http": True, "connect_timeout": "10s", "read_timeout": "60s", "timeout": "1day"},
-    "retry_config": {"max_retries": 4},
-}
+_CLIENT_OPTIONS = {"allow_http": True, "connect_timeout": "10s", "read_timeout": "60s", "timeout": "1day"}
+_RETRIES = 4
+_REFUSED = re.compile(r"status(?: code)?:? (?!408|429)4\d\d\b")
 _BLOCK_BYTES = 8 << 20
 _BUFFER_BYTES = 1 << 20
 _VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
+# A user ends with the last @ before the path; one with a password that is not escaped, with the first one there is.
+_USER = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://)(?:[^/?#]*@|(?!\[)[^/?#@:]*:(?!\d*(?:[/?#]|$))[^@]*@)")
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -59,6 +61,11 @@ def scheme(url: str) -> str:
     return found.group(1).lower() if found else "file"
 
 
+def has_object_store(url: str) -> bool:
+    """Whether the URL is read through an object store's own client rather than through fsspec."""
+    return scheme(url) in _OBSTORE
+
+
 def local_path(url: str) -> Path | None:
     """The local path that a URL or path names, or None where it is remote."""
     if scheme(url) != "file":
@@ -73,8 +80,8 @@ def join(base: str, *parts: str) -> str:
 
 def redact(url: str) -> str:
     """The URL without user, password, query and fragment: what may stand in names, logs and errors."""
-    bare = re.sub(r"[?#].*$", "", url) if scheme(url) != "file" else url
-    return without_user(bare)
+    bare = without_user(url)
+    return bare if scheme(url) == "file" else re.sub(r"[?#].*$", "", bare, flags=re.DOTALL)
 
 
 def redact_text(text: str) -> str:
@@ -84,7 +91,7 @@ def redact_text(text: str) -> str:
 
 def without_user(url: str) -> str:
     """The URL without user and password: what names the content."""
-    return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]+://)[^/?#@]*@", r"\1", url)
+    return _USER.sub(r"\1", url)
 
 
 def filesystem(url: str) -> fsspec.AbstractFileSystem:
@@ -97,7 +104,14 @@ def filesystem(url: str) -> fsspec.AbstractFileSystem:
             raise ConfigError(f"{redact(url)}: no file system for {name}://: {error}") from error
     _require_unforked(url)
     protocol: Any = _ALIASES.get(name, name)
-    return cast(fsspec.AbstractFileSystem, FsspecStore(protocol, **_OPTIONS))
+    return cast(fsspec.AbstractFileSystem, FsspecStore(protocol, **_options(protocol, _RETRIES)))
+
+
+def _options(protocol: str, max_retries: int) -> dict[str, Any]:
+    return {
+        "client_options": _CLIENT_OPTIONS | kept_home(protocol, os.environ),
+        "retry_config": {"max_retries": max_retries},
+    }
 
 
 _client_process: list[int] = []
@@ -115,18 +129,18 @@ def _require_unforked(url: str) -> None:
         )
 
 
-def _connect(url: str) -> tuple[ObjectStore, str]:
-    """The object store and the key in it that a URL names."""
+def connect(url: str, max_retries: int = _RETRIES) -> tuple[ObjectStore, str]:
+    """The object store and the key in it that a URL names. The client itself repeats what failed up to `max_retries` times."""
     _require_unforked(url)
     parts = urlsplit(canonical(url))
     if parts.query and parts.scheme in ("http", "https"):
         raise ConfigError(f"{redact(url)}: a URL with a query cannot be read; expected one that ends with the file's path")
-    return _store(f"{parts.scheme}://{parts.netloc}/"), parts.path.lstrip("/")
+    return _store(f"{parts.scheme}://{parts.netloc}/", max_retries), parts.path.lstrip("/")
 
 
 @functools.lru_cache(maxsize=16)
-def _store(root: str) -> ObjectStore:
-    return from_url(root, **_OPTIONS)
+def _store(root: str, max_retries: int) -> ObjectStore:
+    return from_url(root, **_options(scheme(root), max_retries))
 
 
 def canonical(url: str) -> str:
@@ -136,17 +150,24 @@ def canonical(url: str) -> str:
 
 
 @contextlib.contextmanager
-def _as_os_errors(url: str) -> Iterator[None]:
-    """Errors of the remote client as what the same failure of a local file raises, without credentials."""
+def as_os_errors(url: str) -> Iterator[None]:
+    """Errors of the remote client as what the same failure of a local file raises, without credentials.
+
+    ReplacedError where a condition on the object's version did not hold. Of other errors `errno` is EINVAL where the store
+    refused the request, which it will again, and EIO where it failed.
+    """
     try:
         yield
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, "No such file", redact(url)) from None
+    except PreconditionError:
+        raise ReplacedError(f"{redact(url)} was replaced while it was read") from None
     except (PermissionDeniedError, UnauthenticatedError):
         raise PermissionError(errno.EACCES, "The store refuses access", redact(url)) from None
     except BaseError as error:
         reason = redact_text(str(error).partition("\n")[0])
-        raise OSError(errno.EIO, f"The store failed: {reason}", redact(url)) from None
+        code = errno.EINVAL if _REFUSED.search(reason) else errno.EIO
+        raise OSError(code, f"The store failed: {reason}", redact(url)) from None
 
 
 class _RemoteFile(io.RawIOBase):
@@ -154,7 +175,7 @@ class _RemoteFile(io.RawIOBase):
 
     def __init__(self, url: str, size_bytes: int) -> None:
         self._url, self._size_bytes, self._position = url, size_bytes, 0
-        self._store, self._key = _connect(url)
+        self._store, self._key = connect(url)
 
     def readable(self) -> bool:
         return True
@@ -174,7 +195,7 @@ class _RemoteFile(io.RawIOBase):
         length = min(len(buffer), self._size_bytes - self._position)
         if length <= 0:
             return 0
-        with _as_os_errors(self._url):
+        with as_os_errors(self._url):
             found = obstore.get_range(self._store, self._key, start=self._position, length=length)
         buffer[: len(found)] = memoryview(found)
         self._position += len(found)
@@ -199,7 +220,7 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
     """
     path = local_path(url)
     if path is None:
-        with _as_os_errors(url), _discard_on_error(filesystem(url).open(canonical(url), "wb")) as file:
+        with as_os_errors(url), _discard_on_error(filesystem(url).open(canonical(url), "wb")) as file:
             yield file
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -234,8 +255,8 @@ def size_bytes(url: str) -> int:
         return path.stat().st_size
     if scheme(url) not in _OBSTORE:
         return int(filesystem(url).info(url)["size"])
-    store, key = _connect(url)
-    with _as_os_errors(url):
+    store, key = connect(url)
+    with as_os_errors(url):
         return int(obstore.head(store, key)["size"])
 
 
@@ -245,7 +266,7 @@ def delete(url: str) -> None:
     if path is not None:
         path.unlink(missing_ok=True)
         return
-    with contextlib.suppress(FileNotFoundError), _as_os_errors(url):
+    with contextlib.suppress(FileNotFoundError), as_os_errors(url):
         filesystem(url).rm_file(canonical(url))
 
 
@@ -260,7 +281,7 @@ def is_directory(url: str) -> bool:
     if scheme(url) in ("http", "https"):
         return False
     try:
-        with _as_os_errors(url):
+        with as_os_errors(url):
             return bool(filesystem(url).info(_listing_root(url))["type"] == "directory")
     except (FileNotFoundError, PermissionError):
         return False
@@ -322,9 +343,9 @@ def _single(fs: fsspec.AbstractFileSystem, url: str, root: str) -> dict[str, Any
     """The listing's entry where the URL is one file."""
     if scheme(url) not in _OBSTORE:
         return cast(dict[str, Any], fs.info(root)) if fs.isfile(root) else None
-    store, key = _connect(url)
+    store, key = connect(url)
     try:
-        with _as_os_errors(url):
+        with as_os_errors(url):
             return dict(obstore.head(store, key)) if key else None
     except FileNotFoundError:
         return None
@@ -333,7 +354,7 @@ def _single(fs: fsspec.AbstractFileSystem, url: str, root: str) -> dict[str, Any
 def _matches(url: str, listing: Callable[[], dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """A listing; empty for a web server that can only serve files, which cannot be told from one that has none."""
     try:
-        with _as_os_errors(url):
+        with as_os_errors(url):
             return listing()
     except FileNotFoundError:
         return {}
@@ -365,8 +386,8 @@ def fetch(url: str, target: IO[bytes]) -> int:
     From an object store it is one request, which the client takes up again where a connection breaks.
     """
     if scheme(url) in _OBSTORE:
-        store, key = _connect(url)
-        with _as_os_errors(url):
+        store, key = connect(url)
+        with as_os_errors(url):
             return sum(target.write(memoryview(block)) for block in obstore.get(store, key).stream(min_chunk_size=_BLOCK_BYTES))
     with open_read(url) as source:
         return sum(target.write(block) for block in iter(lambda: source.read(_BLOCK_BYTES), b""))

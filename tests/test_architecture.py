@@ -16,7 +16,7 @@ OWNERS = {
     "duckdb": {"featstore.explore.profile"},
     "fsspec": {"featstore.files"},
     "matplotlib": {"featstore.explore.plots"},
-    "obstore": {"featstore.files"},
+    "obstore": {"featstore.files", "featstore.transfer"},
     "pyspark": {"featstore.extraction.spark"},
     "sqlglot": {"featstore.selection"},
     "torch": {"featstore.loader", "featstore.demo", "featstore.dispatch.stores.tcp"},

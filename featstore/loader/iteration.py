@@ -26,7 +26,8 @@ from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Order, SplitReader, Work, read_blocks
 from featstore.loader.tensors import Batch
-from featstore.staging.stager import Staged, StageItem, Stager
+from featstore.staging.fetcher import StageItem
+from featstore.staging.stager import Staged, Stager
 from featstore.table.snapshot import DataFile
 
 _REPORT_EVERY_S = 0.5
@@ -234,14 +235,16 @@ class Run:
             yield Work(claim=claim, source=local_path(file.url) or open_read(file.url), partition=partition)
 
     def _staged(self, stager: Stager, claims: Iterable[Claim]) -> Iterator[Work]:
-        """Files brought to the local disk first, in a thread of the stager's that takes the claims."""
+        """Files brought to the local disk first, in a thread of the stager's that takes the claims, unless it leaves one where
+        it is."""
         stream = stager.stage(self._item(claim) for claim in claims)
         self._open.insert(0, _Stream(stream))
         for staged in stream:
             claim = staged.key
             assert isinstance(claim, Claim)
             _, partition = self._job.files[claim.split.path]
-            yield Work(claim=claim, source=staged.path, partition=partition, release=staged.release)
+            source = open_read(staged.url) if staged.path is None else staged.path
+            yield Work(claim=claim, source=source, partition=partition, held=staged.held, release=staged.release)
 
     def _item(self, claim: Claim) -> StageItem:
         file, _ = self._job.files[claim.split.path]

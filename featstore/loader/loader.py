@@ -4,13 +4,14 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from featstore.datafiles import staging_source
 from featstore.dispatch.options import Dispatch
 from featstore.errors import ConfigError, SelectionError, StateError
-from featstore.files import fetch, redact
+from featstore.files import redact
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.decode import Partition
@@ -21,7 +22,6 @@ from featstore.loader.shuffle import Shuffle
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
 from featstore.loader.tensors import Batch
-from featstore.reading.footer import Footer
 from featstore.staging.budget import parse_bytes, require_fits
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
@@ -48,8 +48,9 @@ class FeatureLoader(IterableDataset[Batch]):
     `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len}`. `labels`, `weight`: scalar
     numeric columns, delivered as float32; `{name, null: drop | raise | <value>}` says what a null label does. `extras`:
     columns delivered as an Arrow table. `where`: SQL over partition keys and columns. `shuffle`: None reads files in their
-    order. `staging`: None reads local files in place and stages remote ones in a private directory. `dispatch`: `auto`,
-    a store's URL, or options. `memory_budget`: bytes of decoded rows that may wait for the consumer.
+    order. `staging`: None reads local files in place and stages remote ones, or what is selected of them, in a private
+    directory. `dispatch`: `auto`, a store's URL, or options. `memory_budget`: bytes of decoded rows that may wait for the
+    consumer.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -225,26 +226,11 @@ class FeatureLoader(IterableDataset[Batch]):
         if self._staging is None:
             return None
         if self._stager is None:
-            transport = _Transport()
             worker = get_worker_info()
             options = self._staging if worker is None else _share(self._staging, self._job, worker.num_workers)
-            self._stager = Stager(options, fetch=transport.fetch, check=transport.check)
+            self._stager = Stager(options, staging_source(self._job.request.selection))
             when_gone(self, self._stager.close)
         return self._stager
-
-
-class _Transport:
-    """Brings a file and checks what came, remembering its URL for the error. Used by one thread."""
-
-    def __init__(self) -> None:
-        self._url = ""
-
-    def fetch(self, url: str, target: IO[bytes]) -> int:
-        self._url = url
-        return fetch(url, target)
-
-    def check(self, path: Path) -> None:
-        Footer(path, redact(self._url)).close()
 
 
 def _snapshot(table: TableLike | Snapshot | str | Path) -> Snapshot:
@@ -272,12 +258,14 @@ def _files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Pa
 
 
 def _staging(options: Staging | None, job: Job) -> Staging | None:
-    """The options, where any file is to be staged, else None. BudgetError where what is open at once does not fit."""
+    """The options, where any file is to be staged, else None. BudgetError where what is open at once does not fit, unless
+    only ranges are staged, whose size is not known before the first footer is here."""
     options = options or Staging()
     sizes = _staged_sizes(options, job)
     if not sizes:
         return None
-    require_fits(sizes, options.num_budget_bytes, num_open=_num_open(job))
+    if options.mode != "ranges":
+        require_fits(sizes, options.num_budget_bytes, num_open=_num_open(job))
     return options
 
 
@@ -289,6 +277,8 @@ def _share(options: Staging, job: Job, num_workers: int) -> Staging:
     """
     if options.directory is None:
         return options
+    if options.mode == "ranges":
+        return replace(options, ahead_bytes=max(1, min(options.num_budget_bytes // (2 * num_workers), options.ahead.max_bytes)))
     sizes, num_open = _staged_sizes(options, job), _num_open(job)
     require_fits(sizes, options.num_budget_bytes, num_open=(num_open + 1) * num_workers)
     room_bytes = options.num_budget_bytes // num_workers - num_open * max(size for _, size in sizes)

@@ -17,15 +17,19 @@ from featstore.loader.stats import Stats
 from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
 from featstore.reading.reader import RowGroupReader, Rows
+from featstore.reading.spans import Span, require_held
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A claimed split and where its file is read: a local path, or an open remote file; `release` lets go of a staged one."""
+    """A claimed split and where its file is read: a local path, or an open remote file; `release` lets go of a staged one.
+
+    `held`: the bytes that are there of a file staged by ranges, None for all."""
 
     claim: Claim
     source: Path | BinaryIO
     partition: Partition
+    held: tuple[Span, ...] | None = None
     release: Callable[[], None] = lambda: None
 
 
@@ -60,6 +64,7 @@ class SplitReader:
             self._footer = Footer(work.source, work.claim.split.path)
             try:
                 self._reader = RowGroupReader(self._footer, request.selection, use_threads=use_threads)
+                require_held(self._footer, self._reader.columns, work.held)
                 self._windows = self._cut()
             except BaseException:
                 self._footer.close()

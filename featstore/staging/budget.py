@@ -59,12 +59,29 @@ def require_fits(files: Iterable[tuple[str, int]], budget_bytes: int, *, num_ope
 
 @dataclass(frozen=True, kw_only=True)
 class CachedFile:
-    """A file of the cache: `used_at_ns` orders by last use; a pinned file is being read or written by some process."""
+    """A file of the cache: `used_at_ns` orders by last use; a pinned file is being read or written by some process.
+
+    `unwritten_bytes`: what a download has reserved, and not yet taken of the disk.
+    """
 
     name: str
     size_bytes: int
     used_at_ns: int
     is_pinned: bool = False
+    unwritten_bytes: int = 0
+
+
+def excess(
+    num_bytes: int, *, used_bytes: int, unwritten_bytes: int, free_bytes: int, budget_bytes: int, min_free_bytes: int
+) -> int:
+    """How many bytes must go before `num_bytes` more may be reserved; 0 or less where they fit.
+
+    `used_bytes` of the budget are reserved, `unwritten_bytes` of these not yet written to a disk that has `free_bytes`.
+    """
+    over_budget_bytes = used_bytes + num_bytes - budget_bytes
+    if not min_free_bytes:
+        return over_budget_bytes
+    return max(over_budget_bytes, min_free_bytes + unwritten_bytes + num_bytes - free_bytes)
 
 
 def choose_evictions(files: Iterable[CachedFile], excess_bytes: int) -> tuple[str, ...] | None:

@@ -1,10 +1,16 @@
 """A directory of staged files under a byte budget, shared by the processes of one host.
 
-Layout, format 1: `<directory>/featstore-staging-1/` (0700, its owner's) holds `<40 hex digits>.staged`, a whole file, and
-`<40 hex digits>.part`, one under way, with the length that it will have, which is its reservation. Locks are `flock`s on
-the files themselves, so the kernel releases what a dead process held: shared on `.staged` is a pin, exclusive on `.part`
-is a download. Locks are taken, and files appear and go, only under an exclusive `flock` on the directory. A file's
-modification time is its last use. Nothing that has another name is ever touched.
+Layout, format 2: `<directory>/featstore-staging-2/` (0700, its owner's) holds, `<name>` being 40 hex digits and `<bytes>`
+what the file takes of the budget:
+
+- `<name>.<bytes>.staged`, a file of its full length; where only ranges were staged the rest of it are holes.
+- `<name>.<bytes>.held`, its record: which bytes are there. It comes before the file and goes after it.
+- `<name>.<bytes>.part`, a file under way; its bytes are its reservation.
+- `limits`, eight bytes of the bandwidth limit, where one is set.
+
+Locks are `flock`s on the files themselves, so the kernel releases what a dead process held: shared on `.staged` is a pin,
+exclusive on `.part` is a download. Locks are taken, and files appear and go, only under an exclusive `flock` on the
+directory. A file's modification time is its last use. Nothing that has another name is ever touched.
 """
 
 import contextlib
@@ -15,24 +21,23 @@ import json
 import os
 import re
 import shutil
-import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import cast
 
-from featstore.errors import StagingError
 from featstore.files import local_path, without_user
-from featstore.staging.budget import CachedFile, choose_evictions
+from featstore.staging.budget import CachedFile, choose_evictions, excess
+from featstore.staging.private import make_private, private_directory, remove_private, try_lock, unlock
+from featstore.staging.record import FORMAT, Record
 
-FORMAT = 1
 _LAYOUT = f"featstore-staging-{FORMAT}"
-_PRIVATE = "featstore-private-"
-_ALIVE = "alive"
-_OURS = re.compile(r"[0-9a-f]{40}\.(staged|part)")
+_OURS = re.compile(r"([0-9a-f]{40})\.(0|[1-9][0-9]{0,17})\.(staged|held|part)")
+_LIMITS = "limits"
+_RECORD_BYTES = 64 << 20
 
 
 def entry_name(url: str, size_bytes: int, version: str = "") -> str:
@@ -50,45 +55,92 @@ class Refusal(enum.Enum):
     """Why a request must be made again later."""
 
     BUSY = "another one is downloading the file"
-    FULL = "the budget is taken by files that are pinned"
+    FULL = "the budget, or what is free of the disk, is taken by files that are pinned"
+    CROWDED = "staging.max_connections downloads are under way"
 
 
 class Pin:
-    """A whole file that stays where it is until `release()`."""
+    """A file that stays where it is until `release()`; `record` says which of its bytes are there."""
 
-    def __init__(self, path: Path, lock: int) -> None:
-        self.path = path
+    def __init__(self, path: Path, lock: int, record: Record) -> None:
+        self.path, self.record = path, record
         self._lock: int | None = lock
+
+    @property
+    def num_bytes(self) -> int:
+        """What the file takes of the budget."""
+        return int(self.path.name.split(".")[1])
 
     def release(self) -> None:
         """Allows eviction again; may be called more than once."""
         lock, self._lock = self._lock, None
         if lock is not None:
             _touch(lock)
-            _unlock(lock)
+            unlock(lock)
 
 
 class Download:
-    """A reserved file, to be filled through `path` and then published, or abandoned."""
+    """A reserved file, to be filled through `path` and then published, or abandoned. `path` changes with `reserve()`."""
 
-    def __init__(self, cache: "Cache", name: str, lock: int) -> None:
+    def __init__(self, cache: "Cache", name: str, num_bytes: int, lock: int) -> None:
         self._cache, self._name, self._lock = cache, name, lock
-        self.path = cache.root / f"{name}.part"
+        self.num_bytes = num_bytes
 
-    def publish(self) -> Pin:
-        """Makes the file appear whole under its name, pinned. The caller has synced it and checked its content."""
-        target = self._cache.root / f"{self._name}.staged"
+    @property
+    def path(self) -> Path:
+        return self._cache.root / f"{self._name}.{self.num_bytes}.part"
+
+    def reserve(self, num_bytes: int) -> Refusal | None:
+        """Makes the reservation `num_bytes`; or says why that must be tried again later."""
         with self._cache.locked():
+            if not self._cache.make_room(num_bytes - self.num_bytes):
+                return Refusal.FULL
+            self._rename(num_bytes)
+        return None
+
+    def publish(self, record: Record) -> Pin:
+        """Makes the file appear under its name, pinned. The caller has synced it and checked its content.
+
+        Files of the same name that hold less go, unless they are pinned.
+        """
+        with self._cache.locked():
+            self._rename(self._cache.free_number(self._name, record.held_bytes))
+            target = self.path.with_suffix(".staged")
+            self.path.with_suffix(".held").write_text(record.to_json())
             _touch(self._lock)
             self.path.rename(target)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
-        return Pin(target, self._lock)
+            self._cache.remove_narrower(self._name, record.held_bytes)
+        return Pin(target, self._lock, record)
 
     def abandon(self) -> None:
         """Removes what was downloaded and frees the reservation."""
         with self._cache.locked():
             self.path.unlink(missing_ok=True)
-            _unlock(self._lock)
+            unlock(self._lock)
+
+    def _rename(self, num_bytes: int) -> None:
+        before, self.num_bytes = self.path, num_bytes
+        before.rename(self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What all processes that share a cache keep to. `max_connections`: downloads at one time."""
+
+    budget_bytes: int
+    min_free_bytes: int = 0
+    max_connections: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A file in the cache, as a listing shows it."""
+
+    record: Record
+    path: Path
+    used_at_ns: int
+    is_pinned: bool
 
 
 class Cache:
@@ -97,30 +149,68 @@ class Cache:
     StagingError where the directory cannot be made private.
     """
 
-    def __init__(self, directory: str | None, budget_bytes: int) -> None:
-        self._budget_bytes = budget_bytes
+    def __init__(self, directory: str | None, limits: Limits) -> None:
+        self._limits = limits
         self._threads = threading.Lock()
         self._num_evicted = 0
         self._remove: Callable[[], object] = lambda: None
         if directory is None:
-            base, alive = _private_directory()
+            base, alive = private_directory()
             # At the interpreter's exit after the loader's finalizers, which end the thread that still writes there.
-            self._remove = Finalize(self, _remove_private, (base, alive, os.getpid()), exitpriority=10)
+            self._remove = Finalize(self, remove_private, (base, alive, os.getpid()), exitpriority=10)
         else:
             base = cast(Path, local_path(directory))
         self.root = base / _LAYOUT
-        _make_private(self.root)
+        make_private(self.root)
         with self.locked():
             self._list()
+
+    @staticmethod
+    def is_at(directory: str) -> bool:
+        """Whether there is a cache in the directory."""
+        return (cast(Path, local_path(directory)) / _LAYOUT).is_dir()
 
     @property
     def num_evicted(self) -> int:
         return self._num_evicted
 
-    def request(self, name: str, size_bytes: int) -> Pin | Download | Refusal:
-        """One attempt, without waiting: the file pinned; or the right to download it, its space reserved; or why not."""
+    @property
+    def limits_path(self) -> Path:
+        return self.root / _LIMITS
+
+    def request(self, name: str, size_bytes: int, num_bytes: int, *, beyond_bytes: int = -1) -> Pin | Download | Refusal:
+        """One attempt, without waiting: the file that holds most, pinned, if it holds more than `beyond_bytes`; or the
+        right to download, `num_bytes` of `size_bytes` reserved; or why not."""
         with self.locked():
-            return self._pin(name, size_bytes) or self._reserve(name, size_bytes)
+            pin = self._pin(name, size_bytes, beyond_bytes)
+            return self._reserve(name, size_bytes, num_bytes) if pin is None else pin
+
+    def entries(self) -> list[Entry]:
+        """What is staged, the last used first."""
+        with self.locked():
+            files = [self._with_pin(file) for file in self._list() if file.name.endswith(".staged")]
+            found = [
+                Entry(record=record, path=self.root / file.name, used_at_ns=file.used_at_ns, is_pinned=file.is_pinned)
+                for file in files
+                if (record := self._record(file.name)) is not None
+            ]
+        return sorted(found, key=lambda entry: (-entry.used_at_ns, entry.path))
+
+    def clear(self) -> list[CachedFile]:
+        """Removes all files that nobody reads; returns them."""
+        with self.locked():
+            files = [self._with_pin(file) for file in self._list()]
+            for file in (unpinned := [file for file in files if not file.is_pinned]):
+                self._unlink(file.name)
+            if len(unpinned) == len(files):
+                self.limits_path.unlink(missing_ok=True)
+        return unpinned
+
+    def discard(self, pin: Pin) -> None:
+        """Lets go of a pinned file that proved wrong, so that nobody finds it again."""
+        with self.locked():
+            pin.release()
+            self._remove_unpinned(pin.path.name)
 
     def close(self) -> None:
         """Removes a private directory; a shared one stays for the next run."""
@@ -130,124 +220,126 @@ class Cache:
     def locked(self) -> Iterator[None]:
         """The right to change the directory, among all threads and processes; held for a few system calls."""
         with self._threads:
-            lock = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
             finally:
-                _unlock(lock)
+                unlock(lock)
 
-    def _pin(self, name: str, size_bytes: int) -> Pin | None:
-        path = self.root / f"{name}.staged"
-        lock = _try_lock(path, fcntl.LOCK_SH)
-        if lock is None:
-            return None
-        if os.fstat(lock).st_size != size_bytes:
-            path.unlink()
-            _unlock(lock)
-            return None
-        _touch(lock)
-        return Pin(path, lock)
-
-    def _reserve(self, name: str, size_bytes: int) -> Download | Refusal:
+    def make_room(self, num_bytes: int) -> bool:
+        """Evicts until `num_bytes` more fit; False, and nothing is evicted, where they do not. Under `locked()`."""
         files = self._list()
-        if any(file.name == f"{name}.part" for file in files):
-            return Refusal.BUSY
-        if not self._make_room(files, size_bytes):
-            return Refusal.FULL
-        lock = os.open(self.root / f"{name}.part", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, size_bytes)
-        return Download(self, name, lock)
-
-    def _make_room(self, files: list[CachedFile], size_bytes: int) -> bool:
-        excess_bytes = sum(file.size_bytes for file in files) + size_bytes - self._budget_bytes
+        excess_bytes = excess(
+            num_bytes,
+            used_bytes=sum(file.size_bytes for file in files),
+            unwritten_bytes=sum(file.unwritten_bytes for file in files),
+            free_bytes=shutil.disk_usage(self.root).free,
+            budget_bytes=self._limits.budget_bytes,
+            min_free_bytes=self._limits.min_free_bytes,
+        )
         if excess_bytes <= 0:
             return True
         evictions = choose_evictions([self._with_pin(file) for file in files], excess_bytes)
         for name in evictions or ():
-            (self.root / name).unlink()
+            self._unlink(name)
             self._num_evicted += 1
         return evictions is not None
 
-    def _list(self) -> list[CachedFile]:
-        """Our files; those that a dead process left half downloaded are removed first."""
-        with os.scandir(self.root) as found:
-            entries = [entry for entry in found if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
-        kept = [entry for entry in entries if not self._is_left_over(entry)]
-        return [CachedFile(name=e.name, size_bytes=e.stat().st_size, used_at_ns=e.stat().st_mtime_ns) for e in kept]
+    def free_number(self, name: str, num_bytes: int) -> int:
+        """`num_bytes`, or the next number where a pinned file that holds other bytes has that name. Under `locked()`."""
+        while (path := self.root / f"{name}.{num_bytes}.staged").exists() and not self._remove_unpinned(path.name):
+            num_bytes += 1
+        return num_bytes
 
-    def _is_left_over(self, entry: os.DirEntry[str]) -> bool:
-        if not entry.name.endswith(".part") or (lock := _try_lock(Path(entry.path), fcntl.LOCK_EX)) is None:
+    def remove_narrower(self, name: str, held_bytes: int) -> None:
+        """Removes files of this name that hold less, and that nobody reads. Under `locked()`."""
+        for path in self.root.glob(f"{name}.*.staged"):
+            if (found := _OURS.fullmatch(path.name)) and int(found[2]) < held_bytes:
+                self._remove_unpinned(path.name)
+
+    def _pin(self, name: str, size_bytes: int, beyond_bytes: int) -> Pin | None:
+        found = [match for path in self.root.glob(f"{name}.*.staged") if (match := _OURS.fullmatch(path.name))]
+        for match in sorted(found, key=lambda match: int(match[2]), reverse=True):
+            lock = try_lock(path := self.root / match[0], fcntl.LOCK_SH) if int(match[2]) > beyond_bytes else None
+            if lock is None:
+                continue
+            record = self._record(match[0])
+            if record is not None and os.fstat(lock).st_size == record.size_bytes == size_bytes:
+                _touch(lock)
+                return Pin(path, lock, record)
+            self._unlink(match[0])
+            unlock(lock)
+        return None
+
+    def _reserve(self, name: str, size_bytes: int, num_bytes: int) -> Download | Refusal:
+        parts = [file.name for file in self._list() if file.name.endswith(".part")]
+        if any(part.startswith(f"{name}.") for part in parts):
+            return Refusal.BUSY
+        if self._limits.max_connections is not None and len(parts) >= self._limits.max_connections:
+            return Refusal.CROWDED
+        if not self.make_room(num_bytes):
+            return Refusal.FULL
+        path = self.root / f"{name}.{num_bytes}.part"
+        lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, size_bytes)
+        return Download(self, name, num_bytes, lock)
+
+    def _list(self) -> list[CachedFile]:
+        """Files staged and under way; what a dead process left half done is removed first."""
+        with os.scandir(self.root) as found:
+            ours = {
+                entry.name: entry for entry in found if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            }
+        files = []
+        for name, entry in ours.items():
+            stem, _, kind = name.rpartition(".")
+            if kind == "held":
+                if f"{stem}.staged" not in ours:
+                    (self.root / name).unlink(missing_ok=True)
+            elif (kind == "staged" and f"{stem}.held" in ours) or not self._remove_unpinned(name):
+                files.append(_cached_file(entry))
+        return files
+
+    def _remove_unpinned(self, name: str) -> bool:
+        """False where it is pinned or being downloaded."""
+        lock = try_lock(self.root / name, fcntl.LOCK_EX)
+        if lock is None:
             return False
-        Path(entry.path).unlink()
-        _unlock(lock)
+        self._unlink(name)
+        unlock(lock)
         return True
 
+    def _unlink(self, name: str) -> None:
+        path = self.root / name
+        path.unlink(missing_ok=True)
+        if path.suffix == ".staged":
+            path.with_suffix(".held").unlink(missing_ok=True)
+
+    def _record(self, name: str) -> Record | None:
+        path = (self.root / name).with_suffix(".held")
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        with open(file, encoding="utf-8", errors="replace") as text:  # noqa: PTH123  a descriptor
+            return Record.from_json(text.read(_RECORD_BYTES))
+
     def _with_pin(self, file: CachedFile) -> CachedFile:
-        lock = _try_lock(self.root / file.name, fcntl.LOCK_EX)
+        lock = try_lock(self.root / file.name, fcntl.LOCK_EX)
         if lock is not None:
-            _unlock(lock)
-        return CachedFile(name=file.name, size_bytes=file.size_bytes, used_at_ns=file.used_at_ns, is_pinned=lock is None)
+            unlock(lock)
+        return replace(file, is_pinned=lock is None)
 
 
-def _try_lock(path: Path, kind: int) -> int | None:
-    """A descriptor that holds the lock; None where there is no such file, or another one holds a lock against it."""
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
-
-
-def _unlock(lock: int) -> None:
-    """Unlocks before closing: a forked child may hold a copy of the descriptor, which would keep the lock."""
-    fcntl.flock(lock, fcntl.LOCK_UN)
-    os.close(lock)
+def _cached_file(entry: os.DirEntry[str]) -> CachedFile:
+    num_bytes, found = int(entry.name.split(".")[1]), entry.stat(follow_symlinks=False)
+    unwritten_bytes = max(0, num_bytes - found.st_blocks * 512) if entry.name.endswith(".part") else 0
+    return CachedFile(name=entry.name, size_bytes=num_bytes, used_at_ns=found.st_mtime_ns, unwritten_bytes=unwritten_bytes)
 
 
 def _touch(lock: int) -> None:
     """Notes a use, finer than the kernel's own clock for files."""
     now_ns = time.time_ns()
     os.utime(lock, ns=(now_ns, now_ns))
-
-
-def _make_private(root: Path) -> None:
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        root.mkdir(mode=0o700, exist_ok=True)
-        found = root.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise PermissionError(f"it must be a directory of user {os.getuid()}")
-        if stat.S_IMODE(found.st_mode) != 0o700:
-            root.chmod(0o700)
-    except OSError as error:
-        raise StagingError(f"staging.directory {root.parent} cannot hold the cache {root.name}: {error}") from error
-
-
-def _private_directory() -> tuple[Path, int]:
-    """A new temporary directory and the lock that says its owner lives; those of dead owners are removed."""
-    for left_over in Path(tempfile.gettempdir()).glob(f"{_PRIVATE}*/{_ALIVE}"):
-        with contextlib.suppress(PermissionError):
-            lock = _try_lock(left_over, fcntl.LOCK_EX)
-            if lock is not None:
-                shutil.rmtree(left_over.parent, ignore_errors=True)
-                _unlock(lock)
-    directory = Path(tempfile.mkdtemp(prefix=_PRIVATE))
-    hidden = directory / f".{_ALIVE}"
-    alive = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(alive, fcntl.LOCK_EX)
-    hidden.rename(directory / _ALIVE)
-    return directory, alive
-
-
-def _remove_private(base: Path, alive: int, owner: int) -> None:
-    """Not in a forked child: the directory is its parent's."""
-    if os.getpid() == owner:
-        shutil.rmtree(base, ignore_errors=True)
-        _unlock(alive)

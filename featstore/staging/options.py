@@ -6,7 +6,7 @@ from featstore.errors import ConfigError, nearest
 from featstore.files import local_path
 from featstore.staging.budget import Ahead, parse_bytes
 
-_MODES = ("auto", "whole", "direct")
+_MODES = ("auto", "whole", "ranges", "direct")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,9 +14,11 @@ class Staging:
     """How data files come to the local disk.
 
     `directory`: the cache, shared by the processes of a host and kept after the run; None is a private temporary
-    directory, removed at close. `budget_bytes`: what the cache may hold. `mode`: `whole` downloads each file before it is
-    read, `direct` reads it where it is, `auto` is whole for remote files and direct for local ones. `ahead_bytes`,
-    `ahead_files`: what may be staged before it is asked for. ConfigError for what cannot be.
+    directory, removed at close. `budget_bytes`: what the cache may hold, by all processes together. `mode`: `whole`
+    downloads each file before it is read, `ranges` only what is selected of it, `direct` reads it where it is; `auto` is
+    direct for local files, and for each remote one what is cheapest. `ahead_bytes`, `ahead_files`: what may be staged before
+    it is asked for. `max_bytes_per_s`, `max_connections`: what all processes that share the directory take from the remote
+    together. `min_free_bytes`: what must stay free on the disk. ConfigError for what cannot be.
     """
 
     directory: str | None = None
@@ -24,29 +26,50 @@ class Staging:
     mode: str = "auto"
     ahead_bytes: int | str = "4GB"
     ahead_files: int = 4
+    max_bytes_per_s: int | str | None = None
+    max_connections: int | None = None
+    min_free_bytes: int | str | None = None
 
     def __post_init__(self) -> None:
-        if self.mode == "ranges":
-            raise ConfigError(f"staging.mode 'ranges' is not built yet; there are {', '.join(_MODES)}")
         if self.mode not in _MODES:
             raise ConfigError(
                 f"staging.mode: expected one of {', '.join(_MODES)}, found {self.mode!r}{nearest(str(self.mode), _MODES)}"
             )
-        if isinstance(self.ahead_files, bool) or not isinstance(self.ahead_files, int) or self.ahead_files < 1:
-            raise ConfigError(f"staging.ahead_files: expected a whole number above 0, found {self.ahead_files!r}")
+        _require_count("ahead_files", self.ahead_files)
+        if self.max_connections is not None:
+            _require_count("max_connections", self.max_connections)
         if self.directory is not None and local_path(self.directory) is None:
             raise ConfigError(f"staging.directory: expected a local directory, found {self.directory!r}")
-        parse_bytes(self.budget_bytes, "staging.budget_bytes")
-        parse_bytes(self.ahead_bytes, "staging.ahead_bytes")
+        for name in ("budget_bytes", "ahead_bytes"):
+            parse_bytes(getattr(self, name), f"staging.{name}")
+        for name in ("max_bytes_per_s", "min_free_bytes"):
+            self._optional_bytes(name)
 
     @property
     def num_budget_bytes(self) -> int:
         return parse_bytes(self.budget_bytes, "staging.budget_bytes")
 
     @property
+    def num_bytes_per_s(self) -> int | None:
+        return self._optional_bytes("max_bytes_per_s")
+
+    @property
+    def num_min_free_bytes(self) -> int:
+        return self._optional_bytes("min_free_bytes") or 0
+
+    @property
     def ahead(self) -> Ahead:
         return Ahead(max_bytes=parse_bytes(self.ahead_bytes, "staging.ahead_bytes"), max_files=self.ahead_files)
 
     def stages(self, url: str) -> bool:
-        """Whether a file at `url` is brought to the local disk before it is read."""
-        return self.mode == "whole" or (self.mode == "auto" and local_path(url) is None)
+        """Whether a file at `url` is brought to the local disk before it is read; in mode auto, whether it may be."""
+        return self.mode in ("whole", "ranges") or (self.mode == "auto" and local_path(url) is None)
+
+    def _optional_bytes(self, name: str) -> int | None:
+        value = getattr(self, name)
+        return None if value is None else parse_bytes(value, f"staging.{name}")
+
+
+def _require_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"staging.{name}: expected a whole number above 0, found {value!r}")

@@ -5,6 +5,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.api import extract
+from featstore.datafiles import staging_source
+from featstore.dispatch.coordinator import Claim
+from featstore.dispatch.plan import Split
 from featstore.errors import BudgetError, ConfigError, DataFileError, DispatchError, SelectionError, StateError
+from featstore.loader.decode import Partition
 from featstore.loader.loader import FeatureLoader
+from featstore.loader.request import resolve
+from featstore.loader.stats import Stats
+from featstore.loader.stream import Order, SplitReader, Work
+from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
 
 NUM_ROWS = 280
@@ -187,7 +196,7 @@ def test_a_file_replaced_since_it_was_listed_is_told_of(table_url, tmp_path):
         rows_of(loader)
 
 
-@pytest.mark.parametrize("staging", [{"mode": "whole"}, {"mode": "whole", "ahead_files": 1}])
+@pytest.mark.parametrize("staging", [{"mode": "whole"}, {"mode": "whole", "ahead_files": 1}, {"mode": "ranges"}])
 def test_staged_rows_are_the_same_rows(table_url, staging):
     with FeatureLoader(table_url, slots=["row"], staging=staging, shuffle={"interleave": 2}, seed=5) as loader:
         staged = rows_of(loader)
@@ -195,16 +204,73 @@ def test_staged_rows_are_the_same_rows(table_url, staging):
     assert staged == rows_of(FeatureLoader(table_url, slots=["row"], shuffle={"interleave": 2}, seed=5))
 
 
-@pytest.mark.parametrize("staging", [None, {"mode": "direct"}], ids=["staged", "direct"])
+@pytest.mark.parametrize("staging", [None, {"mode": "ranges"}, {"mode": "direct"}], ids=["staged", "ranges", "direct"])
 def test_a_remote_table_is_staged_or_read_where_it_is(table_url, loopback, staging):
+    with FeatureLoader(served(table_url, loopback), slots=["row"], staging=staging) as loader:
+        assert rows_of(loader) == list(range(NUM_ROWS))
+        assert loader.stats().get("staging_num_staged", 0) == (0 if staging == {"mode": "direct"} else 5)
+
+
+def served(table_url, loopback):
+    """The table with its files on the server."""
     for path in sorted(Path(table_url).rglob("*.parquet")):
         loopback.files["/" + str(path.relative_to(table_url))] = path.read_bytes()
     local = open_snapshot(table_url)
-    files = tuple(type(f)(**{**vars(f), "url": f"{loopback.url}/{f.path}"}) for f in local.data_files)
-    remote = type(local)(url=loopback.url, version=None, schema=local.schema, data_files=files)
-    with FeatureLoader(remote, slots=["row"], staging=staging) as loader:
-        assert rows_of(loader) == list(range(NUM_ROWS))
-        assert loader.stats().get("staging_num_staged", 0) == (0 if staging else 5)
+    files = tuple(replace(file, url=f"{loopback.url}/{file.path}") for file in local.data_files)
+    return replace(local, url=loopback.url, version=None, data_files=files)
+
+
+@pytest.fixture
+def wide_url(tmp_path, monkeypatch):
+    """A table of 40 slots in files of several MB; the hole limit, which follows the latency of a busy machine, is fixed."""
+    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
+    random = np.random.default_rng(1)
+    for number in range(3):
+        columns = {f"s{i}": pa.array(random.integers(1, 1 << 60, 20_000)) for i in range(40)}
+        rows = pa.array(range(number * 20_000, (number + 1) * 20_000), pa.int64())
+        (tmp_path / "t" / f"m={number}").mkdir(parents=True)
+        pq.write_table(pa.table({"row": rows, **columns}), tmp_path / "t" / f"m={number}" / "a.parquet", row_group_size=10_000)
+    return str(tmp_path / "t")
+
+
+def test_by_ranges_only_what_is_selected_comes_and_a_wider_selection_adds_to_it(wide_url, tmp_path, loopback):
+    table, local = served(wide_url, loopback), {"seed": 3, "shuffle": {"interleave": 2}}
+    staging = {"mode": "ranges", "directory": str(tmp_path / "cache")}
+    all_bytes = sum(file.size_bytes for file in table.data_files)
+    fetched_bytes = []
+    for slots in (["row"], ["row", "s20"], ["s20"]):
+        with FeatureLoader(table, slots=slots, staging=staging, **local) as loader:
+            batches = {name: torch.cat([batch[name] for batch in loader]) for name in slots[-1:]}
+            fetched_bytes.append(loader.stats()["staging_fetched_bytes"])
+        expected = FeatureLoader(wide_url, slots=slots, **local)
+        assert all(torch.equal(values, torch.cat([batch[name] for batch in expected])) for name, values in batches.items())
+    assert fetched_bytes[2] == 0
+    assert 0 < sum(fetched_bytes) < all_bytes
+
+
+def test_a_file_staged_for_other_slots_is_refused_and_never_read_as_zeros(wide_url, tmp_path):
+    """As if the plan of ranges had forgotten a slot."""
+    file = open_snapshot(wide_url).data_files[0]
+    request = resolve(open_snapshot(wide_url).schema, slots=["row", "s7"])
+    narrow = resolve(open_snapshot(wide_url).schema, slots=["row"])
+    with Stager(Staging(mode="ranges"), staging_source(narrow.selection)) as stager:
+        staged = next(stager.stage([StageItem(key=0, url=file.url, size_bytes=file.size_bytes)]))
+        claim = Claim(index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0)
+        work = Work(claim=claim, source=staged.path, partition=Partition(values={}, is_decided=True), held=staged.held)
+        order = Order(seed=0, epoch=0, shuffle=None)
+        SplitReader(work, request=narrow, order=order, stats=Stats()).close()
+        with pytest.raises(DataFileError, match=r"m=0/a\.parquet: slot 's7': expected its bytes .* in the staged file"):
+            SplitReader(work, request=request, order=order, stats=Stats())
+
+
+def test_ranges_of_files_that_exceed_the_budget_as_a_whole_are_read(wide_url, loopback):
+    table = served(wide_url, loopback)
+    budget_bytes = min(file.size_bytes for file in table.data_files) // 2
+    staging = {"mode": "ranges", "budget_bytes": budget_bytes}
+    with FeatureLoader(table, slots=["row"], staging=staging) as loader:
+        assert sorted(rows_of(loader)) == list(range(60_000))
+    with pytest.raises(BudgetError, match="but file"):
+        FeatureLoader(table, slots=["row"], staging=staging | {"mode": "auto"})
 
 
 def test_a_budget_below_the_largest_file_is_refused_at_once(table_url):

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import BudgetError, ConfigError
-from featstore.staging.budget import Ahead, CachedFile, choose_evictions, format_bytes, parse_bytes, require_fits
+from featstore.staging.budget import Ahead, CachedFile, choose_evictions, excess, format_bytes, parse_bytes, require_fits
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,31 @@ def test_ahead_is_bounded_by_files_and_bytes_but_lets_one_file_through():
     assert ahead.has_room(1, 60, 40)
     assert not ahead.has_room(1, 60, 41)
     assert not ahead.has_room(2, 2, 1)
+
+
+AMOUNTS = st.integers(0, 1000)
+
+
+@given(
+    num_bytes=AMOUNTS,
+    used_bytes=AMOUNTS,
+    unwritten_bytes=AMOUNTS,
+    free_bytes=AMOUNTS,
+    budget_bytes=AMOUNTS,
+    min_free_bytes=AMOUNTS,
+)
+def test_what_is_let_in_keeps_the_budget_and_the_free_space(num_bytes, **amounts):
+    if excess(num_bytes, **amounts) <= 0:
+        assert amounts["used_bytes"] + num_bytes <= amounts["budget_bytes"]
+        left_bytes = amounts["free_bytes"] - amounts["unwritten_bytes"] - num_bytes
+        assert left_bytes >= amounts["min_free_bytes"] or amounts["min_free_bytes"] == 0
+    else:
+        assert excess(num_bytes - excess(num_bytes, **amounts), **amounts) == 0
+
+
+def test_excess_is_what_is_over_the_budget_or_under_the_free_space_whichever_is_more():
+    of = {"used_bytes": 80, "unwritten_bytes": 30, "free_bytes": 100, "budget_bytes": 100}
+    assert excess(10, **of, min_free_bytes=0) == -10
+    assert excess(30, **of, min_free_bytes=0) == 10
+    assert excess(10, **of, min_free_bytes=60) == 0
+    assert excess(10, **of, min_free_bytes=75) == 15

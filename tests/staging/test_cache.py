@@ -8,24 +8,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import StagingError
-from featstore.staging.cache import Cache, Download, Pin, Refusal, entry_name
+from featstore.staging.cache import Cache, Download, Limits, Pin, Refusal, entry_name
+from featstore.staging.record import Record
 
 
-def _fill(cache, name, size_bytes=10):
-    """Downloads a file into the cache; the pin is the caller's."""
-    download = cache.request(name, size_bytes)
+def _record(held=((0, 10),), size_bytes=10):
+    return Record.of("https://u:secret@h/x?sig=secret", size_bytes, "v1", held)
+
+
+def _fill(cache, name, size_bytes=10, held=None):
+    """Downloads a file, or spans of it, into the cache; the pin is the caller's."""
+    record = _record(held or [(0, size_bytes)], size_bytes)
+    download = cache.request(name, size_bytes, record.held_bytes, beyond_bytes=record.held_bytes - 1)
     assert isinstance(download, Download)
-    download.path.write_bytes(b"x" * size_bytes)
-    return download.publish()
+    with download.path.open("r+b") as file:
+        for first, end in record.held:
+            file.seek(first)
+            file.write(b"x" * (end - first))
+    return download.publish(record)
+
+
+def _request(cache, name, size_bytes=10):
+    return cache.request(name, size_bytes, size_bytes)
+
+
+def _names(cache):
+    """The cache's files but for the records."""
+    return sorted(path.name for path in cache.root.iterdir() if path.suffix != ".held")
 
 
 def _name(number):
     return f"{number:040x}"
 
 
+def _cache(directory, budget_bytes=30, **limits):
+    return Cache(str(directory), Limits(budget_bytes=budget_bytes, **limits))
+
+
 @pytest.fixture
 def cache(tmp_path):
-    return Cache(str(tmp_path), 30)
+    return _cache(tmp_path)
 
 
 @given(url=st.text(), size_bytes=st.integers(0, 2**60), version=st.text())
@@ -43,31 +65,31 @@ def test_names_tell_urls_sizes_and_versions_apart_but_not_credentials():
 
 
 def test_the_name_of_a_staged_file_is_frozen():
-    assert entry_name("s3://bucket/t/dt=1/a.parquet", 1234, '"etag"') == "36d45bd61dcf8b998b358f214312f921752778b2"
+    assert entry_name("s3://bucket/t/dt=1/a.parquet", 1234, '"etag"') == "101c0c261ccb452bf8d1df45bf94fcd89239bbfd"
 
 
 def test_the_cache_is_private_to_its_owner(tmp_path, cache):
-    assert cache.root == tmp_path / "featstore-staging-1"
+    assert cache.root == tmp_path / "featstore-staging-2"
     assert cache.root.stat().st_mode & 0o777 == 0o700
     assert _fill(cache, _name(1)).path.stat().st_mode & 0o777 == 0o600
     cache.root.chmod(0o755)
-    assert Cache(str(tmp_path), 30).root.stat().st_mode & 0o777 == 0o700
+    assert _cache(tmp_path).root.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_place_that_is_no_directory_of_ours_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "featstore-staging-1").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StagingError, match="cannot hold the cache featstore-staging-1: it must be a directory of user"):
-        Cache(str(tmp_path), 30)
+    (tmp_path / "featstore-staging-2").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StagingError, match="cannot hold the cache featstore-staging-2: it must be a directory of user"):
+        _cache(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(StagingError, match=r"staging\.directory .*/file cannot hold the cache"):
-        Cache(str(tmp_path / "file"), 30)
+        _cache(tmp_path / "file")
 
 
 def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path, cache):
     _fill(cache, _name(1)).release()
-    for again in (cache, Cache(str(tmp_path), 30)):
-        pin = again.request(_name(1), 10)
+    for again in (cache, _cache(tmp_path)):
+        pin = _request(again, _name(1), 10)
         assert isinstance(pin, Pin)
         assert pin.path.read_bytes() == b"x" * 10
         pin.release()
@@ -75,32 +97,32 @@ def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path, cache):
 
 
 def test_a_file_under_way_is_busy_for_others_and_gone_when_abandoned(cache):
-    download = cache.request(_name(1), 10)
-    assert cache.request(_name(1), 10) is Refusal.BUSY
+    download = _request(cache, _name(1), 10)
+    assert _request(cache, _name(1), 10) is Refusal.BUSY
     download.abandon()
     assert list(cache.root.iterdir()) == []
-    assert isinstance(cache.request(_name(1), 10), Download)
+    assert isinstance(_request(cache, _name(1), 10), Download)
 
 
 def test_space_is_reserved_before_the_download(cache):
-    downloads = [cache.request(_name(i), 10) for i in range(3)]
+    downloads = [_request(cache, _name(i), 10) for i in range(3)]
     assert all(isinstance(download, Download) for download in downloads)
-    assert cache.request(_name(9), 1) is Refusal.FULL
+    assert _request(cache, _name(9), 1) is Refusal.FULL
     downloads[0].abandon()
-    assert isinstance(cache.request(_name(9), 10), Download)
+    assert isinstance(_request(cache, _name(9), 10), Download)
 
 
 def test_the_least_recently_used_unpinned_file_goes_first(cache):
     pins = [_fill(cache, _name(i)) for i in range(3)]
     for number in (2, 0, 1):
         pins[number].release()
-    cache.request(_name(2), 10).release()
-    still_read = cache.request(_name(0), 10)
-    assert isinstance(cache.request(_name(7), 10), Download)
-    assert sorted(path.name for path in cache.root.iterdir()) == [
-        f"{_name(0)}.staged",
-        f"{_name(2)}.staged",
-        f"{_name(7)}.part",
+    _request(cache, _name(2), 10).release()
+    still_read = _request(cache, _name(0), 10)
+    assert isinstance(_request(cache, _name(7), 10), Download)
+    assert _names(cache) == [
+        f"{_name(0)}.10.staged",
+        f"{_name(2)}.10.staged",
+        f"{_name(7)}.10.part",
     ]
     assert cache.num_evicted == 1
     assert still_read.path.exists()
@@ -109,18 +131,19 @@ def test_the_least_recently_used_unpinned_file_goes_first(cache):
 def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache):
     pins = [_fill(cache, _name(i)) for i in range(3)]
     pins[0].release()
-    assert cache.request(_name(7), 20) is Refusal.FULL
-    assert len(list(cache.root.iterdir())) == 3
+    assert _request(cache, _name(7), 20) is Refusal.FULL
+    assert len(_names(cache)) == 3
     pins[1].release()
-    assert isinstance(cache.request(_name(7), 20), Download)
+    assert isinstance(_request(cache, _name(7), 20), Download)
     assert pins[2].path.exists()
 
 
 def test_files_that_we_did_not_create_are_neither_counted_nor_touched(cache):
-    foreign = [cache.root / "notes.txt", cache.root / f"{_name(1)}.staged.bak", cache.root / f"X{_name(1)}.part"]
+    foreign = [cache.root / "notes.txt", cache.root / f"{_name(1)}.10.staged.bak", cache.root / f"X{_name(1)}.9.part"]
+    foreign += [cache.root / f"{_name(1)}.staged", cache.root / f"{_name(1)}.010.staged"]
     for path in foreign:
         path.write_bytes(b"y" * 100)
-    link = cache.root / f"{_name(5)}.staged"
+    link = cache.root / f"{_name(5)}.10.staged"
     link.symlink_to(foreign[0])
     for number in range(6, 12):
         _fill(cache, _name(number)).release()
@@ -132,21 +155,21 @@ def test_a_staged_file_that_lost_bytes_is_staged_again(cache):
     pin = _fill(cache, _name(1))
     pin.path.write_bytes(b"short")
     pin.release()
-    assert isinstance(cache.request(_name(1), 10), Download)
+    assert isinstance(_request(cache, _name(1), 10), Download)
 
 
 def test_what_a_dead_process_left_half_downloaded_is_removed_at_the_start(tmp_path, cache):
-    (cache.root / f"{_name(1)}.part").write_bytes(b"half")
-    live = cache.request(_name(2), 10)
-    again = Cache(str(tmp_path), 30)
-    assert [path.name for path in again.root.iterdir()] == [f"{_name(2)}.part"]
+    (cache.root / f"{_name(1)}.10.part").write_bytes(b"half")
+    live = _request(cache, _name(2), 10)
+    again = _cache(tmp_path)
+    assert [path.name for path in again.root.iterdir()] == [f"{_name(2)}.10.part"]
     live.abandon()
 
 
 PRIVATE = """
 import os, sys
-from featstore.staging.cache import Cache
-cache = Cache(None, 100)
+from featstore.staging.cache import Cache, Limits
+cache = Cache(None, Limits(budget_bytes=100))
 print(cache.root.parent, flush=True)
 if os.fork() == 0:
     cache.close()
@@ -171,8 +194,137 @@ def test_a_private_directory_goes_with_its_process_or_with_the_next_one(tmp_path
 
 
 def test_a_private_directory_is_removed_at_close():
-    cache = Cache(None, 100)
+    cache = Cache(None, Limits(budget_bytes=100))
     assert cache.root.parent.stat().st_mode & 0o777 == 0o700
     cache.close()
     cache.close()
     assert not cache.root.parent.exists()
+
+
+def test_a_file_of_which_ranges_are_held_takes_only_their_bytes_of_the_budget(tmp_path):
+    cache = _cache(tmp_path, 100)
+    pin = _fill(cache, _name(1), 1_000_000, [(0, 10), (999_990, 1_000_000)])
+    assert (pin.num_bytes, pin.record.held, pin.path.stat().st_size) == (20, ((0, 10), (999_990, 1_000_000)), 1_000_000)
+    assert _names(cache) == [f"{_name(1)}.20.staged"]
+    assert cache.request(_name(2), 1_000_000, 81) is Refusal.FULL
+    assert isinstance(cache.request(_name(2), 1_000_000, 80), Download)
+
+
+def test_a_reservation_grows_where_there_is_room(tmp_path):
+    cache = _cache(tmp_path, 100)
+    download = cache.request(_name(1), 1000, 10)
+    assert download.reserve(100) is None
+    assert download.reserve(101) is Refusal.FULL
+    assert _names(cache) == [f"{_name(1)}.100.part"]
+    assert download.reserve(5) is None
+    assert _names(cache) == [f"{_name(1)}.5.part"]
+
+
+def test_a_file_that_holds_more_takes_the_place_of_one_that_holds_less_once_nobody_reads_that(tmp_path):
+    cache = _cache(tmp_path, 100)
+    narrow = _fill(cache, _name(1), 50, [(40, 50)])
+    wide = _fill(cache, _name(1), 50, [(0, 10), (40, 50)])
+    assert narrow.path.exists()
+    narrow.release()
+    assert cache.request(_name(1), 50, 50).num_bytes == 20
+    widest = _fill(cache, _name(1), 50, [(0, 50)])
+    assert _names(cache) == [f"{_name(1)}.20.staged", f"{_name(1)}.50.staged"]
+    wide.release()
+    widest.release()
+    assert cache.request(_name(1), 50, 50).record.is_whole
+
+
+def test_two_files_of_one_name_with_other_bytes_but_as_many_live_side_by_side(tmp_path):
+    cache = _cache(tmp_path, 100)
+    one = _fill(cache, _name(1), 50, [(0, 10)])
+    download = cache.request(_name(1), 50, 10, beyond_bytes=10)
+    other = download.publish(_record([(40, 50)], 50))
+    assert one.path.exists()
+    assert (one.num_bytes, other.num_bytes) == (10, 11)
+
+
+def test_a_request_asks_for_more_than_it_has_seen(cache):
+    pin = _fill(cache, _name(1))
+    assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes - 1), Pin)
+    assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes), Download)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 2'])
+def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path, cache, text):
+    pin = _fill(cache, _name(1))
+    pin.release()
+    pin.path.with_suffix(".held").write_text(text)
+    assert isinstance(_request(_cache(tmp_path), _name(1)), Download)
+    assert not pin.path.exists()
+
+
+def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_path, cache):
+    for number, gone in ((1, ".held"), (2, ".staged")):
+        pin = _fill(cache, _name(number))
+        pin.release()
+        pin.path.with_suffix(gone).unlink()
+    assert list(_cache(tmp_path).root.iterdir()) == []
+
+
+def test_a_record_that_is_a_link_is_not_followed(tmp_path, cache):
+    pin = _fill(cache, _name(1))
+    pin.release()
+    record = pin.path.with_suffix(".held")
+    record.rename(tmp_path / "elsewhere")
+    record.symlink_to(tmp_path / "elsewhere")
+    assert isinstance(_request(cache, _name(1)), Download)
+    assert (tmp_path / "elsewhere").exists()
+
+
+def test_no_more_downloads_at_one_time_than_connections_are_allowed(tmp_path):
+    cache, other = (_cache(tmp_path, 100, max_connections=2) for _ in range(2))
+    downloads = [_request(cache, _name(1)), _request(other, _name(2))]
+    assert _request(cache, _name(3)) is Refusal.CROWDED
+    downloads[0].abandon()
+    assert isinstance(_request(other, _name(3)), Download)
+
+
+def test_what_must_stay_free_of_the_disk_is_kept_free(tmp_path, monkeypatch):
+    free_bytes = 1000
+    usage = type("Usage", (), {"free": property(lambda self: free_bytes)})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage())
+    cache = _cache(tmp_path, 10_000, min_free_bytes=500)
+    pin = _fill(cache, _name(1), 300)
+    free_bytes = 600
+    assert cache.request(_name(2), 200, 200) is Refusal.FULL
+    pin.release()
+    assert isinstance(cache.request(_name(2), 200, 200), Download)
+    assert cache.num_evicted == 1
+    free_bytes = 800
+    assert cache.request(_name(3), 101, 101) is Refusal.FULL  # 200 are promised to the download that has not written them
+    assert isinstance(cache.request(_name(3), 100, 100), Download)
+
+
+def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for_pinned_ones(cache):
+    _fill(cache, _name(1)).release()
+    pin = _fill(cache, _name(2))
+    under_way = _request(cache, _name(3))
+    (cache.root / "notes.txt").write_text("mine")
+    entries = cache.entries()
+    assert [(entry.path.name[:40], entry.is_pinned) for entry in entries] == [(_name(2), True), (_name(1), False)]
+    assert {entry.record.url for entry in entries} == {"https://h/x"}
+    assert [file.name for file in cache.clear()] == [f"{_name(1)}.10.staged"]
+    under_way.abandon()
+    pin.release()
+    assert [file.name for file in cache.clear()] == [f"{_name(2)}.10.staged"]
+    assert [path.name for path in cache.root.iterdir()] == ["notes.txt"]
+
+
+@given(url=st.text(), size_bytes=st.integers(0, 2**60), version=st.text())
+def test_names_cannot_climb_out_of_the_cache(url, size_bytes, version):
+    root = Path("/cache")
+    path = root / f"{entry_name(url, size_bytes, version)}.{size_bytes}.staged"
+    assert path.parent == root
+    assert path.resolve() == path
+
+
+def test_a_cache_of_another_user_is_refused(tmp_path, monkeypatch):
+    _cache(tmp_path)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(StagingError, match="it must be a directory of user 12345"):
+        _cache(tmp_path)

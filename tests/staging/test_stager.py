@@ -1,7 +1,7 @@
 """The stager against a real HTTP server that cuts, stalls and refuses; and real processes over one cache."""
 
+import contextlib
 import http.client
-import io
 import itertools
 import json
 import logging
@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from featstore import files
 from featstore.errors import BudgetError, StagingError
-from featstore.staging import StageItem, Stager, Staging
+from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name
+from featstore.staging.retry import RetryPolicy
+from featstore.transfer import Answer, read_span
 
 DATA = {f"/t/{i}.bin": bytes([i]) * 100_000 for i in range(8)}
 
@@ -31,9 +32,10 @@ def site(loopback):
 def make(tmp_path):
     made = []
 
-    def stager(*, fetch=files.fetch, check=lambda path: None, grace_s=30.0, **options):
+    def stager(*, read=read_span, check=lambda path, name: None, grace_s=30.0, **options):
         options = {"directory": str(tmp_path / "cache"), "budget_bytes": 1_000_000} | options
-        made.append(Stager(Staging(**options), fetch=fetch, check=check, backoff_s=0.01, grace_s=grace_s))
+        source = Source(read=read, check=check, retry=RetryPolicy(first_pause_s=0.01))
+        made.append(Stager(Staging(**options), source, grace_s=grace_s))
         return made[-1]
 
     yield stager
@@ -47,26 +49,44 @@ def _items(site, numbers=range(8)):
 
 
 def _entries(stager):
-    return sorted(path.name for path in stager.cache.root.iterdir())
+    return sorted(path.name for path in stager.cache.root.iterdir() if path.suffix != ".held")
 
 
-def plain_fetch(url, target):
-    """A transport without any recovery of its own, that takes a cut connection for the end of the file."""
+def plain_read(url, first, end, *, size_bytes, tag=""):
+    """A transport that knows no versions, and takes a cut connection for the end of the file."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
-    try:
-        connection.request("GET", parts.path)
-        response = connection.getresponse()
-        return sum(target.write(block) for block in iter(lambda: response.read(10_000), b""))
-    finally:
-        connection.close()
+    connection.request("GET", parts.path, headers={"Range": f"bytes={first}-{end - 1}"})
+    response = connection.getresponse()
+    size_bytes = int(response.headers["Content-Range"].rpartition("/")[2])
+
+    def blocks():
+        with contextlib.closing(connection):
+            yield from iter(lambda: response.read(10_000), b"")
+
+    return Answer(size_bytes=size_bytes, tag="", blocks=blocks())
 
 
-def strict_fetch(url, target):
+def strict_read(url, first, end, *, size_bytes, tag=""):
     """A transport that notices the cut."""
-    if (written := plain_fetch(url, target)) < 100_000:
-        raise ConnectionError(f"{url} was cut")
-    return written
+    answer = plain_read(url, first, end, size_bytes=size_bytes)
+
+    def blocks():
+        left = end - first
+        for block in answer.blocks:
+            left -= len(block)
+            yield block
+        if left:
+            raise ConnectionError(f"{url} was cut")
+
+    return Answer(size_bytes=answer.size_bytes, tag="", blocks=blocks())
+
+
+def failing_read(error):
+    def read(url, first, end, *, size_bytes, tag=""):
+        raise error
+
+    return read
 
 
 def test_files_come_in_order_each_whole_and_once(site, make):
@@ -105,7 +125,7 @@ def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site, make):
     for key in (1, 0):
         staged[key].release()
     next(stager.stage(_items(site, [3]))).release()
-    kept = [entry_name(f"{site.url}/t/{key}.bin", 100_000) + ".staged" for key in (0, 2, 3)]
+    kept = [entry_name(f"{site.url}/t/{key}.bin", 100_000) + ".100000.staged" for key in (0, 2, 3)]
     assert _entries(stager) == sorted(kept)
     assert stager.stats().num_evicted == 1
     assert staged[2].path.read_bytes() == DATA["/t/2.bin"]
@@ -179,10 +199,10 @@ def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site, 
     assert site.num_gets("/t/0.bin") == 2
 
 
-@pytest.mark.parametrize("fetch", [plain_fetch, strict_fetch])
-def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(site, make, fetch):
+@pytest.mark.parametrize("read", [plain_read, strict_read])
+def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(site, make, read):
     site.cuts["/t/0.bin"] = 2
-    stager = make(fetch=fetch)
+    stager = make(read=read)
     staged = next(stager.stage(_items(site, [0])))
     assert staged.path.read_bytes() == DATA["/t/0.bin"]
     assert (site.num_cuts, stager.stats().num_retries) == (2, 2)
@@ -192,10 +212,10 @@ SHORT = r"download of http.*/t/0\.bin has the wrong size: expected 100000 bytes,
 CUT = r"download of http.*/t/0\.bin failed: ConnectionError: .* was cut; gave up after 5 attempts"
 
 
-@pytest.mark.parametrize(("fetch", "message"), [(plain_fetch, SHORT), (strict_fetch, CUT)])
-def test_a_download_that_keeps_failing_is_given_up_and_leaves_nothing(site, make, caplog, fetch, message):
+@pytest.mark.parametrize(("read", "message"), [(plain_read, SHORT), (strict_read, CUT)])
+def test_a_download_that_keeps_failing_is_given_up_and_leaves_nothing(site, make, caplog, read, message):
     site.cuts["/t/0.bin"] = 99
-    stager = make(fetch=fetch)
+    stager = make(read=read)
     with caplog.at_level(logging.WARNING), pytest.raises(StagingError, match=message):
         next(stager.stage(_items(site, [0])))
     assert site.num_cuts == 5
@@ -206,7 +226,9 @@ def test_a_download_that_keeps_failing_is_given_up_and_leaves_nothing(site, make
 def test_a_file_of_the_wrong_size_is_never_published(site, make):
     stager = make()
     item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=99_000)
-    with pytest.raises(StagingError, match=r"/t/0\.bin has the wrong size: expected 99000 bytes, found 100000; gave up"):
+    with pytest.raises(
+        StagingError, match=r"/t/0\.bin has the wrong size: expected 99000 bytes, found 100000; was it replaced"
+    ):
         next(stager.stage([item]))
     assert _entries(stager) == []
 
@@ -220,7 +242,8 @@ def test_a_missing_file_is_not_tried_again(site, make):
 
 
 def test_a_file_that_fails_its_check_is_never_published(site, make):
-    def refuse(path):
+    def refuse(path, name):
+        assert name == f"{site.url}/t/0.bin"
         assert path.read_bytes() == DATA["/t/0.bin"]
         raise ValueError("no footer")
 
@@ -231,21 +254,18 @@ def test_a_file_that_fails_its_check_is_never_published(site, make):
 
 
 def test_a_full_disk_is_named_and_not_tried_again(site, make):
-    def fetch(url, target):
-        raise OSError(28, "No space left on device")
-
-    stager = make(fetch=fetch)
+    stager = make(read=failing_read(OSError(28, "No space left on device")))
     with pytest.raises(StagingError, match=r"/t/0\.bin cannot be written to .*: No space left on device"):
         next(stager.stage(_items(site)))
     assert stager.stats().num_retries == 0
 
 
 def test_credentials_are_in_no_name_no_error_and_no_log(site, make, caplog):
-    def fetch(url, target):
+    def read(url, first, end, *, size_bytes, tag=""):
         assert "secret" in url
         raise ConnectionError(f"cannot reach {url}")
 
-    stager = make(fetch=fetch)
+    stager = make(read=read)
     item = StageItem(key=0, url="https://user:secret@host/x?sig=secret", size_bytes=5)
     with caplog.at_level(logging.DEBUG), pytest.raises(StagingError, match="cannot reach https://host/x; gave up") as found:
         next(stager.stage([item]))
@@ -268,10 +288,10 @@ def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(sit
 
 
 def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(site, make):
-    def endless(url, target):
-        return sum(target.write(b"x" * 10) for _ in itertools.count())
+    def endless(url, first, end, *, size_bytes, tag=""):
+        return Answer(size_bytes=size_bytes, tag="", blocks=(b"" for _ in itertools.count()))
 
-    stager = make(fetch=endless)
+    stager = make(read=endless)
     stream = stager.stage(_items(site))
     ended = threading.Event()
 
@@ -347,7 +367,7 @@ def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(site
     site.gates["/t/0.bin"] = threading.Event()
     reader = _start_reader(tmp_path / "cache", site, 1)
     assert site.half_sent.wait(30)
-    root = tmp_path / "cache" / "featstore-staging-1"
+    root = tmp_path / "cache" / "featstore-staging-2"
     assert [path.suffix for path in root.iterdir()] == [".part"]
     reader.send_signal(signal.SIGKILL)
     reader.communicate(timeout=30)
@@ -375,8 +395,3 @@ def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(site
 def test_importing_it_loads_neither_torch_nor_pyarrow(part):
     code = f"import {part}, sys; assert not {{'torch', 'pyarrow', 'numpy'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_the_default_transport_fetches_into_anything_that_can_be_written(site):
-    sink = io.BytesIO()
-    assert files.fetch(f"{site.url}/t/1.bin", sink) == 100_000

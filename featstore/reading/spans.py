@@ -1,0 +1,57 @@
+"""Where in a data file a selection's bytes are, for whoever brings only those."""
+
+import io
+from collections.abc import Iterator, Sequence
+
+from featstore.errors import DataFileError
+from featstore.reading.footer import FileColumns, Footer, Selection
+
+Span = tuple[int, int]
+_MAGIC = b"PAR1"
+_END_BYTES = 8  # of a Parquet file: the length of the metadata before them, four bytes little-endian, and the magic
+
+
+def plan_spans(tail: bytes, size_bytes: int, selection: Selection, name: str) -> tuple[Span, ...] | int:
+    """The bytes `(first, end)` of the column chunks that a selection reads, from the last bytes of a file.
+
+    Where the footer is not in them whole: how many of the last bytes it takes. DataFileError, with `name`, where the file is
+    no Parquet, or its columns cannot be what was selected.
+    """
+    if len(tail) < min(_END_BYTES, size_bytes):
+        return min(_END_BYTES, size_bytes)
+    footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
+    if tail[-4:] == _MAGIC and len(tail) < footer_bytes <= size_bytes:
+        return footer_bytes
+    with Footer(io.BytesIO(tail), name) as footer:
+        columns = footer.resolve(selection)
+        return tuple(span for _, span in _chunks(footer, columns))
+
+
+def require_held(footer: Footer, columns: FileColumns, held: Sequence[Span] | None) -> None:
+    """DataFileError, naming slot and file, where a column that is to be read lies where nothing was staged.
+
+    `held` is what was, ascending; None is all. What was not staged reads as zeros: it must never get as far as a reader.
+    """
+    if held is None:
+        return
+    for path, (first, end) in _chunks(footer, columns):
+        if not any(held_first <= first and end <= held_end for held_first, held_end in held):
+            slot = path.partition(".")[0]
+            raise DataFileError(
+                f"{footer.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged file, found that only other "
+                "columns were staged; stage the file for a selection that has the slot, or with staging mode whole"
+            )
+
+
+def _chunks(footer: Footer, columns: FileColumns) -> Iterator[tuple[str, Span]]:
+    """Each leaf column's path and span in each row group, as Arrow's reader asks for it."""
+    metadata, wanted = footer.file.metadata, set(columns.leaves)
+    paths = [footer.file.schema.column(i).path for i in range(metadata.num_columns)]
+    indices = [i for i, path in enumerate(paths) if path in wanted or any(path.startswith(f"{leaf}.") for leaf in wanted)]
+    for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
+        for index in indices:
+            chunk = group.column(index)
+            first = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+                first = min(first, chunk.dictionary_page_offset)
+            yield paths[index], (first, first + chunk.total_compressed_size)

@@ -1,0 +1,119 @@
+"""What bringing a file costs by each mode, on a remote whose latency and bandwidth are measured as it is used. Pure."""
+
+import math
+from dataclasses import dataclass, replace
+
+WHOLE, RANGES, DIRECT = "whole", "ranges", "direct"
+_WEIGHT = 0.3
+# A new connection or a busy moment makes one request slow, nothing makes one quick: down at once, up by and by.
+_DOWN_WEIGHT, _UP_WEIGHT = 0.5, 0.1
+_MEMORY_BYTES = 256 << 20
+_PRIOR_BYTES = 4 << 20
+_MEASURED_BYTES = 128 << 10
+_SHORTEST_HOLE_BYTES, _LONGEST_HOLE_BYTES = 16 << 10, 64 << 20
+_REQUEST_BYTES = 256 << 20
+# A reader in place asks for the size, then twice for the footer, and twice for a column chunk: its blocks, and the rest.
+_DIRECT_OPENING, _DIRECT_PER_CHUNK = 3, 2
+# Deciding without a look at the footer is safe where that look could not have saved more than a tenth.
+_BLIND_LATENCIES = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A store as seen from here: seconds to the first byte of a request, bytes/s after it, and seconds that publishing a
+    staged file takes (sync, check, rename). The defaults are priors that the first observations replace.
+
+    `weight_bytes`: how many bytes the bandwidth was seen with. `is_measured`: whether a request was seen at all.
+    """
+
+    latency_s: float = 0.02
+    bytes_per_s: float = 100e6
+    settle_s: float = 0.01
+    weight_bytes: float = _PRIOR_BYTES
+    is_measured: bool = False
+
+    def seconds(self, num_requests: int, num_bytes: int) -> float:
+        """How long requests, one after the other, for so many bytes take together."""
+        return num_requests * self.latency_s + num_bytes / self.bytes_per_s
+
+    @property
+    def hole_bytes(self) -> int:
+        """The largest hole that is as cheap to fetch as a further request."""
+        return int(min(max(self.latency_s * self.bytes_per_s, _SHORTEST_HOLE_BYTES), _LONGEST_HOLE_BYTES))
+
+    @property
+    def request_bytes(self) -> int:
+        """The longest request."""
+        return _REQUEST_BYTES
+
+    def observed(self, *, first_byte_s: float, num_bytes: int, stream_s: float) -> "Remote":
+        """After one request: its time to the first byte, and that of `num_bytes` after it.
+
+        Latency is an exponential mean that falls faster than it rises; bandwidth is total bytes over total seconds, in which
+        old ones fade. Short streams say nothing of bandwidth: their bytes came along with the first one.
+        """
+        first_byte_s = max(first_byte_s, 1e-6)
+        share = (_DOWN_WEIGHT if first_byte_s < self.latency_s else _UP_WEIGHT) if self.is_measured else 1.0
+        seen = replace(self, latency_s=self.latency_s + share * (first_byte_s - self.latency_s), is_measured=True)
+        if num_bytes < _MEASURED_BYTES or stream_s <= 0:
+            return seen
+        kept = self.weight_bytes * math.exp(-num_bytes / _MEMORY_BYTES)
+        seconds = kept / self.bytes_per_s + stream_s
+        return replace(seen, bytes_per_s=(kept + num_bytes) / seconds, weight_bytes=kept + num_bytes)
+
+    def settled(self, seconds: float) -> "Remote":
+        """After a publication that took so long."""
+        return replace(self, settle_s=self.settle_s + _WEIGHT * (seconds - self.settle_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What is still to be fetched of one file: `num_requests` for `range_bytes` by ranges; `num_chunks` of `chunk_bytes`
+    are what a reader in place asks for; `whole_bytes` are all bytes that are not here yet."""
+
+    whole_bytes: int
+    range_bytes: int
+    num_requests: int
+    chunk_bytes: int
+    num_chunks: int
+
+    def scaled(self, size_bytes: int) -> "Demand":
+        """What the same selection would be of a file of that size that was not looked at."""
+        ratio = size_bytes / max(self.whole_bytes, 1)
+        return Demand(
+            whole_bytes=size_bytes,
+            range_bytes=int(self.range_bytes * ratio),
+            num_requests=max(1, round(self.num_requests * ratio)),
+            chunk_bytes=int(self.chunk_bytes * ratio),
+            num_chunks=max(1, round(self.num_chunks * ratio)),
+        )
+
+
+def costs(demand: Demand, remote: Remote) -> dict[str, float]:
+    """Seconds by mode, for a file whose footer is here."""
+    direct_requests = _DIRECT_OPENING + _DIRECT_PER_CHUNK * demand.num_chunks
+    return {
+        WHOLE: remote.seconds(1, demand.whole_bytes) + remote.settle_s,
+        RANGES: remote.seconds(demand.num_requests, demand.range_bytes) + remote.settle_s,
+        DIRECT: remote.seconds(direct_requests, demand.chunk_bytes),
+    }
+
+
+def choose(demand: Demand, remote: Remote) -> str:
+    """The cheapest mode; of equal ones ranges, then whole: what is staged serves the next reader too."""
+    seconds = costs(demand, remote)
+    return min((RANGES, WHOLE, DIRECT), key=lambda mode: seconds[mode])
+
+
+def needs_no_footer(size_bytes: int, last: Demand | None, remote: Remote, plan_s: float = 0.0) -> bool:
+    """Whether to take a file whole without a look at its footer, which costs a request of its own.
+
+    So for a file that takes no longer than such a request; and, once the footer of another file told what the selection
+    is, where whole is the cheapest for that share. `plan_s`: what it takes to make a plan of a footer.
+    """
+    if size_bytes <= _BLIND_LATENCIES * remote.latency_s * remote.bytes_per_s:
+        return True
+    if last is None:
+        return False
+    seconds = costs(last.scaled(size_bytes), remote)
+    return seconds[WHOLE] <= min(remote.latency_s + plan_s + seconds[RANGES], seconds[DIRECT])

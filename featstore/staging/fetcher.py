@@ -1,0 +1,320 @@
+"""One file into the cache: found there, or decided how, downloaded, checked and published."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from featstore import files
+from featstore.errors import ReplacedError, StagingError
+from featstore.staging.budget import require_fits
+from featstore.staging.cache import Cache, Download, Pin, Refusal, entry_name
+from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
+from featstore.staging.filling import Filling, Line, Received
+from featstore.staging.limits import Throttle
+from featstore.staging.options import Staging
+from featstore.staging.ranges import PlanRanges, Span, coalesce, covers, missing, num_bytes, union
+from featstore.staging.record import Record
+from featstore.staging.retry import RetryPolicy
+from featstore.transfer import Read, read_span
+
+_LOG = logging.getLogger(__name__)
+_TAIL_BYTES = 64 << 10
+# Called with each refusal and the bytes that are wanted; returns when it is time to try again, or raises.
+AwaitRoom = Callable[[Refusal, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageItem:
+    """A file to stage for whoever knows `key`. `version`: ETag or modification time where known, so that a replaced file
+    is not taken for the one that was staged before."""
+
+    key: object
+    url: str
+    size_bytes: int
+    version: str = ""
+
+
+def accept(path: Path, name: str) -> None:
+    """The check of a stager that is given none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What staging knows of files: how to read them, which ranges are wanted (None: all), what makes a staged one sound.
+
+    `plan_ranges(tail, size_bytes, name)` gets a file's last bytes, and returns the spans to stage, or how many of the last
+    bytes it needs to see. `check(path, name)` raises for a file whose content is not to be read. `name`, the URL without
+    credentials, is what errors call the file.
+    """
+
+    read: Read = read_span
+    plan_ranges: PlanRanges | None = None
+    check: Callable[[Path, str], None] = accept
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+@dataclass(kw_only=True)
+class StagingStats:
+    """Counts since the stager was made.
+
+    `num_staged`, `staged_bytes`: files published, and what they hold; `num_ranges` of them hold ranges only. `fetched_bytes`:
+    what came over the network. `num_hits`: files that were there already. `num_direct`: files left to be read in place.
+    `num_waits`, `wait_s`: how often and how long the reader found nothing ready.
+    """
+
+    num_staged: int = 0
+    staged_bytes: int = 0
+    fetched_bytes: int = 0
+    num_ranges: int = 0
+    num_direct: int = 0
+    num_hits: int = 0
+    num_retries: int = 0
+    num_evicted: int = 0
+    num_waits: int = 0
+    wait_s: float = 0.0
+
+
+class Fetcher:
+    """Brings files into the cache. Safe for threads; what it learned of remotes and selections serves all of them."""
+
+    def __init__(self, options: Staging, cache: Cache, source: Source, counts: StagingStats) -> None:
+        self._options, self._cache, self._source, self._counts = options, cache, source, counts
+        self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
+        self._remotes: dict[str, Remote] = {}
+        self._last: Demand | None = None
+        self._tail_bytes, self._plan_s = _TAIL_BYTES, 0.0
+
+    def remote(self, url: str) -> Remote:
+        """What is known of the URL's store."""
+        return self._remotes.get(_remote_name(url), Remote())
+
+    def expected_bytes(self, item: StageItem) -> int:
+        """What the file will likely take of the cache."""
+        if self._is_whole(item) or self._last is None:
+            return item.size_bytes
+        return min(item.size_bytes, self._last.scaled(item.size_bytes).range_bytes)
+
+    def obtain(self, item: StageItem, stop: threading.Event, await_room: AwaitRoom) -> Pin | None:
+        """The file, pinned, with all that is wanted of it; None where it is better read in place. Stopped once closed."""
+        name, base, beyond_bytes = entry_name(item.url, item.size_bytes, item.version), None, -1
+        try:
+            while True:
+                first_bytes = self._first_bytes(item, base)
+                answer = self._cache.request(name, item.size_bytes, first_bytes, beyond_bytes=beyond_bytes)
+                if isinstance(answer, Download):
+                    return self._download(item, answer, base, _Waiting(stop, await_room))
+                if isinstance(answer, Pin):
+                    if self._serves(item, answer):
+                        self._counts.num_hits += 1
+                        return answer
+                    base, beyond_bytes = _let_go(base, answer), answer.num_bytes
+                elif base is not None and answer is Refusal.FULL:
+                    base = _let_go(base, None)  # its room may be what is lacking
+                else:
+                    await_room(answer, first_bytes)
+        finally:
+            _let_go(base, None)
+
+    def _is_whole(self, item: StageItem) -> bool:
+        """Whether the file is taken whole without a look at its footer."""
+        if self._source.plan_ranges is None or self._options.mode == WHOLE:
+            return True
+        return self._options.mode != RANGES and needs_no_footer(
+            item.size_bytes, self._last, self.remote(item.url), self._plan_s
+        )
+
+    def _first_bytes(self, item: StageItem, base: Pin | None) -> int:
+        """What to reserve at first: the whole file, or its tail beside what is there already."""
+        if self._is_whole(item):
+            self._require_fits(item, item.size_bytes)
+            return item.size_bytes
+        held_bytes = 0 if base is None else base.record.held_bytes
+        return min(item.size_bytes, held_bytes + self._tail_bytes)
+
+    def _require_fits(self, item: StageItem, wanted_bytes: int) -> None:
+        require_fits([(files.redact(item.url), wanted_bytes)], self._options.num_budget_bytes)
+
+    def _serves(self, item: StageItem, pin: Pin) -> bool:
+        """Whether a file in the cache holds what is wanted of it."""
+        record = pin.record
+        if record.is_whole or self._source.plan_ranges is None or self._options.mode == WHOLE:
+            return record.is_whole
+        last = record.held[-1] if record.held else (0, 0)
+        tail_bytes = last[1] - last[0] if last[1] == item.size_bytes else 0
+        with pin.path.open("rb") as file:
+
+            def tail_of(num_bytes: int) -> bytes:
+                if num_bytes > tail_bytes:
+                    raise _NotHeld
+                return os.pread(file.fileno(), num_bytes, item.size_bytes - num_bytes)
+
+            try:
+                return covers(record.held, self._plan(item, min(tail_bytes, self._tail_bytes), tail_of).spans)
+            except _NotHeld:
+                return False
+
+    def _plan(self, item: StageItem, tail_bytes: int, tail_of: Callable[[int], bytes]) -> "_Plan":
+        """What is wanted, the tail with it."""
+        name = files.redact(item.url)
+        while isinstance(found := self._timed_plan(tail_of(tail_bytes), item.size_bytes, name), int):
+            if not tail_bytes < found <= item.size_bytes:
+                raise StagingError(f"{name}: expected a footer of at most {item.size_bytes} bytes, found one of {found}")
+            tail_bytes = found
+        self._tail_bytes = max(self._tail_bytes, tail_bytes)
+        spans = union([*found, (item.size_bytes - tail_bytes, item.size_bytes)])
+        return _Plan(spans=spans, num_chunks=len(found))
+
+    def _timed_plan(self, tail: bytes, size_bytes: int, name: str) -> Sequence[Span] | int:
+        assert self._source.plan_ranges is not None
+        since = time.monotonic()
+        found = self._source.plan_ranges(tail, size_bytes, name)
+        if not isinstance(found, int):
+            self._plan_s = time.monotonic() - since
+        return found
+
+    def _download(self, item: StageItem, download: Download, base: Pin | None, waiting: "_Waiting") -> Pin | None:
+        try:
+            filling = Filling(item.url, item.size_bytes, download.path, self._line(waiting.stop))
+            try:
+                is_staged = self._fill_anew(item, download, filling, base, waiting)
+                pin = self._publish(item, download, filling) if is_staged else None
+            finally:
+                filling.close()
+            if pin is None:
+                download.abandon()
+                self._counts.num_direct += 1
+            return pin
+        except BaseException:
+            download.abandon()
+            raise
+
+    def _fill_anew(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: "_Waiting") -> bool:
+        """Fills the file, once more from the start where the remote one was replaced meanwhile: of two files not one byte
+        each may be left. False where it is better read in place."""
+        policy = self._source.retry
+        for num_failures in range(1, policy.max_attempts):
+            try:
+                return self._fill(item, download, filling, base, waiting)
+            except ReplacedError as error:
+                if base is not None:
+                    self._cache.discard(base)
+                base = None
+                filling.restart()
+                self._line(waiting.stop).pause(str(error), num_failures)
+        return self._fill(item, download, filling, base, waiting)
+
+    def _fill(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: "_Waiting") -> bool:
+        if base is not None:
+            filling.adopt(base)
+            base.release()
+        if base is None and self._is_whole(item):
+            requests = missing([(0, item.size_bytes)], filling.held)
+        elif (found := self._requests(item, filling)) is None:
+            return False
+        else:
+            requests = found
+        wanted_bytes = num_bytes(union([*filling.held, *requests]))
+        self._require_fits(item, wanted_bytes)
+        while (refusal := download.reserve(wanted_bytes)) is not None:
+            waiting.await_room(refusal, wanted_bytes - download.num_bytes)
+        for first, end in requests:
+            filling.fetch(first, end)
+        return True
+
+    def _requests(self, item: StageItem, filling: Filling) -> tuple[Span, ...] | None:
+        """What to ask for beyond the file's tail, which is fetched here; None where it is better read in place."""
+        whole = [(0, item.size_bytes)]
+        if self._source.plan_ranges is None or self._options.mode == WHOLE:
+            return missing(whole, filling.held)
+        plan = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
+        remote = self.remote(item.url)
+
+        def requests_for(held: tuple[Span, ...]) -> tuple[Span, ...]:
+            gaps = missing(plan.spans, held)
+            bridged = coalesce(gaps, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes)
+            if num_bytes(union([*held, *bridged])) <= self._options.num_budget_bytes:
+                return bridged
+            return coalesce(gaps, hole_bytes=0, request_bytes=remote.request_bytes)
+
+        self._last = _demand(item, plan, (), requests_for(()))
+        requests = requests_for(filling.held)
+        mode = RANGES
+        if self._options.mode != RANGES:
+            mode = choose(_demand(item, plan, filling.held, requests), remote)
+        if mode == DIRECT:
+            return None
+        return missing(whole, filling.held) if mode == WHOLE else requests
+
+    def _publish(self, item: StageItem, download: Download, filling: Filling) -> Pin:
+        since = time.monotonic()
+        filling.sync()
+        self._source.check(download.path, files.redact(item.url))
+        record = Record.of(item.url, item.size_bytes, filling.tag, filling.held)
+        pin = download.publish(record)
+        self._counts.num_staged += 1
+        self._counts.staged_bytes += record.held_bytes
+        self._counts.num_ranges += not record.is_whole
+        self._remotes[_remote_name(item.url)] = self.remote(item.url).settled(time.monotonic() - since)
+        return pin
+
+    def _line(self, stop: threading.Event) -> Line:
+        return Line(
+            read=self._source.read,
+            retry=self._source.retry,
+            throttle=self._throttle,
+            stop=stop,
+            on_stream=self._learn,
+            on_retry=self._count_retry,
+        )
+
+    def _learn(self, seen: Received) -> None:
+        self._counts.fetched_bytes += seen.num_bytes
+        known = self.remote(seen.url)
+        self._remotes[_remote_name(seen.url)] = known.observed(
+            first_byte_s=seen.first_byte_s, num_bytes=seen.later_bytes, stream_s=seen.stream_s
+        )
+
+    def _count_retry(self) -> None:
+        self._counts.num_retries += 1
+
+
+def _let_go(base: Pin | None, instead: Pin | None) -> Pin | None:
+    if base is not None:
+        base.release()
+    return instead
+
+
+class _NotHeld(Exception):
+    """The end of a staged file that a plan asks for is a hole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    spans: tuple[Span, ...]
+    num_chunks: int
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    stop: threading.Event
+    await_room: AwaitRoom
+
+
+def _demand(item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tuple[Span, ...]) -> Demand:
+    return Demand(
+        whole_bytes=item.size_bytes - num_bytes(held),
+        range_bytes=num_bytes(requests),
+        num_requests=len(requests),
+        chunk_bytes=num_bytes(plan.spans),
+        num_chunks=plan.num_chunks,
+    )
+
+
+def _remote_name(url: str) -> str:
+    parts = urlsplit(files.without_user(url))
+    return f"{parts.scheme}://{parts.netloc}"

@@ -1,0 +1,199 @@
+"""Spans of one remote file into a local one of the same length, each byte to its own offset, resumed where it breaks."""
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from featstore import files
+from featstore.errors import ReplacedError, StagingError
+from featstore.staging.cache import Pin
+from featstore.staging.limits import Throttle
+from featstore.staging.patience import Stopped
+from featstore.staging.ranges import Span, covers, union
+from featstore.staging.retry import RetryPolicy, is_local, is_retryable
+from featstore.transfer import Answer, Read
+
+_LOG = logging.getLogger(__name__)
+_COPY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    """One answer of a remote as it was seen: seconds to the first block of it, and the bytes after that in `stream_s`."""
+
+    url: str
+    first_byte_s: float
+    num_bytes: int
+    later_bytes: int
+    stream_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """How bytes come: from where, with which retries, how fast, until when; and who is told of answers and retries."""
+
+    read: Read
+    retry: RetryPolicy
+    throttle: Throttle
+    stop: threading.Event
+    on_stream: Callable[[Received], None]
+    on_retry: Callable[[], None]
+
+    def pause(self, failure: str, num_failures: int) -> None:
+        """Tells of a failure and waits before the next attempt. Stopped once closed."""
+        self.on_retry()
+        _LOG.warning("%s; trying again", failure)
+        if self.stop.wait(self.retry.pause_s(num_failures, random.random())):
+            raise Stopped
+
+
+class _Watch:
+    """Times one request: the first block, of however many bytes, counts to the answer, the others to the stream."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._first_at_s: float | None = None
+        self._setup_s, self._first_bytes, self._num_bytes = 0.0, 0, 0
+
+    def begin(self, setup_s: float) -> None:
+        """Leaves out what came before the request."""
+        self._setup_s = setup_s
+
+    def see(self, num_bytes: int) -> None:
+        """A block has come."""
+        if self._first_at_s is None:
+            self._first_at_s, self._first_bytes = time.monotonic(), num_bytes
+        self._num_bytes += num_bytes
+
+    def received(self, url: str) -> Received:
+        """All has come."""
+        now_s = time.monotonic()
+        first_at_s = now_s if self._first_at_s is None else self._first_at_s
+        return Received(
+            url=url,
+            first_byte_s=first_at_s - self._since - self._setup_s,
+            num_bytes=self._num_bytes,
+            later_bytes=self._num_bytes - self._first_bytes,
+            stream_s=now_s - first_at_s,
+        )
+
+
+class Filling:
+    """Fills the file at `path`; `tag` is the version of which the bytes are, empty before the first and where the store
+    does not say. Owned by one thread, which closes it."""
+
+    def __init__(self, url: str, size_bytes: int, path: Path, line: Line) -> None:
+        self._url, self._size_bytes, self._line = url, size_bytes, line
+        self._place = path.parent
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.tag, self.held = "", tuple[Span, ...]()
+
+    def adopt(self, pin: Pin) -> None:
+        """Takes over what another staged file of the same version holds, without a request."""
+        source = os.open(pin.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for first, end in pin.record.held:
+                self._copy(source, first, end)
+        finally:
+            os.close(source)
+        self.tag, self.held = pin.record.tag, pin.record.held
+
+    def tail(self, num_bytes: int) -> bytes:
+        """The last bytes of the file, fetched where they are not held."""
+        first = self._size_bytes - num_bytes
+        if not covers(self.held, [(first, self._size_bytes)]):
+            end = self.held[-1][0] if self.held and self.held[-1][1] == self._size_bytes else self._size_bytes
+            self.fetch(first, end)
+        return os.pread(self._file, num_bytes, first)
+
+    def fetch(self, first: int, end: int) -> None:
+        """Downloads one span, going on where a connection broke.
+
+        A store that does not name versions is asked again for all of it: what comes might be of another file. StagingError
+        when it keeps failing, or the local disk does; ReplacedError; Stopped.
+        """
+        at, num_failures = first, 0
+        while at < end:
+            begun = at
+            at, failure = self._try(at, end)
+            if not failure:
+                break
+            num_failures = 1 if at - begun >= self._line.retry.progress_bytes else num_failures + 1
+            if self._line.retry.gives_up(num_failures):
+                raise StagingError(f"{failure}; gave up after {num_failures} attempts")
+            at = at if self.tag else first
+            self._line.pause(failure, num_failures)
+        self.held = union([*self.held, (first, end)])
+
+    def restart(self) -> None:
+        """Forgets all bytes: they are of a file that is no more."""
+        os.ftruncate(self._file, 0)
+        os.ftruncate(self._file, self._size_bytes)
+        self.tag, self.held = "", ()
+
+    def sync(self) -> None:
+        """Waits until the bytes are on the disk."""
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._local(error) from error
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _try(self, at: int, end: int) -> tuple[int, str]:
+        """One request: how far it came, and what failed if trying again may help."""
+        watch = _Watch()
+        try:
+            answer = self._line.read(self._url, at, end, size_bytes=self._size_bytes, tag=self.tag)
+            watch.begin(answer.setup_s)
+            self._identify(answer)
+            for block in answer.blocks:
+                watch.see(len(block))
+                at = self._write(block, at, end)
+        except (OSError, EOFError) as error:
+            if isinstance(error, OSError) and is_local(error):
+                raise self._local(error) from error
+            if not is_retryable(error):
+                raise
+            return at, f"download of {files.redact(self._url)} failed: {type(error).__name__}: {files.redact_text(str(error))}"
+        self._line.on_stream(watch.received(self._url))
+        short = f"download of {files.redact(self._url)} has the wrong size: expected {end} bytes, found {at}"
+        return at, "" if at == end else short
+
+    def _identify(self, answer: Answer) -> None:
+        if answer.size_bytes != self._size_bytes:
+            raise StagingError(
+                f"download of {files.redact(self._url)} has the wrong size: expected {self._size_bytes} bytes, found "
+                f"{answer.size_bytes}; was it replaced? open the table anew"
+            )
+        if self.tag and answer.tag != self.tag:
+            raise ReplacedError(f"{files.redact(self._url)} was replaced while it was downloaded")
+        self.tag = answer.tag
+
+    def _write(self, block: bytes | memoryview | object, at: int, end: int) -> int:
+        if self._line.stop.is_set():
+            raise Stopped
+        data = memoryview(block)  # type: ignore[arg-type]
+        if at + len(data) > end:
+            raise ConnectionError(f"{at + len(data) - end} more bytes came than were asked for")
+        self._line.throttle.wait(len(data), self._line.stop)
+        while data:
+            written = os.pwrite(self._file, data, at)
+            at, data = at + written, data[written:]
+        return at
+
+    def _copy(self, source: int, first: int, end: int) -> None:
+        try:
+            while first < end and (block := os.pread(source, min(_COPY_BYTES, end - first), first)):
+                first += os.pwrite(self._file, block, first)
+        except OSError as error:
+            raise self._local(error) from error
+
+    def _local(self, error: OSError) -> StagingError:
+        return StagingError(f"{files.redact(self._url)} cannot be written to {self._place}: {error.strerror}")

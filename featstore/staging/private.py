@@ -1,0 +1,71 @@
+"""Directories that only their owner can use, and temporary ones that go with their process or with the next one."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from featstore.errors import StagingError
+
+_PREFIX = "featstore-private-"
+_ALIVE = "alive"
+
+
+def try_lock(path: Path, kind: int) -> int | None:
+    """A descriptor that holds the `flock`; None where there is no such file, or another one holds a lock against it."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def unlock(lock: int) -> None:
+    """Unlocks before closing: a forked child may hold a copy of the descriptor, which would keep the lock."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
+def make_private(root: Path) -> None:
+    """Makes the directory, mode 0700. StagingError where it is a link, another user's, or cannot be made."""
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, exist_ok=True)
+        found = root.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(f"it must be a directory of user {os.getuid()}")
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            root.chmod(0o700)
+    except OSError as error:
+        raise StagingError(f"staging.directory {root.parent} cannot hold the cache {root.name}: {error}") from error
+
+
+def private_directory() -> tuple[Path, int]:
+    """A new temporary directory and the lock that says its owner lives; those of dead owners are removed."""
+    for left_over in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_ALIVE}"):
+        with contextlib.suppress(PermissionError):
+            lock = try_lock(left_over, fcntl.LOCK_EX)
+            if lock is not None:
+                shutil.rmtree(left_over.parent, ignore_errors=True)
+                unlock(lock)
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    hidden = directory / f".{_ALIVE}"
+    alive = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    hidden.rename(directory / _ALIVE)
+    return directory, alive
+
+
+def remove_private(base: Path, alive: int, owner: int) -> None:
+    """Removes what `private_directory` made; not in a forked child: the directory is its parent's."""
+    if os.getpid() == owner:
+        shutil.rmtree(base, ignore_errors=True)
+        unlock(alive)

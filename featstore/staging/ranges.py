@@ -1,0 +1,61 @@
+"""Spans of a file: which bytes are wanted, held and missing, and with which requests to fetch them. Pure.
+
+A span is `(first, end)`, `end` not included. Lists of spans that functions return are ascending, neither empty nor touching,
+but for requests, which may touch.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+Span = tuple[int, int]
+# Tells which bytes of a file are to be read, from its last bytes, size and name; a number asks for that many last bytes.
+PlanRanges = Callable[[bytes, int, str], Sequence[Span] | int]
+
+
+def union(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The bytes that any of the spans has."""
+    merged: list[Span] = []
+    for first, end in sorted(span for span in spans if span[0] < span[1]):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((first, end))
+    return tuple(merged)
+
+
+def num_bytes(spans: Iterable[Span]) -> int:
+    """How many bytes the spans have together; they must not overlap."""
+    return sum(end - first for first, end in spans)
+
+
+def missing(wanted: Iterable[Span], held: Iterable[Span]) -> tuple[Span, ...]:
+    """The wanted bytes that are not held."""
+    left, taken = [], union(held)
+    for first, end in union(wanted):
+        for held_first, held_end in taken:
+            if held_end <= first or held_first >= end:
+                continue
+            if first < held_first:
+                left.append((first, held_first))
+            first = min(held_end, end)
+        left.append((first, end))
+    return union(left)
+
+
+def covers(held: Iterable[Span], wanted: Iterable[Span]) -> bool:
+    """Whether all wanted bytes are held."""
+    return not missing(wanted, held)
+
+
+def coalesce(wanted: Iterable[Span], *, hole_bytes: int, request_bytes: int) -> tuple[Span, ...]:
+    """The requests, front to back, that fetch the wanted bytes.
+
+    A hole of at most `hole_bytes` between two spans is fetched too rather than asked around, and no request is longer than
+    `request_bytes`. Every byte of a request is fetched, so what is held afterwards is the requests.
+    """
+    bridged: list[Span] = []
+    for first, end in union(wanted):
+        if bridged and first - bridged[-1][1] <= hole_bytes:
+            bridged[-1] = (bridged[-1][0], end)
+        else:
+            bridged.append((first, end))
+    return tuple((at, min(at + request_bytes, end)) for first, end in bridged for at in range(first, end, request_bytes))

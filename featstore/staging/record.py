@@ -1,0 +1,49 @@
+"""What a staged file remembers of itself: where it came from and which of its bytes are there."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from featstore.files import redact
+from featstore.staging.ranges import Span, covers, num_bytes, union
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """`url` without credentials, `tag` the version that the store gave with the bytes, `held` the spans that are there."""
+
+    url: str
+    size_bytes: int
+    tag: str
+    held: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, url: str, size_bytes: int, tag: str, held: Iterable[Span]) -> "Record":
+        return cls(url=redact(url), size_bytes=size_bytes, tag=tag, held=union(held))
+
+    @property
+    def held_bytes(self) -> int:
+        return num_bytes(self.held)
+
+    @property
+    def is_whole(self) -> bool:
+        return covers(self.held, [(0, self.size_bytes)])
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT} | vars(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Record | None":
+        """None for a text that is no whole record, as a crash of the machine may leave it."""
+        try:
+            found = json.loads(text)
+            if found.pop("format") != FORMAT:
+                return None
+            held = tuple((int(first), int(end)) for first, end in found.pop("held"))
+            record = cls(**(found | {"held": held, "size_bytes": int(found["size_bytes"])}))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        is_sound = union(record.held) == record.held and covers([(0, record.size_bytes)], record.held)
+        return record if is_sound else None

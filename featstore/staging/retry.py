@@ -1,0 +1,45 @@
+"""Which failures of a download are worth another attempt, and after which pause. Pure."""
+
+import errno
+from dataclasses import dataclass
+
+from featstore.errors import StagingError
+
+# A file that is not there, or refused, will be so again; and what featstore itself found wrong.
+_HOPELESS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, StagingError)
+_REFUSED = errno.EINVAL
+_LOCAL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """Pauses double from `first_pause_s` to `longest_pause_s`; the last `max_attempts`-th failure in a row is final.
+
+    Failures are in a row until `progress_bytes` came in between.
+    """
+
+    max_attempts: int = 5
+    first_pause_s: float = 0.2
+    longest_pause_s: float = 30.0
+    progress_bytes: int = 1 << 20
+
+    def pause_s(self, num_failures: int, draw: float) -> float:
+        """The pause after so many failures in a row; `draw`, in [0, 1), spreads those who failed together over its half."""
+        longest_s = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(num_failures - 1, 64))
+        return longest_s * (0.5 + draw / 2)
+
+    def gives_up(self, num_failures: int) -> bool:
+        """Whether that was the last attempt."""
+        return num_failures >= self.max_attempts
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether the transport failed in a way that may pass: a broken or stalled connection, a server in trouble."""
+    if isinstance(error, _HOPELESS) or not isinstance(error, OSError | EOFError):
+        return False
+    return not isinstance(error, OSError) or (error.errno != _REFUSED and not is_local(error))
+
+
+def is_local(error: BaseException) -> bool:
+    """Whether it is the local disk that failed."""
+    return isinstance(error, OSError) and error.errno in _LOCAL

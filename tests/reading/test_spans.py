@@ -1,0 +1,90 @@
+import io
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import DataFileError
+from featstore.reading.footer import Footer, Selection
+from featstore.reading.reader import RowGroupReader
+from featstore.reading.spans import plan_spans, require_held
+from featstore.schema import Slot, SlotKind
+
+NAMES = [f"s{i}" for i in range(8)]
+
+
+@pytest.fixture(scope="module")
+def data():
+    columns = {name: pa.array(range(i, 4000 + i), pa.int64()) for i, name in enumerate(NAMES)}
+    columns["tags"] = pa.array([[i, i + 1] for i in range(4000)], pa.list_(pa.int64()))
+    columns["odd.name"] = pa.array([float(i) for i in range(4000)], pa.float32())
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink, row_group_size=1000, compression="snappy")
+    return sink.getvalue()
+
+
+def _selection(data, names):
+    schema = pq.read_schema(io.BytesIO(data))
+    return Selection(others=tuple(schema.field(name) for name in names))
+
+
+def _plan(data, selection):
+    tail_bytes = 0
+    while isinstance(found := plan_spans(data[len(data) - tail_bytes :], len(data), selection, "t/a.parquet"), int):
+        assert found > tail_bytes
+        tail_bytes = found
+    return [*found, (len(data) - tail_bytes, len(data))]
+
+
+def _sparse(data, spans, path):
+    """A file that holds only the spans."""
+    with path.open("wb") as file:
+        os.ftruncate(file.fileno(), len(data))
+        for first, end in spans:
+            file.seek(first)
+            file.write(data[first:end])
+    return path
+
+
+@given(names=st.sets(st.sampled_from([*NAMES, "tags", "odd.name"])))
+def test_the_planned_spans_are_a_file_for_the_selection(data, tmp_path_factory, names):
+    names = sorted(names)
+    selection = _selection(data, names)
+    spans = _plan(data, selection)
+    path = _sparse(data, spans, tmp_path_factory.mktemp("sparse") / "a.parquet")
+    with Footer(path, "t/a.parquet") as footer:
+        reader = RowGroupReader(footer, selection)
+        require_held(footer, reader.columns, tuple(sorted(spans)))
+        table = pa.concat_tables([reader.read([i]).table for i in range(4)]) if names else None
+    assert table is None or table.equals(pq.read_table(io.BytesIO(data), columns=table.column_names))
+
+
+@pytest.mark.parametrize("name", ["s3", "tags", "odd.name"])
+def test_a_column_that_was_not_staged_raises_with_slot_and_file_and_is_never_read_as_zeros(data, tmp_path, name):
+    spans = tuple(sorted(_plan(data, _selection(data, ["s0", "s1"]))))
+    with Footer(_sparse(data, spans, tmp_path / "a.parquet"), "t/a.parquet") as footer:
+        columns = footer.resolve(_selection(data, ["s0", name]))
+        slot = name.partition(".")[0]
+        with pytest.raises(
+            DataFileError, match=rf"t/a\.parquet: slot '{slot}': expected its bytes .* only other columns were staged; stage"
+        ):
+            require_held(footer, columns, spans)
+        require_held(footer, columns, None)
+
+
+def test_a_small_part_of_the_file_is_planned(data):
+    assert sum(end - first for first, end in _plan(data, _selection(data, ["s0"]))) < len(data) / 3
+
+
+def test_a_slot_is_found_by_its_name_where_the_file_has_no_numbers(data):
+    selection = Selection(slots=(Slot(name="s2", kind=SlotKind.ID), Slot(name="nowhere", kind=SlotKind.ID)))
+    assert len(_plan(data, selection)) == 4 + 1
+
+
+@pytest.mark.parametrize("garbage", [b"", b"short", b"x" * 100, b"x" * 96 + b"PAR1", b"x" * 92 + b"\xff\xff\xff\x7fPAR1"])
+def test_what_is_no_parquet_is_an_error_with_the_files_name(data, garbage):
+    with pytest.raises(DataFileError, match=r"t/a\.parquet: expected a Parquet file"):
+        _plan(garbage, _selection(data, ["s0"]))

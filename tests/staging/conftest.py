@@ -1,0 +1,191 @@
+"""A real HTTP server that misbehaves as it is told, and counts what it sends."""
+
+import email.utils
+import http.server
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+MODIFIED = 1_700_000_000
+
+
+@dataclass
+class Request:
+    """One request as it came, and how many bytes of the body were sent."""
+
+    method: str
+    path: str
+    span: str | None
+    condition: str | None
+    status: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass
+class Fault:
+    """What befalls one answer to a GET: after `after_bytes` of its body `act(site, request)` is called, and the connection
+    is closed if `cuts`. `status` is answered instead of the body; `claimed_bytes` is added to the length it claims."""
+
+    after_bytes: int = 0
+    act: Callable[["Unruly", Request], None] = lambda site, request: None
+    cuts: bool = False
+    status: int = 0
+    claimed_bytes: int = 0
+
+
+@dataclass
+class Unruly:
+    """The server's files and its log.
+
+    `faults`: per path, one for each of the next GETs. `versions`: ETag by path (default: of its content); `has_etags`,
+    `has_times`: what of a version the server tells. `ignores_ranges`: it always sends the whole file.
+    """
+
+    fault: ClassVar[type[Fault]] = Fault
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    faults: dict[str, deque[Fault]] = field(default_factory=dict)
+    modified: dict[str, int] = field(default_factory=dict)
+    has_etags: bool = True
+    has_times: bool = True
+    ignores_ranges: bool = False
+    log: list[Request] = field(default_factory=list)
+
+    def gets(self, path: str) -> list[Request]:
+        return [request for request in self.log if (request.method, request.path) == ("GET", path)]
+
+    def sent_bytes(self, path: str) -> int:
+        return sum(request.sent_bytes for request in self.gets(path))
+
+    def fail(self, path: str, *faults: Fault) -> None:
+        self.faults.setdefault(path, deque()).extend(faults)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Puts another file in a file's place, a second later by its clock."""
+        self.files[path] = data
+        self.modified[path] = self.modified.get(path, MODIFIED) + 1
+
+    def etag(self, path: str) -> str:
+        return f'"{hash(self.files[path]):x}"'
+
+    def stall(self) -> tuple[threading.Event, Callable[["Unruly", Request], None]]:
+        """An event that is set when the server stalls, and what makes it stall until the test ends."""
+        begun = threading.Event()
+
+        def act(site: "Unruly", request: Request) -> None:
+            begun.set()
+            site.released.wait(60)
+
+        return begun, act
+
+    released: threading.Event = field(default_factory=threading.Event)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    site: Unruly
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        site, path = self.site, unquote(urlsplit(self.path).path)
+        condition = self.headers.get("If-Match") or self.headers.get("If-Unmodified-Since")
+        request = Request(self.command, path, self.headers.get("Range"), condition)
+        site.log.append(request)
+        waiting = site.faults.get(path) if self.command == "GET" else None
+        fault = waiting.popleft() if waiting else Fault()
+        request.status = fault.status or self._status(path)
+        if request.status in (200, 206):
+            self._send_file(request, fault)
+        else:
+            self.send_response(request.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def _status(self, path: str) -> int:
+        site, wanted = self.site, self.headers.get("If-Match")
+        if path not in site.files:
+            return 404
+        since = self.headers.get("If-Unmodified-Since")
+        is_newer = since and email.utils.parsedate_to_datetime(since).timestamp() < site.modified.get(path, MODIFIED)
+        if (wanted and wanted != site.etag(path)) or is_newer:
+            return 412
+        return 206 if self.headers.get("Range") and not site.ignores_ranges else 200
+
+    def _send_file(self, request: Request, fault: Fault) -> None:
+        site, data = self.site, self.site.files[request.path]
+        first, end = 0, len(data)
+        if request.status == 206:
+            start, _, last = str(request.span).removeprefix("bytes=").partition("-")
+            first, end = (
+                (int(start), min(int(last) + 1, len(data)) if last else len(data)) if start else (len(data) - int(last), end)
+            )
+        self.send_response(request.status)
+        self.send_header("Content-Length", str(end - first + fault.claimed_bytes))
+        if site.has_etags:
+            self.send_header("ETag", site.etag(request.path))
+        if site.has_times:
+            self.send_header("Last-Modified", email.utils.formatdate(site.modified.get(request.path, MODIFIED), usegmt=True))
+        if request.status == 206:
+            self.send_header("Content-Range", f"bytes {first}-{end - 1}/{len(data)}")
+        self.end_headers()
+        if self.command == "GET":
+            self._send_body(request, fault, data[first:end])
+
+    def _send_body(self, request: Request, fault: Fault, body: bytes) -> None:
+        self._send(request, body[: fault.after_bytes])
+        fault.act(self.site, request)
+        if fault.cuts or fault.claimed_bytes:
+            self.close_connection = True
+        if not fault.cuts:
+            self._send(request, body[fault.after_bytes :])
+
+    def _send(self, request: Request, data: bytes) -> None:
+        request.sent_bytes += len(data)
+        self.wfile.write(data)
+        self.wfile.flush()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is part of many tests."""
+
+
+@pytest.fixture
+def make_server() -> Iterator[Callable[[Unruly], Unruly]]:
+    """Starts servers; they end with the test."""
+    running = []
+
+    def start(site: Unruly) -> Unruly:
+        server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site}))
+        site.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        running.append((site, server, thread))
+        return site
+
+    yield start
+    for site, server, thread in running:
+        site.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def unruly(make_server: Callable[[Unruly], Unruly]) -> Unruly:
+    return make_server(Unruly())

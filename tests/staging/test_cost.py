@@ -1,0 +1,130 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, costs, needs_no_footer
+from featstore.staging.ranges import coalesce, num_bytes
+
+REMOTES = {
+    "near": Remote(latency_s=0.001, bytes_per_s=200e6),
+    "regional": Remote(latency_s=0.02, bytes_per_s=50e6),
+    "disk-like": Remote(latency_s=0.01, bytes_per_s=40e6),
+}
+SIZE_BYTES, NUM_SLOTS, NUM_ROW_GROUPS, TAIL_BYTES = 145_000_000, 200, 8, 400_000
+
+
+def _chunks(share):
+    """Column chunks of every 1/share-th of 200 slots in 8 row groups."""
+    chunk_bytes = (SIZE_BYTES - TAIL_BYTES) // (NUM_SLOTS * NUM_ROW_GROUPS)
+    chosen = [slot for slot in range(NUM_SLOTS) if int((slot + 1) * share) > int(slot * share)]
+    places = [group * NUM_SLOTS + slot for group in range(NUM_ROW_GROUPS) for slot in chosen]
+    return [(place * chunk_bytes, (place + 1) * chunk_bytes) for place in places]
+
+
+def _demand(chunks, remote, held_bytes=TAIL_BYTES):
+    requests = coalesce(chunks, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes)
+    return Demand(
+        whole_bytes=SIZE_BYTES - held_bytes,
+        range_bytes=num_bytes(requests),
+        num_requests=len(requests),
+        chunk_bytes=num_bytes(chunks),
+        num_chunks=len(chunks),
+    )
+
+
+@pytest.mark.parametrize("name", REMOTES)
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.6, 1.0])
+def test_auto_takes_at_most_a_tenth_longer_than_the_best_mode_on_the_remotes_of_the_benchmark(name, share):
+    remote = REMOTES[name]
+    demand = _demand(_chunks(share), remote)
+    seconds = costs(demand, remote)
+    footer_s = remote.seconds(1, TAIL_BYTES)
+    best = min(seconds[WHOLE], footer_s + seconds[RANGES], seconds[DIRECT])
+    assert footer_s + seconds[choose(demand, remote)] <= 1.1 * best
+
+
+@pytest.mark.parametrize(("share", "mode"), [(0.05, RANGES), (1.0, RANGES)])
+def test_a_few_slots_are_staged_by_ranges(share, mode):
+    assert choose(_demand(_chunks(share), REMOTES["regional"]), REMOTES["regional"]) == mode
+
+
+def test_scattered_small_spans_are_taken_whole_and_a_single_tiny_one_is_read_in_place():
+    slow = Remote(latency_s=0.1, bytes_per_s=100e6, settle_s=0.5)
+    scattered = Demand(whole_bytes=1_000_000, range_bytes=500_000, num_requests=50, chunk_bytes=500_000, num_chunks=500)
+    assert choose(scattered, slow) == WHOLE
+    tiny = Demand(whole_bytes=10**9, range_bytes=1000, num_requests=1, chunk_bytes=1000, num_chunks=1)
+    assert choose(tiny, Remote(latency_s=0.001, settle_s=0.5)) == DIRECT
+    assert choose(tiny, Remote(latency_s=0.02, settle_s=0.01)) == RANGES
+
+
+COUNTS = st.integers(0, 10**6)
+
+
+@given(
+    latency_s=st.floats(1e-4, 1),
+    bytes_per_s=st.floats(1e5, 1e10),
+    settle_s=st.floats(0, 1),
+    whole_bytes=st.integers(0, 10**10),
+    range_bytes=st.integers(0, 10**10),
+    num_requests=COUNTS,
+    num_chunks=COUNTS,
+)
+def test_the_choice_is_the_cheapest_mode(latency_s, bytes_per_s, settle_s, whole_bytes, range_bytes, num_requests, num_chunks):
+    remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s, settle_s=settle_s)
+    demand = Demand(
+        whole_bytes=whole_bytes,
+        range_bytes=range_bytes,
+        num_requests=num_requests,
+        chunk_bytes=range_bytes,
+        num_chunks=num_chunks,
+    )
+    seconds = costs(demand, remote)
+    assert seconds[choose(demand, remote)] == min(seconds.values())
+
+
+@given(
+    latency_s=st.floats(1e-4, 0.5),
+    bytes_per_s=st.floats(1e6, 1e9),
+    size_bytes=st.integers(1, 10**10),
+    share=st.floats(0.0, 1.0),
+)
+def test_a_file_taken_without_a_look_at_its_footer_costs_at_most_a_tenth_more(latency_s, bytes_per_s, size_bytes, share):
+    """Against ranges of the same file, which take the footer's request and one for the selected bytes at least."""
+    remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s, settle_s=0.0)
+    if needs_no_footer(size_bytes, None, remote):
+        whole_s, ranges_s = remote.seconds(1, size_bytes), remote.seconds(2, int(share * size_bytes))
+        assert whole_s <= 1.1 * ranges_s
+
+
+def test_once_a_footer_was_seen_files_that_are_wanted_whole_are_taken_without_one():
+    remote = REMOTES["regional"]
+    everything = _demand(_chunks(1.0), remote, held_bytes=0)
+    assert not needs_no_footer(SIZE_BYTES, None, remote)
+    small = SIZE_BYTES // 30
+    assert needs_no_footer(small, everything, remote)
+    assert not needs_no_footer(small, _demand(_chunks(0.05), remote, held_bytes=0), remote)
+
+
+@given(
+    latency_s=st.floats(1e-4, 1),
+    bytes_per_s=st.floats(1e6, 1e9),
+    sizes=st.lists(st.integers(10**6, 10**8), min_size=40, max_size=60),
+)
+def test_estimates_come_near_what_the_downloads_show(latency_s, bytes_per_s, sizes):
+    remote = Remote()
+    for size_bytes in sizes:
+        remote = remote.observed(first_byte_s=latency_s, num_bytes=size_bytes, stream_s=size_bytes / bytes_per_s)
+    assert remote.latency_s == pytest.approx(latency_s, rel=0.01)
+    assert remote.bytes_per_s == pytest.approx(bytes_per_s, rel=0.9)
+    assert remote.is_measured
+
+
+def test_short_answers_say_nothing_of_bandwidth():
+    assert Remote().observed(first_byte_s=0.5, num_bytes=1000, stream_s=1e-9).bytes_per_s == Remote().bytes_per_s
+    assert Remote().observed(first_byte_s=0.5, num_bytes=1000, stream_s=1e-9).latency_s == 0.5
+    assert Remote().settled(0.11).settle_s == pytest.approx(0.04)
+
+
+@given(latency_s=st.floats(0, 100), bytes_per_s=st.floats(1, 1e12))
+def test_the_hole_limit_stays_in_reason(latency_s, bytes_per_s):
+    assert 16 << 10 <= Remote(latency_s=latency_s, bytes_per_s=bytes_per_s).hole_bytes <= 64 << 20

@@ -1,0 +1,53 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.staging.ranges import coalesce, covers, missing, num_bytes, union
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair))), max_size=8)
+
+
+def _bytes(spans):
+    return {at for first, end in spans for at in range(first, end)}
+
+
+@given(spans=SPANS)
+def test_a_union_is_the_same_bytes_in_spans_that_neither_touch_nor_are_empty(spans):
+    merged = union(spans)
+    assert _bytes(merged) == _bytes(spans)
+    assert num_bytes(merged) == len(_bytes(spans))
+    assert all(first < end for first, end in merged)
+    assert all(left[1] < right[0] for left, right in itertools.pairwise(merged))
+
+
+@given(wanted=SPANS, held=SPANS)
+def test_what_is_missing_is_what_is_wanted_and_not_held(wanted, held):
+    assert _bytes(missing(wanted, held)) == _bytes(wanted) - _bytes(held)
+    assert covers(held, wanted) == (_bytes(wanted) <= _bytes(held))
+
+
+@given(wanted=SPANS, hole_bytes=st.integers(0, 20), request_bytes=st.integers(1, 30))
+def test_requests_cover_what_is_wanted_in_order_and_only_bridge_small_holes(wanted, hole_bytes, request_bytes):
+    requests = coalesce(wanted, hole_bytes=hole_bytes, request_bytes=request_bytes)
+    assert _bytes(requests) >= _bytes(wanted)
+    assert all(0 < end - first <= request_bytes for first, end in requests)
+    assert all(left[1] <= right[0] for left, right in itertools.pairwise(requests))
+    extra = union((at, at + 1) for at in _bytes(requests) - _bytes(wanted))
+    assert all(end - first <= hole_bytes for first, end in extra)
+    gaps = [right[0] - left[1] for left, right in zip(union(requests), union(requests)[1:], strict=False)]
+    assert all(gap > hole_bytes for gap in gaps)
+
+
+@pytest.mark.parametrize(
+    ("hole_bytes", "request_bytes", "requests"),
+    [
+        (0, 100, ((0, 10), (12, 20), (50, 60))),
+        (2, 100, ((0, 20), (50, 60))),
+        (30, 100, ((0, 60),)),
+        (30, 25, ((0, 25), (25, 50), (50, 60))),
+    ],
+)
+def test_requests_by_hole_limit_and_size(hole_bytes, request_bytes, requests):
+    assert coalesce([(12, 20), (0, 10), (50, 60)], hole_bytes=hole_bytes, request_bytes=request_bytes) == requests

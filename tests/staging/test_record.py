@@ -1,0 +1,53 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.staging.record import Record
+
+SPANS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda pair: (min(pair), max(pair))), max_size=6)
+
+
+@given(size_bytes=st.integers(100, 200), tag=st.text(), spans=SPANS)
+def test_a_record_is_read_as_it_was_written(size_bytes, tag, spans):
+    record = Record.of("s3://b/k", size_bytes, tag, spans)
+    assert Record.from_json(record.to_json()) == record
+    assert record.held_bytes == len({at for first, end in spans for at in range(first, end)})
+
+
+@given(cut=st.integers(0, 200))
+def test_a_torn_record_is_none(cut):
+    text = Record.of("s3://b/k", 100, "v", [(0, 10), (90, 100)]).to_json()
+    assert (Record.from_json(text[:cut]) is None) == (cut < len(text))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 1},
+        {"held": [[10, 0]]},
+        {"held": [[0, 50], [40, 60]]},
+        {"held": [[0, 101]]},
+        {"held": [["a", "b"]]},
+        {"held": None},
+        {"more": 1},
+        {"size_bytes": "many"},
+    ],
+)
+def test_what_is_no_record_of_ours_is_none(change):
+    found = json.loads(Record.of("s3://b/k", 100, "v", [(0, 10)]).to_json()) | change
+    assert Record.from_json(json.dumps(found)) is None
+    assert Record.from_json("[]") is None
+
+
+def test_credentials_are_in_no_record():
+    record = Record.of("https://u:secret@host/x?sig=secret#secret", 100, "v", [])
+    assert record.url == "https://host/x"
+    assert "secret" not in record.to_json()
+
+
+def test_a_record_knows_whether_the_file_is_whole():
+    assert Record.of("x", 10, "", [(0, 4), (4, 10)]).is_whole
+    assert not Record.of("x", 10, "", [(0, 4), (5, 10)]).is_whole
+    assert Record.of("x", 0, "", []).is_whole

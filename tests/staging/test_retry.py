@@ -1,0 +1,55 @@
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import BudgetError, ReplacedError, StagingError
+from featstore.staging.retry import RetryPolicy, is_local, is_retryable
+
+
+@given(num_failures=st.integers(1, 10_000), draw=st.floats(0, 1, exclude_max=True))
+def test_pauses_double_up_to_a_limit_and_are_spread_over_their_half(num_failures, draw):
+    policy = RetryPolicy(first_pause_s=0.2, longest_pause_s=30.0)
+    ceiling_s = min(30.0, 0.2 * 2.0 ** min(num_failures - 1, 100))
+    assert ceiling_s / 2 <= policy.pause_s(num_failures, draw) <= ceiling_s
+    assert policy.pause_s(num_failures, 0.0) <= policy.pause_s(num_failures, draw)
+
+
+@given(num_failures=st.integers(0, 100), max_attempts=st.integers(1, 100))
+def test_the_last_attempt_is_the_last(num_failures, max_attempts):
+    assert RetryPolicy(max_attempts=max_attempts).gives_up(num_failures) == (num_failures >= max_attempts)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionError("x"), TimeoutError("x"), EOFError("x"), OSError(errno.EIO, "x"), OSError("x"), ConnectionResetError("x")],
+)
+def test_a_broken_transport_is_tried_again(error):
+    assert is_retryable(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError("x"),
+        PermissionError("x"),
+        IsADirectoryError("x"),
+        StagingError("x"),
+        ReplacedError("x"),
+        BudgetError("x"),
+        ValueError("x"),
+        KeyboardInterrupt(),
+        OSError(errno.EINVAL, "refused"),
+        OSError(errno.ENOSPC, "full"),
+        OSError(errno.EROFS, "read-only"),
+        OSError(errno.EDQUOT, "quota"),
+    ],
+)
+def test_what_will_be_the_same_again_is_not(error):
+    assert not is_retryable(error)
+
+
+def test_a_full_disk_is_a_local_failure():
+    assert is_local(OSError(errno.ENOSPC, "full"))
+    assert not is_local(OSError(errno.EIO, "broken"))
