@@ -1,5 +1,6 @@
 """A real server in a process of its own, that is stopped, killed and replaced."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -48,6 +49,8 @@ class Server:
 
     def send(self, number):
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:  # It may answer until it has stopped.
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def end(self, number=signal.SIGKILL):
         self.send(number)
