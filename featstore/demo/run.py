@@ -131,7 +131,7 @@ def run(recipe: Recipe, directory: Path, *, engine: str) -> DemoReport:
     began = time.monotonic()
     raw = _raw_log(recipe, directory / "raw")
     raw_seconds = time.monotonic() - began
-    spec_path = _own_copy(f"{recipe.name}.spec.yaml", directory)
+    spec_path = _own_spec(recipe, directory)
     config_path = _own_copy(f"{recipe.name}.train.yaml", directory)
     extracted, spark_seconds = _extract(recipe, directory, spec_path, engine)
     where = _evaluation_rows(recipe, directory / "raw")
@@ -163,6 +163,13 @@ def _raw_log(recipe: Recipe, directory: Path) -> RawLog:
     dropped = f"; {raw.num_dropped:,} cancelled or diverted flights have no label and were dropped" if raw.num_dropped else ""
     print(f"  {raw.num_rows:,} rows in {raw.num_files} files{dropped}")
     return raw
+
+
+def _own_spec(recipe: Recipe, directory: Path) -> Path:
+    """The user's copy of the spec, with its lock, which belongs to the spec that the demo brings and to no other."""
+    if not (directory / f"{recipe.name}.spec.yaml").exists():
+        _own_copy(f"{recipe.name}.spec.lock.json", directory)
+    return _own_copy(f"{recipe.name}.spec.yaml", directory)
 
 
 def _own_copy(name: str, directory: Path) -> Path:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from importlib import resources
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -13,6 +14,7 @@ from featstore.demo import flights
 from featstore.demo.metrics import auc
 from featstore.demo.run import Recipe, baseline_auc, run, run_demo, run_synthetic
 from featstore.errors import ConfigError, SpecError
+from featstore.spec.lint import lint
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +45,17 @@ def test_the_flights_run_from_raw_log_to_closing_table(
     assert "featstore extract --spec" in said
 
 
+@pytest.mark.parametrize("name", ["flights", "synthetic"])
+def test_the_specs_of_the_demo_are_as_their_locks_say(name: str) -> None:
+    report = lint(str(resources.files("featstore.demo") / f"{name}.spec.yaml"))
+    assert (report.findings, report.notes) == ((), ())
+
+
 def test_a_changed_spec_and_config_are_kept_by_the_next_run(
     few_flights: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(few_flights, tmp_path, engine="local")
+    assert str(lint(str(tmp_path / "flights.spec.yaml"))).endswith("nothing found")
     spec, config = tmp_path / "flights.spec.yaml", tmp_path / "flights.train.yaml"
     spec.write_text(spec.read_text() + "  - {slot: 505, name: model_x_hour, op: cross, of: [model, hour]}\n")
     config.write_text(config.read_text().replace("  - day_of_week\n", "  - day_of_week\n  - model_x_hour\n"))
