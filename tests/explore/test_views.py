@@ -15,10 +15,10 @@ import featstore
 from featstore.api import Table
 from featstore.errors import MissingDependencyError
 
-INPUTS = {"id": "string", "user": "string", "price": "double", "tags": "list<string>", "prices": "list<double>"}
+INPUTS = {"id": "string", "user": "string", "cost": "double", "tags": "list<string>", "prices": "list<double>"}
 SLOTS: list[dict[str, Any]] = [
     {"slot": 101, "name": "user", "op": "hash", "of": "user"},
-    {"slot": 102, "name": "price", "op": "identity", "of": "price"},
+    {"slot": 102, "name": "price", "op": "identity", "of": "cost"},
     {"slot": 103, "name": "tags", "op": "hash", "of": "tags"},
     {"slot": 104, "name": "prices", "op": "identity", "of": "prices"},
 ]
@@ -29,7 +29,7 @@ def raw_rows(num_rows: int, first: int) -> pa.Table:
     columns = {
         "id": pa.array([f"r{row}" for row in rows]),
         "user": pa.array([None if row % 3 == 0 else f"u{row}" for row in rows], pa.string()),
-        "price": pa.array([None if row % 4 == 0 else float(row) for row in rows], pa.float64()),
+        "cost": pa.array([None if row % 4 == 0 else float(row) for row in rows], pa.float64()),
         "tags": pa.array([None if row % 5 == 0 else ["a"] * (row % 3) for row in rows], pa.list_(pa.string())),
         "prices": pa.array([None if row % 4 == 0 else [0.5] * (row % 3) for row in rows], pa.list_(pa.float64())),
     }
@@ -40,7 +40,7 @@ def raw_rows(num_rows: int, first: int) -> pa.Table:
 def table(tmp_path: Path) -> Table:
     """Three days, the last with a slot that the others lack, the second replaced; a key that must be escaped."""
     (tmp_path / "raw").mkdir()
-    newer = [*SLOTS, {"slot": 105, "name": "newer", "op": "log1p", "of": "price"}]
+    newer = [*SLOTS, {"slot": 105, "name": "newer", "op": "log1p", "of": "cost"}]
     for version, (day, slots) in enumerate([("1", SLOTS), ("a:b'c", SLOTS), ("3", newer), ("a:b'c", newer)]):
         pq.write_table(raw_rows(20, 100 * version), tmp_path / "raw" / "log.parquet")
         spec = {"spec": 1, "inputs": INPUTS, "keep": ["id"], "slots": slots}

@@ -71,12 +71,14 @@ def server() -> Iterator[Store]:
         url = f"http://127.0.0.1:{int(process.stdout.readline())}"
         settings = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "someone", "SECRET_ACCESS_KEY": "something", "ALLOW_HTTP": "true"}
         files._store.cache_clear()
+        files.FsspecStore.clear_instance_cache()
         with pytest.MonkeyPatch.context() as patch:
             for key, value in (settings | {"REGION": "us-east-1"}).items():
                 patch.setenv(f"AWS_{key}", value)
             yield Store(url)
     finally:
         files._store.cache_clear()
+        files.FsspecStore.clear_instance_cache()
         process.kill()
         process.wait()
         process.stdout.close()
