@@ -115,7 +115,9 @@ def test_a_query_goes_on_with_the_day_as_it_was_and_the_next_one_sees_the_new_da
     register(spark, job.table_url, name)
     other = spark.newSession()
     assert num_rows_by_day(other, name) == {"1": 533}
-    reading = spark.sql(f"SELECT * FROM {name}").repartition(1).toLocalIterator()
+    frame = spark.sql(f"SELECT * FROM {name}")
+    assert frame.rdd.getNumPartitions() > 1, "one job for each, so that the last files are opened after the switch"
+    reading = frame.toLocalIterator()
     rows = [next(reading)]
     extract_day(job, write_raw, "1", 100, 1000)
     report = register(spark, job.table_url, name)
