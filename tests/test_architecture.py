@@ -13,11 +13,12 @@ import featstore
 ROOT = Path(__file__).parents[1]
 OWNERS = {
     "deltalake": {"featstore.table.delta"},
-    "duckdb": {"featstore.explore.profile"},
+    "duckdb": {"featstore.explore.profile", "featstore.explore.views"},
     "fsspec": {"featstore.files"},
     "matplotlib": {"featstore.explore.plots"},
     "obstore": {"featstore.files", "featstore.transfer"},
-    "pyspark": {"featstore.extraction.spark"},
+    "polars": {"featstore.explore.views"},
+    "pyspark": {"featstore.extraction.spark", "featstore.extraction.hive"},
     "sqlglot": {"featstore.selection"},
     "torch": {"featstore.loader", "featstore.demo", "featstore.dispatch.stores.tcp"},
     "yaml": {"featstore.spec.parse", "featstore.loader.config"},

@@ -1,5 +1,6 @@
 """Files by URL, against real files and a real HTTP server (which also speaks enough S3)."""
 
+import errno
 import io
 import os
 import subprocess
@@ -296,3 +297,41 @@ def test_a_listing_that_the_store_refuses_is_an_error_and_not_an_empty_table(s3)
     s3.status["/bucket/t"] = 404
     with pytest.raises(OSError, match="s3://bucket/t"):
         files.list_files("s3://bucket/t")
+
+
+def test_a_second_name_is_a_hard_link_and_a_name_that_is_taken_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"data")
+    files.link(f"file://{tmp_path}/a", str(tmp_path / "deep" / "b"))
+    assert (tmp_path / "deep" / "b").samefile(tmp_path / "a")
+    (tmp_path / "c").write_bytes(b"other")
+    files.link(str(tmp_path / "a"), str(tmp_path / "c"))
+    assert (tmp_path / "c").read_bytes() == b"other"
+
+
+def test_a_second_name_is_a_copy_where_the_file_system_has_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"data")
+    failing = errno.EPERM
+
+    def no_links(self: Path, target: Path) -> None:
+        raise OSError(failing, os.strerror(failing))
+
+    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    files.link(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (tmp_path / "b").read_bytes() == b"data"
+    failing = errno.ENOSPC
+    with pytest.raises(OSError, match="No space left"):
+        files.link(str(tmp_path / "a"), str(tmp_path / "c"))
+
+
+def test_a_second_name_elsewhere_is_a_copy_made_once() -> None:
+    with files.open_write("memory://link/a") as file:
+        file.write(b"data")
+    for _ in range(2):
+        files.link("memory://link/a", "memory://link/b")
+    with files.open_read("memory://link/b") as copy:
+        assert copy.read() == b"data"
+
+
+def test_only_object_stores_are_tried_for_put_if_absent(tmp_path: Path) -> None:
+    assert files.has_put_if_absent(str(tmp_path / "table"))
+    assert not (tmp_path / "table").exists()

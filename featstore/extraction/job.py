@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from featstore.errors import CommitConflictError, InputError
+from featstore.errors import CommitConflictError, InputError, UnsafeStoreError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
 from featstore.extraction.local import LocalRunner
@@ -214,7 +214,7 @@ def _nothing_to_commit(spec: Spec, num_rows_skipped: int, examples: Sequence[Mal
 def _commit(run: Run, change: delta.Change, commit: CommitFunction) -> int:
     try:
         return commit(run.task.table_url, change)
-    except CommitConflictError:
+    except (CommitConflictError, UnsafeStoreError):
         _remove_files(run)
         raise
     except BaseException as error:

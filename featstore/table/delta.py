@@ -1,7 +1,9 @@
 """Delta tables through delta-rs: open a snapshot, read the history, commit data files that are already written."""
 
+import functools
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,8 +15,15 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from featstore.errors import CommitConflictError, DataFileError, FeatstoreError, InputError, TableNotFoundError
-from featstore.files import canonical, join, local_path, redact
+from featstore.errors import (
+    CommitConflictError,
+    DataFileError,
+    FeatstoreError,
+    InputError,
+    TableNotFoundError,
+    UnsafeStoreError,
+)
+from featstore.files import canonical, has_put_if_absent, join, local_path, redact, scheme
 from featstore.schema import SlotSchema
 from featstore.table.evolution import merge_schemas
 from featstore.table.layout import LOG_DIR, decode_path, is_delta_scheme, partition_path
@@ -60,7 +69,7 @@ def is_delta(url: str) -> bool:
     path = local_path(url)
     if path is not None:
         return (path / LOG_DIR).is_dir()
-    return is_delta_scheme(url) and bool(DeltaTable.is_deltatable(canonical(url)))
+    return is_delta_scheme(url) and bool(DeltaTable.is_deltatable(canonical(url), _storage_options(url)))
 
 
 def open_delta(url: str, version: int | None = None) -> Snapshot:
@@ -103,11 +112,13 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
     """Publishes the change as one new version, and returns that version.
 
     CommitConflictError if the partitions are no longer as the run found them: then the change is not published and never
-    will be. Other writers' commits to other partitions are no conflict: the change is applied to the newest version. If
+    will be; UnsafeStoreError, before the first commit, where the table's store would let two writers commit one version.
+    Other writers' commits to other partitions are no conflict: the change is applied to the newest version. If
     publishing fails but the commit is found in the table, the reply was lost, not the commit. After any other error the
     commit may still land.
     """
     publish = publish or publish_once
+    _check_store(url)
     for attempt in itertools.count(1):
         table = _load(url)
         _check_base(url, table, change)
@@ -144,7 +155,14 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     actions = [_add_action(file) for file in change.files]
     if table is None:
         schema = _delta_schema(change.schema)
-        create_table_with_add_actions(_delta_url(url), schema, actions, partition_by=keys, commit_properties=properties)
+        create_table_with_add_actions(
+            _delta_url(url),
+            schema,
+            actions,
+            partition_by=keys,
+            storage_options=_storage_options(url),
+            commit_properties=properties,
+        )
         return
     found = _slot_schema(table)
     merged = merge_schemas(found, as_stored(change.schema), redact(url))
@@ -196,7 +214,7 @@ def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable |
 
 def _load(url: str) -> DeltaTable | None:
     try:
-        return DeltaTable(_delta_url(url)) if is_delta(url) else None
+        return DeltaTable(_delta_url(url), storage_options=_storage_options(url)) if is_delta(url) else None
     except NoDeltaTableError:
         return None
 
@@ -212,12 +230,34 @@ def _at_version(url: str, version: int, newest: DeltaTable) -> DeltaTable:
     known = sorted(c.version for c in _commits(newest))
     if version not in known:
         raise TableNotFoundError(f"no version {version} of {redact(url)}; it has versions {known[0]} to {known[-1]}")
-    return DeltaTable(_delta_url(url), version=version)
+    return DeltaTable(_delta_url(url), version=version, storage_options=_storage_options(url))
 
 
 def _delta_url(url: str) -> str:
     path = local_path(url)
     return canonical(url) if path is None else str(path.absolute())
+
+
+def _storage_options(url: str) -> dict[str, str] | None:
+    """On S3 a version is committed by a write that the store refuses where the name is taken, whatever delta-rs prefers.
+
+    The environment's own choice of a lock (`AWS_S3_LOCKING_PROVIDER`) is left to it.
+    """
+    if scheme(canonical(url)) != "s3" or "AWS_S3_LOCKING_PROVIDER" in os.environ:
+        return None
+    return {"aws_conditional_put": "etag"}
+
+
+@functools.cache
+def _check_store(url: str) -> None:
+    """Once per process and table, and again after a failure: a result that is raised is not kept."""
+    if "AWS_S3_LOCKING_PROVIDER" in os.environ or has_put_if_absent(url):
+        return
+    raise UnsafeStoreError(
+        f"{redact(url)}: the store overwrites a name that is taken although it was told not to (PUT with If-None-Match: *), "
+        f"so that of two writers one would lose its commit unseen; expected a store with conditional writes. Nothing was "
+        f"committed: keep the table elsewhere, or set AWS_S3_LOCKING_PROVIDER=dynamodb where delta-rs has a lock table"
+    )
 
 
 def _version(table: DeltaTable | None) -> int:

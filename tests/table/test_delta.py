@@ -64,7 +64,7 @@ def test_a_first_commit_makes_the_table_and_describes_it(table: Path, schema: Sl
 @pytest.mark.parametrize(("alias", "known"), [("gcs", "gs"), ("s3a", "s3"), ("azure", "az")])
 def test_other_names_of_a_store_are_looked_into_as_well(monkeypatch: pytest.MonkeyPatch, alias: str, known: str) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(DeltaTable, "is_deltatable", lambda url: bool(asked.append(url)) or True)
+    monkeypatch.setattr(DeltaTable, "is_deltatable", lambda url, options: bool(asked.append(url)) or True)
     assert is_delta(f"{alias}://bucket/table")
     assert asked == [f"{known}://bucket/table"]
 

@@ -1,0 +1,94 @@
+"""The table as duckdb and polars read it themselves, held against our own reader."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import featstore
+from featstore.api import Table
+from featstore.errors import MissingDependencyError
+
+INPUTS = {"id": "string", "user": "string", "cost": "double", "tags": "list<string>", "prices": "list<double>"}
+SLOTS: list[dict[str, Any]] = [
+    {"slot": 101, "name": "user", "op": "hash", "of": "user"},
+    {"slot": 102, "name": "price", "op": "identity", "of": "cost"},
+    {"slot": 103, "name": "tags", "op": "hash", "of": "tags"},
+    {"slot": 104, "name": "prices", "op": "identity", "of": "prices"},
+]
+
+
+def raw_rows(num_rows: int, first: int) -> pa.Table:
+    rows = range(first, first + num_rows)
+    columns = {
+        "id": pa.array([f"r{row}" for row in rows]),
+        "user": pa.array([None if row % 3 == 0 else f"u{row}" for row in rows], pa.string()),
+        "cost": pa.array([None if row % 4 == 0 else float(row) for row in rows], pa.float64()),
+        "tags": pa.array([None if row % 5 == 0 else ["a"] * (row % 3) for row in rows], pa.list_(pa.string())),
+        "prices": pa.array([None if row % 4 == 0 else [0.5] * (row % 3) for row in rows], pa.list_(pa.float64())),
+    }
+    return pa.table(columns)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Three days, the last with a slot that the others lack, the second replaced; a key that must be escaped."""
+    (tmp_path / "raw").mkdir()
+    newer = [*SLOTS, {"slot": 105, "name": "newer", "op": "log1p", "of": "cost"}]
+    for version, (day, slots) in enumerate([("1", SLOTS), ("a:b'c", SLOTS), ("3", newer), ("a:b'c", newer)]):
+        pq.write_table(raw_rows(20, 100 * version), tmp_path / "raw" / "log.parquet")
+        spec = {"spec": 1, "inputs": INPUTS, "keep": ["id"], "slots": slots}
+        featstore.extract(spec, tmp_path / "raw", tmp_path / "table", partition={"dt": day})
+    return featstore.open_table(tmp_path / "table")
+
+
+def rows(found: pa.Table) -> list[dict[str, Any]]:
+    return sorted(found.to_pylist(), key=lambda row: str(row["id"]))
+
+
+@pytest.mark.parametrize("version", [3, 1])
+def test_other_engines_read_the_rows_that_we_read_also_of_an_old_snapshot(table: Table, version: int) -> None:
+    then = featstore.open_table(table.url, version)
+    expected = rows(then.to_arrow())
+    assert len(expected) == {3: 60, 1: 40}[version]
+    assert any(row["price"] is None for row in expected)
+    assert any(row["prices"] is None for row in expected)
+    assert rows(then.duckdb().to_arrow_table()) == expected
+    assert rows(then.polars().collect().to_arrow()) == expected
+    assert then.duckdb().columns == then.polars().collect_schema().names() == then.to_arrow().column_names
+
+
+def test_views_are_lazy_and_can_be_filtered(table: Table) -> None:
+    day = "a:b'c"
+    seen = table.duckdb().filter("dt = 'a:b''c' and price is null").aggregate("count(*)").fetchall()
+    assert seen == [(5,)]
+    lazy = table.polars().filter((polars.col("dt") == day) & polars.col("price").is_null())
+    assert len(lazy.collect()) == 5
+
+
+def test_a_view_can_join_what_the_users_connection_holds(table: Table) -> None:
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE wanted AS SELECT 'r1' AS id")
+        clicks = table.duckdb(connection)
+        assert clicks.join(connection.table("wanted"), "id").aggregate("count(*), max(price)").fetchall() == [(1, 1.0)]
+
+
+def test_duckdb_needs_the_detour_to_see_nan(table: Table) -> None:
+    """Once this fails, `isnan(column)` says what it should, and the view may ask it directly."""
+    first = table.data_files("dt = '1'")[0].url
+    found = duckdb.sql(f"SELECT price, isnan(price), isnan([price][1]) FROM read_parquet('{first}') WHERE id = 'r0'").fetchall()
+    assert math.isnan(found[0][0])
+    assert found[0][1:] == (False, True)
+
+
+def test_a_view_without_its_engine_names_the_extra(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine in ("duckdb", "polars"):
+        monkeypatch.setitem(sys.modules, engine, None)
+        with pytest.raises(MissingDependencyError, match=rf"Table\.{engine}\(\) needs {engine}: install it with"):
+            getattr(table, engine)()

@@ -1,0 +1,190 @@
+"""A table on an S3 store, spoken to over HTTP on loopback: the same rows, safe commits, and a store that is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import featstore
+from featstore import files
+from featstore.errors import CommitConflictError, UnsafeStoreError
+from featstore.extraction.job import ExtractJob, extract_files
+from featstore.spec.parse import load_spec
+from featstore.table import delta
+from featstore.table.delta import Change, open_delta
+from featstore.table.hive import locations, make_locations
+
+SPEC = {
+    "spec": 1,
+    "inputs": {"id": "string", "user": "string", "price": "double"},
+    "keep": ["id"],
+    "slots": [
+        {"slot": 101, "name": "user", "op": "hash", "of": "user"},
+        {"slot": 102, "name": "price", "op": "log1p", "of": "price"},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Store:
+    """The server, as a test looks behind the scenes."""
+
+    url: str
+
+    def reset(self, *, careless: bool = False) -> None:
+        """Empties it. A careless store overwrites a name that is taken, whatever the request says."""
+        urlopen(f"{self.url}/_reset{'?careless' if careless else ''}", data=b"", timeout=60).close()
+
+    @property
+    def paths(self) -> list[str]:
+        return self._state()["paths"]
+
+    @property
+    def num_refused(self) -> int:
+        return self._state()["num_refused"]
+
+    def read(self, path: str) -> bytes:
+        with urlopen(f"{self.url}{quote(path)}", timeout=60) as answer:
+            return bytes(answer.read())
+
+    def _state(self) -> dict[str, Any]:
+        return dict(json.loads(self.read("/_state")))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Store]:
+    """One server for all tests here: clients of a process keep the endpoint that they began with."""
+    process = subprocess.Popen([sys.executable, Path(__file__).with_name("s3_server.py")], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        url = f"http://127.0.0.1:{int(process.stdout.readline())}"
+        settings = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "someone", "SECRET_ACCESS_KEY": "something", "ALLOW_HTTP": "true"}
+        files._store.cache_clear()
+        files.FsspecStore.clear_instance_cache()
+        with pytest.MonkeyPatch.context() as patch:
+            for key, value in (settings | {"REGION": "us-east-1"}).items():
+                patch.setenv(f"AWS_{key}", value)
+            yield Store(url)
+    finally:
+        files._store.cache_clear()
+        files.FsspecStore.clear_instance_cache()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def store(server: Store) -> Store:
+    server.reset()
+    delta._check_store.cache_clear()
+    return server
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> ExtractJob:
+    write_raw(tmp_path / "raw", 20)
+    return job_of(tmp_path / "raw", "s3://tables/clicks", "1", "r1")
+
+
+def write_raw(directory: Path, num_rows: int) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    ids = [f"{num_rows}-{row}" for row in range(num_rows)]
+    users = [None if row % 3 == 0 else f"u{row}" for row in range(num_rows)]
+    prices = [None if row % 4 == 0 else float(row) for row in range(num_rows)]
+    pq.write_table(pa.table({"id": ids, "user": pa.array(users, pa.string()), "price": prices}), directory / "log.parquet")
+
+
+def job_of(raw: Path, url: str, day: str, run_id: str) -> ExtractJob:
+    return ExtractJob(spec=load_spec(SPEC), input_url=str(raw), table_url=url, partition={"dt": day}, run_id=run_id)
+
+
+def rows(table: Any) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: str(row["id"]))
+
+
+def test_a_table_on_s3_reads_as_one_on_disk_also_as_it_was(store: Store, job: ExtractJob, tmp_path: Path) -> None:
+    for num_rows in (20, 30):
+        write_raw(tmp_path / "raw", num_rows)
+        for url in ("s3://tables/clicks", str(tmp_path / "table")):
+            report = extract_files(job_of(tmp_path / "raw", url, "1", f"r{num_rows}"))
+            assert report.committed
+    assert any("_delta_log" in path for path in store.paths)
+    for version, num_rows in ((0, 20), (1, 30)):
+        there = featstore.open_table("s3://tables/clicks", version)
+        expected = rows(featstore.open_table(tmp_path / "table", version).to_arrow())
+        assert len(expected) == num_rows
+        assert rows(there.to_arrow()) == expected
+        assert rows(there.duckdb().to_arrow_table()) == expected
+        assert rows(there.polars().collect().to_arrow()) == expected
+
+
+def test_of_two_writers_of_one_empty_day_on_s3_one_is_refused_by_the_store(
+    store: Store, job: ExtractJob, tmp_path: Path
+) -> None:
+    extract_files(job)
+    both, outcomes = threading.Barrier(2), []
+    raced = threading.local()
+
+    def publish(url: str, table: Any, change: Change) -> None:
+        if not getattr(raced, "done", False):
+            raced.done = True
+            both.wait(60)
+        delta.publish_once(url, table, change)
+
+    def write(run_id: str) -> None:
+        try:
+            other = job_of(tmp_path / "raw", job.table_url, "2", run_id)
+            report = extract_files(other, commit=lambda url, change: delta.commit(url, change, publish))
+            outcomes.append(report.version)
+        except CommitConflictError as error:
+            outcomes.append(str(error))
+
+    refused_before = store.num_refused
+    threads = [threading.Thread(target=write, args=(run_id,)) for run_id in ("r2", "r3")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [version], [conflict] = ([o for o in outcomes if isinstance(o, kind)] for kind in (int, str))
+    assert version == 1
+    assert "another writer committed dt=2" in conflict
+    assert store.num_refused > refused_before
+    assert open_delta(job.table_url).num_rows == 40
+
+
+def test_a_store_that_overwrites_what_it_must_not_is_refused_before_the_first_commit(store: Store, job: ExtractJob) -> None:
+    store.reset(careless=True)
+    with pytest.raises(UnsafeStoreError, match="s3://tables/clicks: the store overwrites a name that is taken although"):
+        extract_files(job)
+    assert not store.paths
+    with pytest.raises(UnsafeStoreError, match="set AWS_S3_LOCKING_PROVIDER=dynamodb"):
+        extract_files(job)
+
+
+def test_the_store_is_tried_once_for_a_table(store: Store, job: ExtractJob, tmp_path: Path) -> None:
+    extract_files(job)
+    assert store.num_refused == 1
+    extract_files(job_of(tmp_path / "raw", job.table_url, "2", "r2"))
+    assert store.num_refused == 1
+    assert not [path for path in store.paths if "_probe" in path]
+
+
+def test_locations_for_hive_are_copies_within_the_store(store: Store, job: ExtractJob) -> None:
+    extract_files(job)
+    [location] = locations(open_delta(job.table_url))
+    assert location.url.startswith("s3://tables/clicks/_hive/")
+    assert [make_locations([location]), make_locations([location])] == [1, 1]
+    [copy] = [path for path in store.paths if "/_hive/" in path]
+    assert store.read(copy) == store.read(f"/tables/clicks/{location.files[0].path}")
