@@ -50,6 +50,10 @@ class CommitConflictError(FeatstoreError, RuntimeError):
     """Another writer committed the same partition first; nothing of this run is visible."""
 
 
+class JoinError(FeatstoreError, RuntimeError):
+    """A join of raw logs lost or doubled rows; nothing of it is visible."""
+
+
 class DataFileError(FeatstoreError, ValueError):
     """A data file does not hold what was asked of it: the message names file, column, expected and found."""
 
