@@ -17,7 +17,7 @@ OWNERS = {
     "fsspec": {"featstore.files"},
     "matplotlib": {"featstore.explore.plots"},
     "obstore": {"featstore.files"},
-    "pyspark": {"featstore.extraction.spark"},
+    "pyspark": {"featstore.extraction.spark", "featstore.extraction.label_join", "featstore.extraction.label_output"},
     "sqlglot": {"featstore.selection"},
     "torch": {"featstore.loader", "featstore.demo", "featstore.dispatch.stores.tcp"},
     "yaml": {"featstore.spec.parse", "featstore.loader.config"},

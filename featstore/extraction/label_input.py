@@ -17,7 +17,8 @@ _NUMBERS = _INTEGERS | {"float", "double", "boolean"}
 def check_impressions(join: LabelJoin, types: Types) -> None:
     """InputError unless the log, whose columns have these Spark types, has what the join needs of it."""
     made, source = join.impressions, join.impressions.source
-    keys = [name for part in (*join.labels, *join.lookups) for name in part.key]
+    keys = [name for label in join.labels for name in label.key]
+    keys += [name for lookup in join.lookups for name in lookup.key]
     _check_columns(source, types, [*made.row_id, made.event_time, made.log_time, *keys, *join.partition_by])
     _check_times(source, types, made.event_time, made.log_time)
     for name in made.row_id:

@@ -25,7 +25,7 @@ from featstore.extraction.label_report import (
     mismatch,
     report_text,
 )
-from featstore.extraction.labels import Impressions, Label, LabelJoin, Lookup, Source
+from featstore.extraction.labels import SAMPLE_WEIGHT, Impressions, Label, LabelJoin, Lookup, Source
 from featstore.files import join as join_url
 from featstore.table.layout import partition_path
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
 _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.optimizer.windowGroupLimitThreshold": "-1",  # would sort all rows before the shuffle, to drop few of them
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
 }
@@ -231,11 +232,13 @@ class _Plan:
     def _joined_metrics(self) -> dict[str, str]:
         parts = [sql.label_metrics(i) for i in range(len(self.join.labels))]
         parts += [sql.lookup_metrics(j) for j in range(len(self.join.lookups))]
-        return functools.reduce(lambda made, part: made | part, parts, sql.digest_metrics() | sql.kept_metrics())
+        return functools.reduce(
+            lambda made, part: made | part, parts, sql.digest_metrics() | sql.kept_metrics(self.join.negatives)
+        )
 
     def _output(self, frame: "DataFrame") -> "DataFrame":
         negatives = self.join.negatives
-        made = [sql.quote(name) for name in self.join.added if name != sql.SAMPLE_WEIGHT or negatives is None]
+        made = [sql.quote(name) for name in self.join.added if name != SAMPLE_WEIGHT or negatives is None]
         weight = [] if negatives is None else [sql.weight(negatives)]
         return frame.where("__keep").selectExpr(*map(sql.quote, self.types), *made, *weight)
 
@@ -281,9 +284,10 @@ def _collect(frame: "DataFrame", metrics: Mapping[str, str]) -> Counts:
     return _numbers(row.asDict())
 
 
-def _numbers(found: Mapping[str, Any]) -> dict[str, int]:
-    """Sums over no rows are null, and are 0 here."""
-    return {name: int(value or 0) for name, value in found.items()}
+def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Sums over no rows are null, and are 0 here; so are histograms, which are empty lists."""
+    empty: dict[str, Any] = {name: [] if name.endswith(("_delay", "_arrival")) else 0 for name in found}
+    return {name: empty[name] if value is None else value for name, value in found.items()}
 
 
 def _distinct(frame: "DataFrame", impressions: Impressions, types: Mapping[str, str]) -> "DataFrame":

@@ -7,13 +7,13 @@ from typing import Any
 from tabulate import tabulate
 
 from featstore.errors import InputError, JoinError
-from featstore.extraction.label_sql import DELAY_BOUNDARIES_S, HIT, NEGATIVE, NO_KEY, UNRIPE
+from featstore.extraction.label_sql import DELAY_BOUNDARIES_S
 from featstore.extraction.labels import Label, LabelJoin, Lookup
 from featstore.files import redact
 from featstore.table.metadata import to_json
 
 FORMAT = 1
-Counts = Mapping[str, int]
+Counts = Mapping[str, Any]  # integers, and histograms as lists of (x, y)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,8 @@ def mismatch(figures: Figures) -> str | None:
     kept; None where all is well.
     """
     distinct, joined = digest(figures.distinct), digest(figures.joined)
-    kept, written = digest(figures.joined, "kept", "num_kept"), figures.written
+    kept = digest(figures.joined, "kept", "num_kept") if "num_kept" in figures.joined else joined
+    written = figures.written
     read, dropped = figures.impressions["num_input_rows"], figures.impressions["num_incomplete"]
     if distinct.num_rows > read - dropped:
         return f"{distinct.num_rows} distinct impressions of {read - dropped} rows"
@@ -135,8 +136,8 @@ def _impressions(figures: Figures) -> dict[str, int]:
 
 
 def _label(i: int, label: Label, events: Counts, joined: Counts) -> dict[str, Any]:
-    states = {n: joined[f"label{i}_state{n}"] for n in (NO_KEY, UNRIPE, NEGATIVE, HIT)}
-    attributed = joined[f"label{i}_attributed"]
+    hit, unripe, no_key = (joined[f"label{i}_{state}"] for state in ("hit", "unripe", "no_key"))
+    attributed, negative = joined[f"label{i}_attributed"], joined["num_rows"] - hit - unripe - no_key
     return {
         "name": label.name,
         "kind": label.kind,
@@ -150,21 +151,25 @@ def _label(i: int, label: Label, events: Counts, joined: Counts) -> dict[str, An
         "num_events": events["num_events"],
         "num_attributed": attributed,
         "num_orphans": events["num_events"] - attributed,
-        "num_without_key": states[NO_KEY],
-        "num_unripe": states[UNRIPE],
-        "num_negative": states[NEGATIVE],
-        "num_hit": states[HIT],
-        "hit_rate": _share(states[HIT], states[HIT] + states[NEGATIVE]),
-        "fan_out": _share(joined[f"label{i}_rows"], joined["num_rows"]),
+        "num_without_key": no_key,
+        "num_unripe": unripe,
+        "num_negative": negative,
+        "num_hit": hit,
+        "hit_rate": _share(hit, hit + negative),
+        "fan_out": _share(joined["num_rows"] + joined[f"label{i}_more"], joined["num_rows"]),
         "max_fan_out": joined[f"label{i}_max"],
-        "delay": _histogram(i, "time", joined),
-        "arrival": _histogram(i, "known", joined),
+        "delay": _histogram(joined[f"label{i}_delay"]),
+        "arrival": _histogram(joined[f"label{i}_arrival"]),
     }
 
 
-def _histogram(i: int, of: str, joined: Counts) -> list[dict[str, int]]:
+def _histogram(bins: Sequence[tuple[float, float]]) -> list[dict[str, int]]:
+    """The counts of all buckets; the bins have their numbers as x, more than once where parts were merged."""
+    counts = [0] * (len(DELAY_BOUNDARIES_S) + 1)
+    for x, y in bins:
+        counts[round(x)] += round(y)
     bounds = (0, *DELAY_BOUNDARIES_S)
-    return [{"from_s": bound, "num_impressions": joined[f"label{i}_{of}{n}"]} for n, bound in enumerate(bounds)]
+    return [{"from_s": bound, "num_impressions": count} for bound, count in zip(bounds, counts, strict=True)]
 
 
 def _lookup(j: int, lookup: Lookup, read: Counts, joined: Counts) -> dict[str, Any]:

@@ -153,20 +153,25 @@ def bucket(i: int, of: str) -> str:
     """The number of the histogram's bucket in which the first event's `time` or `known` is, counted from the impression."""
     delay = f"(__mine{i}[0].{of} - __time)"
     cases = " ".join(f"when {delay} < {bound * _US}L then {n}" for n, bound in enumerate(DELAY_BOUNDARIES_S))
-    return f"case when __state{i} != {HIT} then -1 {cases} else {len(DELAY_BOUNDARIES_S)} end"
+    return f"case when __state{i} != {HIT} then null {cases} else {len(DELAY_BOUNDARIES_S)} end"
 
 
 def label_metrics(i: int) -> dict[str, str]:
-    """What is counted of label i while rows pass."""
-    counted = {f"label{i}_state{n}": f"count_if(__state{i} = {n})" for n in (NO_KEY, UNRIPE, NEGATIVE, HIT)}
-    for of in ("time", "known"):
-        for n in range(len(DELAY_BOUNDARIES_S) + 1):
-            counted[f"label{i}_{of}{n}"] = f"count_if(__bucket_{of}{i} = {n})"
+    """What is counted of label i while rows pass: few and cheap aggregates, as each costs every row.
+
+    `histogram_numeric` is exact for as many distinct values as it has bins, and passes over nulls.
+    """
     pairs = f"coalesce(size(__within{i}), 0)"
-    return counted | {
-        f"label{i}_rows": f"sum(greatest({pairs}, 1))",
-        f"label{i}_max": f"max({pairs})",
+    bins = 2 * len(DELAY_BOUNDARIES_S)
+    return {
+        f"label{i}_no_key": f"count_if(__state{i} = {NO_KEY})",
+        f"label{i}_unripe": f"count_if(__state{i} = {UNRIPE})",
+        f"label{i}_hit": f"count_if(__state{i} = {HIT})",
         f"label{i}_attributed": f"sum(__once{i})",
+        f"label{i}_more": f"sum(if({pairs} > 1, {pairs} - 1, 0))",
+        f"label{i}_max": f"max({pairs})",
+        f"label{i}_delay": f"histogram_numeric(__bucket_time{i}, {bins})",
+        f"label{i}_arrival": f"histogram_numeric(__bucket_known{i}, {bins})",
     }
 
 
@@ -206,8 +211,10 @@ def weight(negatives: Negatives) -> str:
     return f"if(__negative, {1 / negatives.rate!r}D, 1D) as {SAMPLE_WEIGHT}"
 
 
-def kept_metrics() -> dict[str, str]:
-    """The digest of the rows that are written, and how many of the negatives are."""
+def kept_metrics(negatives: Negatives | None) -> dict[str, str]:
+    """The digest of the rows that are written, and how many of the negatives are; nothing where all rows are written."""
+    if negatives is None:
+        return {}
     return {
         "num_kept": "count_if(__keep)",
         "kept_xor": "bit_xor(if(__keep, __hash, 0L))",

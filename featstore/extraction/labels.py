@@ -186,7 +186,8 @@ class LabelJoin:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        return (self.impressions.source, *(part.source for part in (*self.labels, *self.lookups)))
+        labels, lookups = (label.source for label in self.labels), (lookup.source for lookup in self.lookups)
+        return (self.impressions.source, *labels, *lookups)
 
     @property
     def digest(self) -> str:

@@ -339,3 +339,11 @@ def check_report(report: Row, oracle: Oracle, join: LabelJoin) -> None:
         )
         assert counted["num_orphans"] == orphans
         assert sum(bucket["num_impressions"] for bucket in counted["delay"]) == counted["num_hit"]
+    first_delays_us = [
+        found["any_time"] - found["ts"] for found in expected_rows(oracle, join).values() if found["any_time"] is not None
+    ]
+    below_second = sum(delay_us < SECOND_US for delay_us in first_delays_us)
+    assert [bucket["num_impressions"] for bucket in report["labels"][0]["delay"][:2]] == [
+        below_second,
+        len(first_delays_us) - below_second,
+    ]

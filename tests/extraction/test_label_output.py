@@ -251,10 +251,15 @@ def script() -> ModuleType:
 
 
 def arguments(join: LabelJoin, clicks: str) -> list[str]:
-    source = join.impressions.source.url
-    return ["--impressions", f"from={source} row_id=rid event_time=ts", "--output", join.output_url,
-            "--cut-off", "2026-11-01T02:00", "--label", f"name=click {clicks} key=rid event_time=at window=1h", "--partition", "dt=2026-11-01",
-            "--negative-rate", "0.5"]  # fmt: skip
+    given = {
+        "--impressions": f"from={join.impressions.source.url} row_id=rid event_time=ts",
+        "--label": f"name=click {clicks} key=rid event_time=at window=1h",
+        "--cut-off": "2026-11-01T02:00",
+        "--output": join.output_url,
+        "--partition": "dt=2026-11-01",
+        "--negative-rate": "0.5",
+    }
+    return [text for pair in given.items() for text in pair]
 
 
 def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, script: ModuleType, join: LabelJoin) -> None:

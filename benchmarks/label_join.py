@@ -6,7 +6,7 @@ window and the cut-off, leave unripe labels null, and write Parquet; they check 
 session in turn, after a run of each to warm up, and must give the same rows. The demanded figure: at most 1.2 times the time of
 the query, by the median, in CPU seconds of the process tree and on the clock.
 
-    python benchmarks/join_labels.py [--small] [--rows N] [--repeats N]
+    python benchmarks/label_join.py [--small] [--rows N] [--repeats N]
 """
 
 import argparse
