@@ -60,6 +60,10 @@ class UnsafeStoreError(FeatstoreError, OSError):
     """A store cannot tell two writers apart: it overwrites a name that is taken, although it was told not to."""
 
 
+class JoinError(FeatstoreError, RuntimeError):
+    """A join of raw logs lost or doubled rows; nothing of it is visible."""
+
+
 class DataFileError(FeatstoreError, ValueError):
     """A data file does not hold what was asked of it: the message names file, column, expected and found."""
 

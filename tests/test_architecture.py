@@ -18,7 +18,12 @@ OWNERS = {
     "matplotlib": {"featstore.explore.plots"},
     "obstore": {"featstore.files", "featstore.transfer"},
     "polars": {"featstore.explore.views"},
-    "pyspark": {"featstore.extraction.spark", "featstore.extraction.hive"},
+    "pyspark": {
+        "featstore.extraction.spark",
+        "featstore.extraction.hive",
+        "featstore.extraction.label_join",
+        "featstore.extraction.label_output",
+    },
     "sqlglot": {"featstore.selection"},
     "torch": {"featstore.loader", "featstore.demo", "featstore.dispatch.stores.tcp"},
     "yaml": {"featstore.spec.parse", "featstore.loader.config"},

@@ -1,0 +1,116 @@
+"""What a join of logs reads, checked before any row is: columns, types, places, and the digest that names the files."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from featstore.errors import InputError, nearest
+from featstore.extraction.labels import Label, LabelJoin, Lookup, Source
+from featstore.files import list_files, local_path, redact
+from featstore.table.parquet_dir import delta_table_around
+
+Types = Mapping[str, str]
+_INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+_ROW_ID_TYPES = _INTEGERS | {"string", "boolean", "timestamp", "timestamp_ntz"}
+_NUMBERS = _INTEGERS | {"float", "double", "boolean"}
+
+
+def check_impressions(join: LabelJoin, types: Types) -> None:
+    """InputError unless the log, whose columns have these Spark types, has what the join needs of it."""
+    made, source = join.impressions, join.impressions.source
+    keys = [name for label in join.labels for name in label.key]
+    keys += [name for lookup in join.lookups for name in lookup.key]
+    _check_columns(source, types, [*made.row_id, made.event_time, made.log_time, *keys, *join.partition_by])
+    _check_times(source, types, made.event_time, made.log_time)
+    for name in made.row_id:
+        if types[name] not in _ROW_ID_TYPES:
+            raise InputError(f"{source}: row id {name!r}: expected text, integers, booleans or timestamps, found {types[name]}")
+    _check_added(join, types)
+
+
+def _check_added(join: LabelJoin, types: Types) -> None:
+    source, taken = join.impressions.source, {name.lower() for name in types}
+    for name in join.added:
+        if name.lower() in taken:
+            raise InputError(f"{source}: the join would add the column {name!r}, which is there already; choose another name")
+        taken.add(name.lower())
+    for name in types:
+        if name.startswith("__"):
+            raise InputError(f"{source}: columns that begin with '__' are the join's own, found {name!r}; rename it in a query")
+
+
+def check_label(label: Label, impressions: Types, types: Types) -> None:
+    """InputError unless the label's log, with these types, can be joined to the impressions."""
+    _check_part(label, impressions, types, [*label.event_id, label.value])
+    found = "" if label.value is None else types[label.value]
+    if found and found not in _NUMBERS and not found.startswith("decimal"):
+        raise InputError(f"{label.source}: value {label.value!r}: expected numbers or booleans, found {found}")
+
+
+def check_lookup(lookup: Lookup, impressions: Types, types: Types) -> None:
+    """InputError unless the dimension, with these types, can be looked up for the impressions."""
+    _check_part(lookup, impressions, types, lookup.columns)
+
+
+def _check_part(part: Label | Lookup, impressions: Types, types: Types, more: Iterable[str | None]) -> None:
+    _check_columns(part.source, types, [*part.key, part.event_time, part.log_time, *more])
+    _check_times(part.source, types, part.event_time, part.log_time)
+    for name in part.key:
+        ours, theirs = impressions[name], types[name]
+        if ours != theirs and not {ours, theirs} <= _INTEGERS:
+            raise InputError(
+                f"{part.source}: key {name!r} is {theirs} here and {ours} in the impressions; cast one in a query (sql=...)"
+            )
+
+
+def _check_columns(source: Source, types: Types, needed: Iterable[str | None]) -> None:
+    for name in needed:
+        if name is not None and name not in types:
+            raise InputError(f"{source}: no column {name!r}{nearest(name, types)}")
+
+
+def _check_times(source: Source, types: Types, *columns: str | None) -> None:
+    for name in columns:
+        if name is not None and types[name] not in ("timestamp", "timestamp_ntz"):
+            raise InputError(
+                f"{source}: time {name!r}: expected a timestamp, found {types[name]}; convert it in a query (sql=...)"
+            )
+
+
+def check_apart(join: LabelJoin) -> None:
+    """No log may hold the output, or lie in it: a join would read, or replace, its own. Else InputError."""
+    target = _comparable(join.output_url)
+    for source in join.sources:
+        place = target if source.url is None else _comparable(source.url)
+        if source.url is not None and (target.startswith(place) or place.startswith(target)):
+            raise InputError(
+                f"the output {redact(join.output_url)} and the log {source} lie within each other; keep them apart"
+            )
+
+
+def _comparable(url: str) -> str:
+    path = local_path(url)
+    return f"{url if path is None else path.absolute()}".rstrip("/") + "/"
+
+
+def input_digest(join: LabelJoin) -> str | None:
+    """Names what is read, None where that cannot be: sha256 over the sha256 of each log's sorted lines `name, size, version`.
+
+    To be taken before Spark lists the files, so that one that comes in between is seen as new by the next join. InputError
+    where there is no file, and for a Delta table's.
+    """
+    if any(source.url is None for source in join.sources):
+        return None
+    digests = [_files_digest(source, source.url or "") for source in join.sources]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def _files_digest(source: Source, url: str) -> str:
+    if (table := delta_table_around(url)) is not None:
+        raise InputError(
+            f"{source} lies in the Delta table {redact(table)}, some of whose files may be replaced ones: use a query (sql=...)"
+        )
+    files = list_files(url)
+    if not files:
+        raise InputError(f"no raw files at {source}: expected a Parquet file, a directory or a glob of .parquet files")
+    lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

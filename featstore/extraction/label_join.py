@@ -1,0 +1,326 @@
+"""Joins raw logs on Spark: impressions with their labels and looked-up features, one row for each distinct impression.
+
+One Spark job reads, joins, counts and writes; the rows are then read back from the files (their ids only) and must be those
+that were joined, before a rename makes them visible.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from featstore.errors import InputError
+from featstore.extraction import label_sql as sql
+from featstore.extraction.label_input import check_apart, check_impressions, check_label, check_lookup, input_digest
+from featstore.extraction.label_output import Output, spark_url
+from featstore.extraction.label_report import (
+    Counts,
+    Digest,
+    Figures,
+    JoinReport,
+    check,
+    digest,
+    document,
+    mismatch,
+    report_text,
+)
+from featstore.extraction.labels import SAMPLE_WEIGHT, Impressions, Label, LabelJoin, Lookup, Source
+from featstore.files import join as join_url
+from featstore.table.layout import partition_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
+
+WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
+_SETTINGS = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.optimizer.windowGroupLimitThreshold": "-1",  # would sort all rows before the shuffle, to drop few of them
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def write_parquet(rows: "DataFrame", url: str, partition_by: tuple[str, ...]) -> None:
+    """Writes the rows to a new directory, as one Spark job."""
+    rows.write.mode("errorifexists").option("compression", "snappy").partitionBy(*partition_by).parquet(url)
+
+
+def join_labels(join: LabelJoin, spark: "SparkSession", *, write: WriteFunction = write_parquet) -> JoinReport:
+    """Runs the join and publishes its rows, or finds that an equal join (same options, same files) did so before.
+
+    InputError or JoinError leave the output as it was; so does an interrupt. What a query will read cannot be named, so a
+    join that reads one always runs. An output that an earlier join wrote is replaced.
+    """
+    check_apart(join)
+    url = join_url(join.output_url, partition_path(join.partition))
+    output, found = Output(spark, url), input_digest(join)
+    earlier = output.earlier()
+    same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (join.digest, found)
+    if earlier is not None and found is not None and same:
+        return JoinReport(url=url, written=False, document=earlier)
+    with output.removing_on_failure(), _settings(spark):
+        figures = _run(_Plan(join, spark), output.rows_url, write)
+        check(figures, join)
+        num_files, size_bytes = output.size()
+        made = document(join, figures, input_digest=found, num_files=num_files, size_bytes=size_bytes)
+        report = JoinReport(url=url, written=True, document=made)
+        output.publish(report.to_json(), report_text(made))
+    return report
+
+
+@contextlib.contextmanager
+def _settings(spark: "SparkSession") -> Iterator[None]:
+    """What the join relies on, whatever the session's settings; they are put back."""
+    before = {key: spark.conf.get(key) for key in _SETTINGS}
+    for key, value in _SETTINGS.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value or "")
+
+
+def _run(plan: "_Plan", url: str, write: WriteFunction) -> Figures:
+    """Writes the rows and reads their ids back. Figures that do not fit are counted again, in jobs of their own: Spark may
+    count rows twice that pass twice, as when a machine is lost.
+    """
+    write(plan.rows, url, plan.join.partition_by)
+    row_id = plan.join.impressions.row_id
+    files = plan.spark.read.schema(plan.rows.schema).parquet(url)
+    written = digest(_collect(files.selectExpr(f"{sql.row_hash(row_id)} as __hash"), sql.digest_metrics()))
+    figures = plan.figures(written, _observed)
+    if mismatch(figures) is None:
+        return figures
+    return plan.figures(written, lambda counted: _collect(counted.frame, counted.metrics))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """A frame whose rows are counted as they pass: `observed` is what goes on."""
+
+    frame: "DataFrame"
+    observed: "DataFrame"
+    observation: "Observation"
+    metrics: Mapping[str, str]
+
+
+class _Plan:
+    """The join as lazy frames, and where rows are counted on their way."""
+
+    def __init__(self, join: LabelJoin, spark: "SparkSession") -> None:
+        self.join, self.spark = join, spark
+        self.events: list[_Counted] = []
+        self.num_events: list[_Counted] = []
+        self.dimensions: list[_Counted] = []
+        log = read_source(spark, join.impressions.source)
+        self.types = _types(log)
+        check_impressions(join, self.types)
+        self.raw = _counted(log, {"num_input_rows": "count(1)", "num_incomplete": f"count_if(not ({self._complete}))"})
+        self.distinct = _counted(
+            _distinct(self.raw.observed.where(self._complete), join.impressions, self.types), sql.digest_metrics()
+        )
+        frame = self.distinct.observed
+        for j, lookup in enumerate(join.lookups):
+            frame = self._look_up(frame, j, lookup)
+        for i, label in enumerate(join.labels):
+            frame = self._label(frame, i, label)
+        self.joined = _counted(self._drawn(frame), self._joined_metrics())
+        self.rows = self._output(self.joined.observed)
+
+    def figures(self, written: Digest, counts: Callable[[_Counted], Counts]) -> Figures:
+        """All figures, each as `counts` finds it."""
+        events = [{**counts(read), **counts(made)} for read, made in zip(self.events, self.num_events, strict=True)]
+        return Figures(
+            impressions=counts(self.raw),
+            distinct=counts(self.distinct),
+            events=events,
+            dimensions=[counts(read) for read in self.dimensions],
+            joined=counts(self.joined),
+            written=written,
+        )
+
+    @property
+    def _complete(self) -> str:
+        return sql.present([*self.join.impressions.row_id, self.join.impressions.event_time])
+
+    def _look_up(self, frame: "DataFrame", j: int, lookup: Lookup) -> "DataFrame":
+        """The frame with the columns `__from{j}`, `__at{j}`, `__fresh{j}` and those looked up; no row is added or lost."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        found = frame.join(self._versions(j, lookup), F.expr(sql.lookup_condition(j, lookup)), "left")
+        fresh = found.selectExpr("*", f"{sql.lookup_fresh(j, lookup)} as __fresh{j}")
+        values = [f"if(__fresh{j}, __value{j}_{n}, null) as {sql.quote(name)}" for n, name in enumerate(lookup.added)]
+        joined = [f"__key{j}_{n}" for n in range(len(lookup.key))] + [f"__value{j}_{n}" for n in range(len(lookup.columns))]
+        return fresh.selectExpr("*", *values).drop(f"__to{j}", *joined)
+
+    def _versions(self, j: int, lookup: Lookup) -> "DataFrame":
+        """The dimension's rows with the intervals in which each is the one to be looked up; those of a key do not overlap."""
+        read = read_source(self.spark, lookup.source)
+        types = _types(read)
+        check_lookup(lookup, self.types, types)
+        complete = sql.present([*lookup.key, lookup.event_time])
+        counted = _counted(read, {"num_input_rows": "count(1)", "num_incomplete": f"count_if(not ({complete}))"})
+        self.dimensions.append(counted)
+        ranked = counted.observed.where(complete).selectExpr(
+            *map(sql.quote, dict.fromkeys([*lookup.key, *lookup.columns])),
+            f"{sql.micros(lookup.event_time, types)} as __at",
+            f"{sql.known_micros(lookup.log_time, lookup.event_time, types)} as __known",
+            f"{sql.content_hash(lookup.columns, types)} as __content",
+        )
+        versions = ranked.selectExpr("*", "greatest(__at, __known) as __from").selectExpr(
+            *(f"{sql.quote(name)} as __key{j}_{n}" for n, name in enumerate(lookup.key)),
+            *(f"{sql.quote(name)} as __value{j}_{n}" for n, name in enumerate(lookup.columns)),
+            f"__at as __at{j}",
+            f"__from as __from{j}",
+            f"{sql.lookup_interval(lookup)} as __to{j}",
+        )
+        return versions.where(f"__to{j} is null or __from{j} < __to{j}")
+
+    def _label(self, frame: "DataFrame", i: int, label: Label) -> "DataFrame":
+        """The frame with the label's columns; no row is added or lost."""
+        row_id = self.join.impressions.row_id
+        events, salt = self._events(i, label), sql.salt(label, row_id)
+        on = list(label.key)
+        if salt is not None:
+            frame, events = frame.selectExpr("*", f"{salt} as __salt{i}"), events.selectExpr("*", f"0L as __salt{i}")
+            on.append(f"__salt{i}")
+        neighbours = sql.neighbour(i, label, row_id, salt is not None)
+        ordered = frame.selectExpr("*", *(f"{text} as {name}" for name, text in neighbours.items()))
+        joined = ordered.join(events, on, "left")
+        made = joined.selectExpr("*", f"{sql.within(i, label)} as __within{i}")
+        made = made.selectExpr("*", f"{sql.attributed(i, label)} as __mine{i}")
+        made = made.selectExpr("*", f"{sql.state(i, label, self.join.cut_off_us)} as __state{i}")
+        return made.selectExpr(
+            "*",
+            f"{sql.once(i, label)} as __once{i}",
+            f"{sql.bucket(i, 'time')} as __bucket_time{i}",
+            f"{sql.bucket(i, 'known')} as __bucket_known{i}",
+            f"{sql.label_value(i, label)} as {sql.quote(label.name)}",
+            *([f"{sql.label_time(i)} as {sql.quote(label.time_column)}"] if label.with_time else []),
+        ).drop(f"__events{i}", f"__next{i}", f"__previous{i}", f"__mine{i}")
+
+    def _events(self, i: int, label: Label) -> "DataFrame":
+        """One row per key, with its distinct events that are known at the cut-off, in the order of their times."""
+        read = read_source(self.spark, label.source)
+        types = _types(read)
+        check_label(label, self.types, types)
+        complete = sql.present([*label.key, label.event_time])
+        late = f"{sql.known_micros(label.log_time, label.event_time, types)} >= {self.join.cut_off_us}L"
+        metrics = {"num_input_rows": "count(1)", "num_incomplete": f"count_if(not ({complete}))"}
+        counted = _counted(read, metrics | {"num_late": f"count_if(({complete}) and {late})"})
+        self.events.append(counted)
+        value = "" if label.value is None else f", cast({sql.quote(label.value)} as double) as value"
+        rows = counted.observed.where(f"{complete} and not ({late})").selectExpr(
+            *map(sql.quote, label.key),
+            *(f"{sql.quote(name)} as __id{n}" for n, name in enumerate(label.event_id)),
+            f"struct({sql.known_micros(label.log_time, label.event_time, types)} as known, "
+            f"{sql.micros(label.event_time, types)} as time{value}) as __event",
+        )
+        arrays = _counted(_arrays(rows, i, label), {"num_events": f"coalesce(sum(size(__events{i})), 0)"})
+        self.num_events.append(arrays)
+        return arrays.observed
+
+    def _drawn(self, frame: "DataFrame") -> "DataFrame":
+        """The frame with `__negative` and `__keep`."""
+        negatives = self.join.negatives
+        drawn = "true" if negatives is None else sql.sample(self.join.impressions.row_id, self.types, negatives)
+        made = frame.selectExpr("*", f"{sql.negative(self.join)} as __negative")
+        return made.selectExpr("*", f"not __negative or ({drawn}) as __keep")
+
+    def _joined_metrics(self) -> dict[str, str]:
+        parts = [sql.label_metrics(i) for i in range(len(self.join.labels))]
+        parts += [sql.lookup_metrics(j) for j in range(len(self.join.lookups))]
+        return functools.reduce(
+            lambda made, part: made | part, parts, sql.digest_metrics() | sql.kept_metrics(self.join.negatives)
+        )
+
+    def _output(self, frame: "DataFrame") -> "DataFrame":
+        negatives = self.join.negatives
+        made = [sql.quote(name) for name in self.join.added if name != SAMPLE_WEIGHT or negatives is None]
+        weight = [] if negatives is None else [sql.weight(negatives)]
+        return frame.where("__keep").selectExpr(*map(sql.quote, self.types), *made, *weight)
+
+
+def read_source(spark: "SparkSession", source: Source) -> "DataFrame":
+    """The rows of a log. InputError where Spark cannot make sense of it."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        if source.sql is not None:
+            return spark.sql(source.sql)
+        if source.table is not None:
+            return spark.table(source.table)
+        return spark.read.option("mergeSchema", "true").parquet(spark_url(source.url or ""))
+    except (AnalysisException, ParseException) as error:
+        raise InputError(f"Spark cannot read {source}: {str(error).strip().splitlines()[0]}") from None
+
+
+def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _Counted:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812
+
+    observation = Observation()
+    observed = frame.observe(observation, *(F.expr(text).alias(name) for name, text in metrics.items()))
+    return _Counted(frame=frame, observed=observed, observation=observation, metrics=metrics)
+
+
+def _observed(counted: _Counted) -> Counts:
+    """What was counted in passing; of rows that Spark found it need not read, what a job of their own counts."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return _numbers(counted.observation.get)
+    except Py4JJavaError:
+        return _collect(counted.frame, counted.metrics)
+
+
+def _collect(frame: "DataFrame", metrics: Mapping[str, str]) -> Counts:
+    """The metrics of all rows, in a job of their own."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    row = frame.agg(*(F.expr(text).alias(name) for name, text in metrics.items())).collect()[0]
+    return _numbers(row.asDict())
+
+
+def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Sums over no rows are null, and are 0 here; so are histograms, which are empty lists."""
+    empty: dict[str, Any] = {name: [] if name.endswith(("_delay", "_arrival")) else 0 for name in found}
+    return {name: empty[name] if value is None else value for name, value in found.items()}
+
+
+def _distinct(frame: "DataFrame", impressions: Impressions, types: Mapping[str, str]) -> "DataFrame":
+    """One row of each row id, the same on every run, with `__time` and `__hash`."""
+    placed = frame.selectExpr(
+        "*",
+        f"{sql.micros(impressions.event_time, types)} as __time",
+        f"{sql.known_micros(impressions.log_time, impressions.event_time, types)} as __known",
+        f"{sql.content_hash(types, types)} as __content",
+    )
+    ranked = placed.selectExpr("*", f"{sql.first_of_equals(impressions.row_id)} as __rank").where("__rank = 1")
+    return ranked.drop("__known", "__content", "__rank").selectExpr("*", f"{sql.row_hash(impressions.row_id)} as __hash")
+
+
+def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
+    """Of events with equal ids (where there is none: equal times and values), the one known first; then one array per key.
+
+    Both groupings are by key, so that rows cross the network once.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    keys = [sql.quote(name) for name in label.key]
+    fields = ["time", "known", *(["value"] if label.value else [])]
+    ids = [f"__id{n}" for n in range(len(label.event_id))]
+    unnamed = [
+        f"if({sql.present(ids) if ids else 'false'}, null, __event.{name}) as __id_{name}" for name in fields if name != "known"
+    ]
+    rows = rows.selectExpr("*", *unnamed)
+    ids += [f"__id_{name}" for name in fields if name != "known"]
+    first = rows.repartition(*keys).groupBy(*keys, *ids).agg(F.expr("min(__event)").alias("__event"))
+    ordered = f"sort_array(collect_list(struct({', '.join(f'__event.{name} as {name}' for name in fields)})))"
+    return first.groupBy(*keys).agg(F.expr(ordered).alias(f"__events{i}"))
+
+
+def _types(frame: "DataFrame") -> dict[str, str]:
+    return dict(frame.dtypes)

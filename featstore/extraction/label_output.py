@@ -1,0 +1,135 @@
+"""Where a join's rows go: one directory, which appears, or is replaced, by a rename.
+
+Rows and report are written into a hidden directory beside it, so that nothing half-written is ever visible. Hadoop's file
+systems are used, as Spark writes with them too.
+"""
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from featstore.errors import CommitConflictError, InputError
+from featstore.files import join, local_path, redact, scheme
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REPORT_JSON, REPORT_TEXT = "_report.json", "_report.txt"
+_HIDDEN = "_join_labels-"
+_RENAMES = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})
+
+
+def spark_url(url: str) -> str:
+    """The URL as Spark understands it in the way that we do: a path without a scheme is local."""
+    path = local_path(url)
+    return url if path is None else f"file://{path.absolute()}"
+
+
+class Output:
+    """The directory at `url`. Not for two threads at once.
+
+    InputError for a file system that cannot rename a directory in one step, and for a directory that no join has written.
+    """
+
+    def __init__(self, spark: "SparkSession", url: str) -> None:
+        if scheme(url) not in _RENAMES:
+            raise InputError(
+                f"{redact(url)}: rows appear by renaming a directory, which {scheme(url)}:// cannot do in one step; expected "
+                f"one of {', '.join(sorted(_RENAMES))}: write there, and copy the finished directory"
+            )
+        self._url, self._jvm, self._gateway = spark_url(url).rstrip("/"), spark._jvm, spark.sparkContext._gateway
+        self._conf = spark._jsc.hadoopConfiguration()
+        self._fs = self._path(self._url).getFileSystem(self._conf)
+        self._hidden_url = join(self._url.rpartition("/")[0], f"{_HIDDEN}{uuid.uuid4().hex}")
+        self.rows_url, self._replaced_url = join(self._hidden_url, "rows"), join(self._hidden_url, "replaced")
+
+    def earlier(self) -> dict[str, Any] | None:
+        """The report of the join whose rows are there, None where nothing is."""
+        if not self._fs.exists(self._path(self._url)):
+            return None
+        with contextlib.suppress(ValueError):
+            found = json.loads(self._read(join(self._url, REPORT_JSON)))
+            if isinstance(found, dict) and "join_digest" in found:
+                return found
+        raise InputError(
+            f"{redact(self._url)} exists, and is not the output of a join ({REPORT_JSON} is missing or is not one); it is left "
+            "as it is: choose another directory, or remove it"
+        )
+
+    @contextlib.contextmanager
+    def removing_on_failure(self) -> Iterator[None]:
+        """If the block fails, removes what it wrote, as far as that is possible."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._delete(self._hidden_url)
+            raise
+
+    def size(self) -> tuple[int, int]:
+        """Files and bytes of the rows that are written and not yet published."""
+        found = self._fs.listFiles(self._path(self.rows_url), True)
+        sizes = []
+        while found.hasNext():
+            status = found.next()
+            if status.getPath().getName().endswith(".parquet"):
+                sizes.append(int(status.getLen()))
+        return len(sizes), sum(sizes)
+
+    def publish(self, report_json: str, report_text: str) -> None:
+        """Adds the report and makes all visible in one step; what a join wrote there before is removed.
+
+        Between the renames of a replacement there is no directory for a moment, and never half of one. CommitConflictError
+        where another join has published in that moment; its rows stay.
+        """
+        self._write(join(self.rows_url, REPORT_JSON), report_json)
+        self._write(join(self.rows_url, REPORT_TEXT), report_text)
+        replaced = self.earlier() is not None
+        if replaced:
+            self._rename(self._url, self._replaced_url)
+        try:
+            self._rename(self.rows_url, self._url)
+        finally:
+            if replaced and not self._fs.exists(self._path(self._url)):
+                self._rename(self._replaced_url, self._url)
+        self._delete(self._hidden_url)
+
+    def _path(self, url: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(url)
+
+    def _delete(self, url: str) -> None:
+        self._fs.delete(self._path(url), True)
+
+    def _rename(self, source: str, target: str) -> None:
+        """Unlike the file system's own rename, never moves into a directory that exists."""
+        from py4j.protocol import Py4JJavaError
+
+        no_options = self._gateway.new_array(getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename"), 0)
+        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._path(source).toUri(), self._conf)
+        if not self._fs.exists(self._path(target).getParent()):
+            self._fs.mkdirs(self._path(target).getParent())
+        try:
+            context.rename(self._path(source), self._path(target), no_options)
+        except Py4JJavaError as error:
+            raise CommitConflictError(
+                f"{redact(target)}: the rows cannot be moved there ({error.java_exception.getMessage()}): "
+                "another writer is at work"
+            ) from error
+
+    def _read(self, url: str) -> str:
+        if not self._fs.exists(self._path(url)):
+            return ""
+        stream = self._fs.open(self._path(url))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def _write(self, url: str, text: str) -> None:
+        stream = self._fs.create(self._path(url), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()

@@ -1,0 +1,294 @@
+"""What a join of raw logs is: impressions, the logs that label them, and the dimensions looked up for them.
+
+Event time is when something happened, log time when it was known; a log without a log time knows everything at once. All
+intervals are half open: a label event belongs to impressions with `event time <= its time < event time + window`, and is
+known at the cut-off if `log time < cut-off`.
+"""
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from featstore.errors import ConfigError, nearest
+from featstore.files import redact
+
+KINDS = ("any", "count", "sum", "first", "last")
+ATTRIBUTIONS = ("last", "first", "all")
+SAMPLE_WEIGHT = "sample_weight"
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a log's rows come from: Parquet at a URL, a Spark SQL query, or a table of the metastore; exactly one of them."""
+
+    url: str | None = None
+    sql: str | None = None
+    table: str | None = None
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.url, self.sql, self.table) if value]
+        _require(len(given) == 1, f"a log needs one of from=URL, sql=QUERY and table=NAME, found {len(given)} of them")
+
+    def __str__(self) -> str:
+        return redact(self.url) if self.url else self.table or f"query {self.sql!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impressions:
+    """The log whose rows are labelled. Rows of equal `row_id` are one impression, logged more than once."""
+
+    source: Source
+    row_id: tuple[str, ...]
+    event_time: str
+    log_time: str | None = None
+
+    def __post_init__(self) -> None:
+        _require(bool(self.row_id), "impressions: expected row_id=COLUMN,..., the columns that name a row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """A column made of another log's events: of those attributed to an impression, whether there is `any`, their `count`, the
+    `sum` of their `value`, or the value of the `first` or `last` one. A ripe impression without an event gets 0.
+
+    An event that is in the window of several impressions of equal `key` belongs to the `last` or `first` of them, or to
+    `all`. Rows of equal key and `event_id` (without one: of equal key, event time and value) are one event. A label is null
+    until `horizon_s` (at least the window) has passed since the impression, as seen from the cut-off.
+    """
+
+    name: str
+    source: Source
+    key: tuple[str, ...]
+    event_time: str
+    window_s: int
+    log_time: str | None = None
+    horizon_s: int | None = None
+    event_id: tuple[str, ...] = ()
+    value: str | None = None
+    kind: str = "any"
+    attribution: str = "last"
+    with_time: bool = False
+
+    def __post_init__(self) -> None:
+        where = f"label {self.name!r}"
+        _check_name(self.name, where)
+        _require(bool(self.key), f"{where}: expected key=COLUMN,..., the columns shared with the impressions")
+        _require_one_of(self.kind, KINDS, f"{where}: kind")
+        _require_one_of(self.attribution, ATTRIBUTIONS, f"{where}: attribution")
+        _require(self.window_s > 0, f"{where}: expected a window above 0, found {self.window_s} s")
+        _require(
+            self.ripe_after_s >= self.window_s,
+            f"{where}: expected a horizon of at least the window ({self.window_s} s), found {self.ripe_after_s} s: "
+            "events may still come while the window is open",
+        )
+        needs_value = self.kind in ("sum", "first", "last")
+        _require(not needs_value or self.value is not None, f"{where}: kind {self.kind!r} needs value=COLUMN")
+        _require(needs_value or self.value is None, f"{where}: kind {self.kind!r} reads no value; leave value= out")
+
+    @property
+    def ripe_after_s(self) -> int:
+        return self.window_s if self.horizon_s is None else self.horizon_s
+
+    @property
+    def time_column(self) -> str:
+        return f"{self.name}_time"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it adds."""
+        return (self.name, self.time_column) if self.with_time else (self.name,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """A dimension's latest row at or before the impression, by equal `key`: its `columns` become `{name}_{column}`.
+
+    With a log time, only rows known at the impression count. Of rows of equal time the one known last counts, then one
+    chosen by a hash of its values. A row older than `max_age_s` gives nulls.
+    """
+
+    name: str
+    source: Source
+    key: tuple[str, ...]
+    event_time: str
+    columns: tuple[str, ...]
+    log_time: str | None = None
+    max_age_s: int | None = None
+
+    def __post_init__(self) -> None:
+        where = f"lookup {self.name!r}"
+        _check_name(self.name, where)
+        _require(bool(self.key and self.columns), f"{where}: expected key=COLUMN,... and columns=COLUMN,...")
+        _require(self.max_age_s is None or self.max_age_s >= 0, f"{where}: expected a max_age of 0 or more")
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The columns that it adds."""
+        return tuple(f"{self.name}_{column}" for column in self.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Negatives:
+    """Of rows whose `label` (None: every label) is 0, those are kept that `sample(row id, rate, seed)` draws, with the weight
+    `1 / rate` in `sample_weight`; all others weigh 1. What a lower rate keeps, a higher one keeps as well.
+    """
+
+    rate: float
+    seed: int = 0
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        _require(0 < self.rate <= 1, f"negatives: expected a rate above 0 and at most 1, found {self.rate}")
+        _require(-(2**31) <= self.seed < 2**31, f"negatives: expected an int32 seed, found {self.seed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelJoin:
+    """One join: what is read, as known at `cut_off` (with a time zone), and where the rows go.
+
+    The rows become the directory `{output_url}`, below it `key=value/` for each key of `partition`. Impressions without row
+    id or event time fail the join, unless `drop_incomplete`. ConfigError for what cannot be.
+    """
+
+    impressions: Impressions
+    labels: tuple[Label, ...]
+    cut_off: datetime.datetime
+    output_url: str
+    lookups: tuple[Lookup, ...] = ()
+    negatives: Negatives | None = None
+    partition: Mapping[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()
+    drop_incomplete: bool = False
+
+    def __post_init__(self) -> None:
+        _require(bool(self.labels), "expected at least one label")
+        _require(self.cut_off.tzinfo is not None, f"cut_off: expected a time zone, found {self.cut_off.isoformat()}")
+        names = [*(label.name for label in self.labels), *(lookup.name for lookup in self.lookups)]
+        _require(len(set(names)) == len(names), f"expected each label and lookup under a name of its own, found {names}")
+        drawn = None if self.negatives is None else self.negatives.label
+        known = [label.name for label in self.labels]
+        _require(drawn is None or drawn in known, f"negatives: no label {drawn!r} among {known}{nearest(drawn or '', known)}")
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The columns that the join adds to the impressions', in order."""
+        made = [column for part in self.lookups for column in part.added]
+        made += [column for label in self.labels for column in label.columns]
+        return (*made, SAMPLE_WEIGHT) if self.negatives is not None else tuple(made)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        labels, lookups = (label.source for label in self.labels), (lookup.source for lookup in self.lookups)
+        return (self.impressions.source, *labels, *lookups)
+
+    @property
+    def digest(self) -> str:
+        """Names what the join does, wherever its rows go."""
+        document = dataclasses.asdict(self) | {"output_url": None, "cut_off": self.cut_off_us}
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def cut_off_us(self) -> int:
+        """Microseconds since 1970-01-01 UTC."""
+        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+        return (self.cut_off - epoch) // datetime.timedelta(microseconds=1)
+
+
+def parse_impressions(text: str) -> Impressions:
+    """`from=URL row_id=a,b event_time=ts log_time=ingested`; ConfigError for anything else."""
+    return Impressions(**_parse(text, "impressions", {"row_id": _names, "event_time": str, "log_time": str}))
+
+
+def parse_label(text: str) -> Label:
+    """`name=click from=URL key=a,b event_time=ts window=1h kind=count ...`; ConfigError for anything else."""
+    known: dict[str, Callable[[str], Any]] = dict.fromkeys(
+        ("name", "event_time", "log_time", "value", "kind", "attribution"), str
+    )
+    known |= {"key": _names, "event_id": _names, "window": duration_s, "horizon": duration_s, "with_time": _boolean}
+    return Label(**_parse(text, "label", known))
+
+
+def parse_lookup(text: str) -> Lookup:
+    """`name=user from=URL key=user_id event_time=ts columns=age,country max_age=30d`; ConfigError for anything else."""
+    known: dict[str, Callable[[str], Any]] = dict.fromkeys(("name", "event_time", "log_time"), str)
+    return Lookup(**_parse(text, "lookup", known | {"key": _names, "columns": _names, "max_age": duration_s}))
+
+
+def duration_s(text: str) -> int:
+    """`90s`, `30m`, `1h` or `7d` in seconds; ConfigError for anything else."""
+    found = re.fullmatch(r"(\d+)([smhd])", text)
+    if found is None:
+        raise ConfigError(f"expected a duration such as 90s, 30m, 1h or 7d, found {text!r}")
+    return int(found[1]) * _UNITS_S[found[2]]
+
+
+def parse_time(text: str) -> datetime.datetime:
+    """An ISO time; without a zone it is UTC. ConfigError for anything else."""
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"expected a time such as 2026-11-02T00:00:00+00:00, found {text!r}") from None
+    return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+
+
+_FIELDS = {"window": "window_s", "horizon": "horizon_s", "max_age": "max_age_s"}
+_SOURCES = {"from": "url", "sql": "sql", "table": "table"}
+
+
+def _parse(text: str, where: str, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """The arguments of one of the classes above, from `key=value` pairs, quoted as in a shell where they hold spaces."""
+    pairs = _pairs(text, where)
+    for key in pairs:
+        if key not in known and key not in _SOURCES:
+            names = [*_SOURCES, *known]
+            raise ConfigError(f"{where} {text!r}: no key {key!r}; expected {', '.join(names)}{nearest(key, names)}")
+    source = Source(**{_SOURCES[key]: value for key, value in pairs.items() if key in _SOURCES})
+    arguments = {_FIELDS.get(key, key): known[key](value) for key, value in pairs.items() if key in known}
+    needed = {"impressions": ["row_id"], "label": ["name", "key", "window"], "lookup": ["name", "key", "columns"]}[where]
+    missing = [key for key in ("event_time", *needed) if key not in pairs]
+    if missing:
+        raise ConfigError(f"{where} {text!r}: expected {', '.join(f'{key}=...' for key in missing)} as well")
+    return {"source": source, **arguments}
+
+
+def _pairs(text: str, where: str) -> dict[str, str]:
+    try:
+        parts = [part.partition("=") for part in shlex.split(text)]
+    except ValueError as error:
+        raise ConfigError(f"{where} {text!r}: {error}") from None
+    for key, equals, value in parts:
+        if not (key and equals and value):
+            raise ConfigError(f"{where} {text!r}: expected KEY=VALUE, found {key + equals!r}")
+    keys = [key for key, _, _ in parts]
+    _require(len(set(keys)) == len(keys), f"{where} {text!r}: expected each key once")
+    return {key: value for key, _, value in parts}
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _boolean(text: str) -> bool:
+    _require_one_of(text, ("true", "false"), "with_time")
+    return text == "true"
+
+
+def _check_name(name: str, where: str) -> None:
+    _require(_NAME.fullmatch(name) is not None, f"{where}: expected a name of letters, digits and _, found {name!r}")
+
+
+def _require_one_of(value: str, known: Iterable[str], where: str) -> None:
+    _require(value in known, f"{where}: expected one of {', '.join(known)}, found {value!r}{nearest(value, known)}")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ConfigError(message)

@@ -1,0 +1,96 @@
+import datetime
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.errors import InputError
+from featstore.extraction.label_input import check_apart, check_impressions, check_label, check_lookup, input_digest
+from featstore.extraction.labels import Impressions, Label, LabelJoin, Lookup, Source
+
+TYPES = {"rid": "string", "user": "bigint", "ts": "timestamp", "price": "double"}
+IMPRESSIONS = Impressions(source=Source(url="/logs/impressions"), row_id=("rid",), event_time="ts")
+LABEL = Label(name="click", source=Source(url="/logs/clicks"), key=("user",), event_time="ts", window_s=60)
+LOOKUP = Lookup(name="user", source=Source(table="users"), key=("user",), event_time="ts", columns=("price",))
+JOIN = LabelJoin(
+    impressions=IMPRESSIONS,
+    labels=(LABEL,),
+    lookups=(LOOKUP,),
+    cut_off=datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC),
+    output_url="/out",
+)
+
+
+def test_what_fits_is_taken() -> None:
+    check_impressions(JOIN, TYPES)
+    check_label(replace(LABEL, kind="sum", value="price"), TYPES, TYPES | {"user": "int", "price": "decimal(9,2)"})
+    check_lookup(LOOKUP, TYPES, TYPES | {"ts": "timestamp_ntz"})
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        ({"rdi": "string", "user": "bigint", "ts": "timestamp"}, "/logs/impressions: no column 'rid'; did you mean 'rdi'"),
+        (TYPES | {"ts": "bigint"}, r"time 'ts': expected a timestamp, found bigint; convert it in a query \(sql=...\)"),
+        (TYPES | {"rid": "double"}, "row id 'rid': expected text, integers, booleans or timestamps, found double"),
+        (TYPES | {"Click": "int"}, "the join would add the column 'click', which is there already"),
+        (TYPES | {"__time": "int"}, "columns that begin with '__' are the join's own, found '__time'"),
+    ],
+)
+def test_impressions_that_do_not_fit_are_refused(types: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_impressions(JOIN, types)
+
+
+@pytest.mark.parametrize(
+    ("label", "types", "message"),
+    [
+        (LABEL, TYPES | {"user": "string"}, "key 'user' is string here and bigint in the impressions; cast one"),
+        (replace(LABEL, event_time="at"), TYPES, "/logs/clicks: no column 'at'"),
+        (replace(LABEL, kind="sum", value="rid"), TYPES, "value 'rid': expected numbers or booleans, found string"),
+    ],
+)
+def test_a_label_that_does_not_fit_is_refused(label: Label, types: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_label(label, TYPES, types)
+
+
+def test_a_lookup_of_a_missing_column_is_refused() -> None:
+    with pytest.raises(InputError, match="users: no column 'prise'; did you mean 'price'"):
+        check_lookup(replace(LOOKUP, columns=("prise",)), TYPES, TYPES)
+
+
+@pytest.mark.parametrize("output", ["/logs/clicks/out", "/logs", "/logs/clicks"])
+def test_output_and_logs_are_kept_apart(output: str) -> None:
+    with pytest.raises(InputError, match="lie within each other; keep them apart"):
+        check_apart(replace(JOIN, output_url=output))
+    check_apart(replace(JOIN, output_url="/logs-joined"))
+
+
+def write(directory: Path, **columns: Any) -> Source:
+    directory.mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), directory / "a.parquet")
+    return Source(url=str(directory))
+
+
+def test_the_digest_names_the_files(tmp_path: Path) -> None:
+    join = replace(JOIN, lookups=(), impressions=replace(IMPRESSIONS, source=write(tmp_path / "i", a=[1])))
+    join = replace(join, labels=(replace(LABEL, source=write(tmp_path / "c", a=[1])),))
+    first = input_digest(join)
+    assert input_digest(join) == first
+    write(tmp_path / "c", a=[1, 2, 3])
+    assert input_digest(join) not in (first, None)
+    assert input_digest(replace(join, lookups=(LOOKUP,))) is None
+
+
+def test_no_files_and_files_of_a_delta_table_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "i").mkdir()
+    join = replace(JOIN, lookups=(), impressions=replace(IMPRESSIONS, source=Source(url=str(tmp_path / "i"))))
+    with pytest.raises(InputError, match=r"no raw files at .*i: expected a Parquet file"):
+        input_digest(join)
+    (tmp_path / "i" / "_delta_log").mkdir()
+    with pytest.raises(InputError, match=r"lies in the Delta table .*use a query \(sql=...\)"):
+        input_digest(join)
