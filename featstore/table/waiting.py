@@ -150,4 +150,5 @@ def _offsets(array: pa.Array) -> NDArray[np.int32]:
     if pa.types.is_fixed_size_list(array.type):
         return np.arange(len(array) + 1, dtype=np.int32) * np.int32(array.type.list_size)
     offsets = stored_offsets_of(array)
-    return offsets - offsets[0]
+    moved: NDArray[np.int32] = offsets - offsets[0]
+    return moved
