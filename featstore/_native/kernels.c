@@ -89,26 +89,26 @@ static PyObject* py_sign_rows(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-static PyObject* py_count_distinct(PyObject* self, PyObject* args) {
+static PyObject* py_count_marks(PyObject* self, PyObject* args) {
   Py_buffer values;
   int width;
-  int64_t count = -1;
+  int64_t count = 0;
   (void)self;
-  if (!PyArg_ParseTuple(args, "y*i:count_distinct", &values, &width)) return NULL;
+  if (!PyArg_ParseTuple(args, "y*i:count_marks", &values, &width)) return NULL;
   int fits = (width == 4 || width == 8) && values.len % width == 0;
   Py_BEGIN_ALLOW_THREADS
-  if (fits) count = count_distinct(values.buf, values.len / width, width);
+  if (fits) count = count_marks(values.buf, values.len / width, width);
   Py_END_ALLOW_THREADS
   PyBuffer_Release(&values);
   if (!fits) return wrong("expected whole values of 4 or 8 bytes");
-  return count < 0 ? PyErr_NoMemory() : PyLong_FromLongLong(count);
+  return PyLong_FromLongLong(count);
 }
 
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
     {"sign_rows", py_sign_rows, METH_VARARGS, "sign_rows(members, signs, seed): members chained, 63 bits, never 0."},
-    {"count_distinct", py_count_distinct, METH_VARARGS, "count_distinct(values, width): different values by their bits."},
+    {"count_marks", py_count_marks, METH_VARARGS, "count_marks(values, width): bits that the values mark."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,5 +9,5 @@ def hash_decimals(values: Buffer, hashes: Buffer, seed: int) -> None:
 def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int) -> None:
     """Each row's members (uint64 `(num_rows,)`) chained from `seed`, 63 bits, 0 as 1, into `signs`, uint64."""
 
-def count_distinct(values: Buffer, width: int) -> int:
-    """How many different values of `width` bytes, 4 or 8, there are, compared by their bits."""
+def count_marks(values: Buffer, width: int) -> int:
+    """How many of 2^18 bits the values of `width` bytes, 4 or 8, mark; see `featstore.table.distinct`."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from featstore.ops.columns import read_column
 from featstore.ops.malformed import ABSENT, KINDS, Found, find_malformed, find_unequal
 from featstore.ops.sequences import align
 from featstore.schema import SlotSchema
-from featstore.spec.graph import Step, build_graph
+from featstore.spec.graph import Graph, Step, build_graph
 from featstore.spec.model import Spec
 
 _EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
@@ -33,6 +33,7 @@ class Extractor:
         self.findings = Findings()
         self._graph = build_graph(spec)
         self._intake = Intake(spec, self._graph.columns)
+        self._last_reads = _last_reads(self._graph)
         self._arrow_schema = self.schema.to_arrow()
         self._bound: pa.Schema | None = None
 
@@ -95,29 +96,34 @@ class Extractor:
             self.bind(batch.schema)
         taken = self._intake.take(batch, origin, self.findings, skips=skips)
         try:
-            values, counts = self._run(taken.columns)
+            outputs, counted = self._run(taken.columns)
         except OperatorError as error:
             raise self._located(error, taken, origin) from error.__cause__
-        for step, step_counts in counts:
-            self._count(step, step_counts, values, taken, origin)
-        return pa.RecordBatch.from_arrays([values[i] for i in self._graph.outputs], schema=self._arrow_schema)
+        for one in counted:
+            self._count(one, taken, origin)
+        return pa.RecordBatch.from_arrays(outputs, schema=self._arrow_schema)
 
-    def _run(self, columns: list[pa.Array]) -> tuple[list[pa.Array], list[tuple[Step, Counter[str]]]]:
-        """Values by position, and what each step counted."""
-        values, counts = list(columns), []
-        for step in self._graph.steps:
+    def _run(self, columns: list[pa.Array]) -> tuple[list[pa.Array], list["_Counted"]]:
+        """The outputs, and what steps counted. A value is let go of after the last step that reads it."""
+        values: dict[int, pa.Array] = dict(enumerate(columns))
+        counted = []
+        for position, (step, last) in enumerate(zip(self._graph.steps, self._last_reads, strict=True), len(columns)):
             found: Counter[str] | None = Counter() if step.counted else None
-            values.append(_result(step, [values[i] for i in step.inputs], found))
+            inputs = [values[i] for i in step.inputs]
+            values[position] = _result(step, inputs, found)
             if found:
-                counts.append((step, found))
-        return values, counts
+                counted.append(_Counted(step=step, counts=found, inputs=inputs))
+            for i in last:
+                del values[i]
+        return [values[i] for i in self._graph.outputs], counted
 
-    def _count(self, step: Step, counts: Counter[str], values: list[pa.Array], taken: Taken, origin: Origin) -> None:
+    def _count(self, counted: "_Counted", taken: Taken, origin: Origin) -> None:
         """Adds what a step counted, with examples of malformed values: they are looked for only where there are any."""
-        for what, num_found in counts.items():
+        step = counted.step
+        for what, num_found in counted.counts.items():
             self.counts[f"{step.owner}: {what}"] += num_found
-        if any(what in KINDS for what in counts):
-            for found in _shown(step, [values[i] for i in step.inputs]):
+        if any(what in KINDS for what in counted.counts):
+            for found in _shown(step, counted.inputs):
                 self.findings.show(step.owner, replace(found, rows=taken.positions(found.rows)), origin)
 
     def _located(self, error: OperatorError, taken: Taken, origin: Origin) -> OperatorError:
@@ -144,6 +150,25 @@ class Extractor:
         except OperatorError as error:
             return error
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """What a step counted over its inputs."""
+
+    step: Step
+    counts: Counter[str]
+    inputs: list[pa.Array]
+
+
+def _last_reads(graph: Graph) -> list[list[int]]:
+    """For each step the positions that neither a later one reads nor the outputs name."""
+    seen = set(graph.outputs)
+    last_reads = []
+    for step in reversed(graph.steps):
+        last_reads.append([i for i in dict.fromkeys(step.inputs) if i not in seen])
+        seen.update(step.inputs)
+    return last_reads[::-1]
 
 
 def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> pa.Array:

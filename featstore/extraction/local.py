@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
+from featstore.extraction.memory import kept_memory
 from featstore.extraction.raw import Unit
 from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 
@@ -35,7 +36,7 @@ class LocalRunner:
             tally.add(num_files=1)
             return report
 
-        with ThreadPoolExecutor(self._num_threads, "featstore-extract") as threads:
+        with kept_memory(), ThreadPoolExecutor(self._num_threads, "featstore-extract") as threads:
             try:
                 # An interrupt while a thread starts would leave it unknown to the pool; so none writes before all are known.
                 futures = [threads.submit(run, unit) for unit in units]

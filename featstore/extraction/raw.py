@@ -14,7 +14,7 @@ from featstore.files import FileEntry, list_files, local_path, open_read, redact
 from featstore.table.layout import NULL_PARTITION, parse_partition, partition_path
 from featstore.table.parquet_dir import delta_table_around, read_footers
 
-BATCH_ROWS = 16_384
+BATCH_ROWS, BATCH_VALUES = 16_384, 1 << 21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +111,20 @@ def input_digest(files: Sequence[RawFile]) -> str:
 
 
 def read_batches(file: pq.ParquetFile, raw: RawRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The range's rows in batches of at most 16,384, only the `columns` named. InputError for rows that cannot be decoded."""
+    """The range's rows in batches, only the `columns` named. InputError for rows that cannot be decoded."""
     row_groups = list(range(raw.first_row_group, raw.last_row_group + 1))
     try:
-        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=row_groups, columns=list(columns))
+        yield from file.iter_batches(
+            batch_size=batch_rows(len(columns)), row_groups=row_groups, columns=list(columns), use_threads=False
+        )
     except (pa.ArrowException, OSError) as error:
         where = f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
         raise InputError(f"{where}: cannot be read ({str(error).splitlines()[0]})") from error
+
+
+def batch_rows(num_columns: int) -> int:
+    """Rows of a batch: 16,384, and of wide rows fewer, down to 4,096, so that a batch takes tens of megabytes and no more."""
+    return min(BATCH_ROWS, max(BATCH_ROWS // 4, 1 << (BATCH_VALUES // max(num_columns, 1)).bit_length() - 1))
 
 
 @contextlib.contextmanager

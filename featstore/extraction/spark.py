@@ -36,6 +36,7 @@ from featstore.extraction.job import (
     in_key_order,
     removing_files_on_failure,
 )
+from featstore.extraction.memory import kept_memory
 from featstore.extraction.raw import Unit
 from featstore.extraction.unit import (
     Progress,
@@ -224,7 +225,8 @@ def _run_units(
 
     attempt = TaskContext.get().taskAttemptId()
     for unit in units:
-        report = run_unit(task, unit, attempt)
+        with kept_memory():
+            report = run_unit(task, unit, attempt)
         num_files.add(1)
         num_rows.add(report.num_rows)
         yield report
@@ -258,7 +260,8 @@ def _write_partition(
         extractor = Extractor(task.spec)
         path = task.path(partition, unit, attempt, part)
         extracted = (run_batch(extractor, batch, partition, origin) for batch, origin in itertools.chain([first], numbered))
-        written = _write_file(task, path, extractor.schema, extracted)
+        with kept_memory():
+            written = _write_file(task, path, extractor.schema, extracted)
         num_files.add(1 if written else 0)
         num_rows.add(written.num_rows if written else 0)
         yield _report_row(unit_report(path, partition, written, extractor))

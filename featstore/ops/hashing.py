@@ -265,6 +265,11 @@ def _mix_byte(hashes: Hashes, single: Hashes) -> Hashes:
     return hashes
 
 
+def mark_of(words: Hashes, num_bits: int) -> Hashes:
+    """A number of so many bits for each 64-bit word: equal for equal words, else as if by chance."""
+    return _avalanche(words + _P5) >> np.uint64(64 - num_bits)
+
+
 def _avalanche(hashes: Hashes) -> Hashes:
     hashes ^= hashes >> np.uint64(33)
     hashes *= _P2

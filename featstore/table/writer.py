@@ -13,6 +13,7 @@ from featstore.files import open_write
 from featstore.schema import SlotSchema
 from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
 from featstore.table.metadata import KEY, FileMetadata
+from featstore.table.waiting import WaitingRows
 
 COMPRESSION = "snappy"
 
@@ -48,7 +49,7 @@ class DataFileWriter:
     """Writes batches into one Parquet file; made by `open_data_file`.
 
     Every row group but the last has exactly `rows_per_row_group` rows, however the batches are cut. At most one row
-    group is held in memory. Not thread-safe.
+    group is held in memory, and no batch. Not thread-safe.
     """
 
     def __init__(
@@ -61,42 +62,43 @@ class DataFileWriter:
     ) -> None:
         self._sink = sink
         self._compression = compression
-        self._schema = schema.to_arrow()
-        self._stored = stored_schema(self._schema).with_metadata({KEY: metadata.to_json()})
+        columns = schema.to_arrow()
+        self._stored = stored_schema(columns).with_metadata({KEY: metadata.to_json()})
         self._rows_per_row_group = rows_per_row_group
-        self._waiting: list[pa.RecordBatch] = []
-        self._num_waiting = 0
+        self._waiting = WaitingRows(columns, rows_per_row_group)
         self._num_rows = 0
         self._parquet: pq.ParquetWriter | None = None
 
     @property
     def num_rows(self) -> int:
         """The rows taken so far."""
-        return self._num_rows + self._num_waiting
+        return self._num_rows + self._waiting.num_rows
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes the next rows; a batch of any length, whose columns must be the data file's."""
-        self._waiting.append(batch)
-        self._num_waiting += batch.num_rows
-        while self._num_waiting >= self._rows_per_row_group:
-            self._write_row_group(self._rows_per_row_group)
+        first = 0
+        while first < batch.num_rows:
+            taken = min(self._rows_per_row_group - self._waiting.num_rows, batch.num_rows - first)
+            self._waiting.append(batch.slice(first, taken))
+            first += taken
+            if self._waiting.num_rows == self._rows_per_row_group:
+                self._write_row_group()
 
     def close(self) -> DataFileReport:
         """Writes what is left and the footer. Only the first call writes; each call reports the same."""
-        if self._num_waiting or self._parquet is None:
-            self._write_row_group(self._num_waiting)
+        if self._waiting.num_rows or self._parquet is None:
+            self._write_row_group()
         if self._parquet is not None and self._parquet.is_open:
             self._parquet.close()
         return DataFileReport(num_rows=self._num_rows, size_bytes=self._sink.tell(), digest=self._sink.hexdigest())
 
-    def _write_row_group(self, num_rows: int) -> None:
-        waiting = pa.Table.from_batches(self._waiting, self._schema)
-        group, rest = waiting.slice(0, num_rows).cast(self._stored).combine_chunks(), waiting.slice(num_rows)
-        self._waiting, self._num_waiting = rest.to_batches(), rest.num_rows
+    def _write_row_group(self) -> None:
+        group = pa.Table.from_arrays(self._waiting.columns(self._stored.types), schema=self._stored)
         if self._parquet is None:
             self._parquet = self._new_parquet(group)
-        self._parquet.write_table(group, row_group_size=max(num_rows, 1))
-        self._num_rows += num_rows
+        self._parquet.write_table(group, row_group_size=max(group.num_rows, 1))
+        self._num_rows += group.num_rows
+        self._waiting.clear()
 
     def _new_parquet(self, first_row_group: pa.Table) -> pq.ParquetWriter:
         encodings = choose_encodings(first_row_group)

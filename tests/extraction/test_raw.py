@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import InputError
-from featstore.extraction.raw import RawFile, check_constant, find_raw_files, input_digest, open_raw, plan_units, read_batches
+from featstore.extraction.raw import (
+    RawFile,
+    batch_rows,
+    check_constant,
+    find_raw_files,
+    input_digest,
+    open_raw,
+    plan_units,
+    read_batches,
+)
 
 
 def raw_file(name: str, row_groups: list[int], **partition: str) -> RawFile:
@@ -144,3 +153,8 @@ def test_the_files_of_a_delta_table_are_no_raw_input(tmp_path: Path) -> None:
     for place in ("table", "table/dt=1", "table/dt=*"):
         with pytest.raises(InputError, match=r"lies in the Delta table .*some of whose files may be replaced ones"):
             find_raw_files(str(tmp_path / place), {}, [])
+
+
+@pytest.mark.parametrize(("num_columns", "num_rows"), [(0, 16_384), (128, 16_384), (129, 8_192), (400, 4_096), (5_000, 4_096)])
+def test_batches_of_wide_rows_are_shorter(num_columns: int, num_rows: int) -> None:
+    assert batch_rows(num_columns) == num_rows

@@ -65,25 +65,15 @@ def test_signs_are_chained_as_in_numpy(slot: int, num_members: int, rows: list[l
 
 
 @given(st.lists(INT64 | st.integers(-5, 5), max_size=3000), st.integers(0, 60))
-def test_different_integers_are_counted_as_by_arrow(values: list[int], start: int) -> None:
+def test_different_integers_are_counted_as_in_numpy(values: list[int], start: int) -> None:
     column = pa.chunked_array([pa.array(values, pa.int64()).slice(start)])
     assert distinct.count_distinct(column) == pure(lambda: distinct.count_distinct(column))
 
 
-@given(st.lists(st.floats(width=32, allow_subnormal=False).map(lambda x: x + 0.0), max_size=200))
-def test_different_floats_are_counted_as_by_arrow(values: list[float]) -> None:
-    column = pa.chunked_array([pa.array(values, pa.float32())])
+@given(st.lists(st.floats(width=32), max_size=200), st.integers(0, 60))
+def test_different_floats_are_counted_as_in_numpy(values: list[float], start: int) -> None:
+    column = pa.chunked_array([pa.array(values, pa.float32()).slice(start)])
     assert distinct.count_distinct(column) == pure(lambda: distinct.count_distinct(column))
-
-
-def test_more_different_integers_than_any_first_table_holds_are_counted() -> None:
-    column = pa.chunked_array([pa.array(np.arange(300_000) % 200_003)])
-    assert distinct.count_distinct(column) == 200_003
-
-
-def test_nulls_and_several_chunks_are_left_to_arrow() -> None:
-    assert distinct.count_distinct(pa.chunked_array([pa.array([1, None, 1])])) == 2
-    assert distinct.count_distinct(pa.chunked_array([pa.array([1, 2]), pa.array([2, 3])])) == 3
 
 
 def test_threads_hash_the_same_values_at_once() -> None:
@@ -112,7 +102,7 @@ def test_buffers_of_other_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="expected at most 64 members"):
         KERNELS.sign_rows((two,) * 65, two, 42)
     with pytest.raises(ValueError, match="expected whole values of 4 or 8 bytes"):
-        KERNELS.count_distinct(two, 5)
+        KERNELS.count_marks(two, 5)
 
 
 def test_what_cannot_be_written_is_refused() -> None:

@@ -73,8 +73,21 @@ def test_a_file_that_fails_half_way_never_appears(tmp_path: Path, num_rows: int)
 
 
 def test_a_batch_of_other_columns_is_refused_and_nothing_appears(tmp_path: Path) -> None:
-    with pytest.raises(pa.ArrowInvalid, match="Schema"), open_data_file(str(tmp_path / "a"), ONE_SLOT, METADATA, 10) as writer:
+    with (
+        pytest.raises(ValueError, match="expected the data file's columns:\na: int64 not null"),
+        open_data_file(str(tmp_path / "a"), ONE_SLOT, METADATA, 10) as writer,
+    ):
         writer.write(pa.record_batch({"b": [1]}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_null_where_a_slot_has_none_is_refused_and_nothing_appears(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None])], schema=ONE_SLOT.to_arrow())
+    with (
+        pytest.raises(ValueError, match="column 'a': expected no nulls, found 1"),
+        open_data_file(str(tmp_path / "a"), ONE_SLOT, METADATA, 10) as writer,
+    ):
+        writer.write(batch)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,82 @@
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.table import waiting
+from featstore.table.waiting import WaitingRows
+
+
+def required(name: str, arrow_type: pa.DataType) -> pa.Field:
+    return pa.field(name, arrow_type, nullable=False)
+
+
+ID, FLOAT = required("element", pa.int64()), required("element", pa.float32())
+SCHEMA = pa.schema(
+    [
+        required("id", pa.int64()),
+        required("float", pa.float32()),
+        required("ids", pa.list_(ID)),
+        required("floats", pa.list_(FLOAT)),
+        required("two", pa.list_(ID, 2)),
+        pa.field("label", pa.int64()),
+        pa.field("about", pa.string()),
+        pa.field("notes", pa.list_(pa.string())),
+        required("flag", pa.bool_()),
+    ]
+)
+STORED = [pa.list_(ID) if field.name == "two" else field.type for field in SCHEMA]
+INT64, FLOAT32 = st.integers(-(2**63), 2**63 - 1), st.floats(width=32, allow_nan=False)
+ROWS = st.fixed_dictionaries(
+    {
+        "id": INT64,
+        "float": FLOAT32,
+        "ids": st.lists(INT64, max_size=4),
+        "floats": st.lists(FLOAT32, max_size=4),
+        "two": st.lists(INT64, min_size=2, max_size=2),
+        "label": st.none() | INT64,
+        "about": st.none() | st.text(max_size=3),
+        "notes": st.none() | st.lists(st.none() | st.text(max_size=2), max_size=2),
+        "flag": st.booleans(),
+    }
+)
+
+
+@given(st.lists(st.lists(ROWS, max_size=6), max_size=5), st.integers(0, 3), st.integers(1, 8))
+def test_rows_come_out_as_they_went_in_time_and_again(groups: list[list[dict[str, Any]]], skipped: int, capacity: int) -> None:
+    rows = WaitingRows(SCHEMA, capacity)
+    for group in groups:
+        batch = pa.RecordBatch.from_pylist(group, SCHEMA)
+        for part in (batch.slice(0, skipped), batch.slice(skipped)):
+            rows.append(part)
+        assert rows.num_rows == len(group)
+        table = pa.Table.from_arrays(rows.columns(STORED), names=SCHEMA.names)
+        table.validate(full=True)
+        assert [column.type for column in table.columns] == STORED
+        assert table.to_pylist() == group
+        rows.clear()
+        assert rows.num_rows == 0
+
+
+def test_the_memory_of_slots_serves_every_row_group() -> None:
+    schema = pa.schema([required("id", pa.int64())])
+    rows, addresses = WaitingRows(schema, 4), set()
+    for first in (0, 4):
+        rows.append(pa.RecordBatch.from_arrays([pa.array(np.arange(first, first + 4))], schema=schema))
+        (column,) = rows.columns(schema.types)
+        assert column.to_pylist() == list(range(first, first + 4))
+        addresses.add(column.buffers()[1].address)
+        rows.clear()
+    assert len(addresses) == 1
+
+
+def test_more_values_than_a_list_column_can_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_MAX_VALUES", 5)
+    schema = pa.schema([required("ids", pa.list_(ID))])
+    rows, batch = WaitingRows(schema, 4), pa.RecordBatch.from_pylist([{"ids": [1, 2, 3]}], schema)
+    rows.append(batch)
+    with pytest.raises(ValueError, match="expected at most 5 values of a list in a row group: set fewer rows_per_row_group"):
+        rows.append(batch)
