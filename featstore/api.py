@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import pyarrow as pa
 from tabulate import tabulate
@@ -12,6 +12,7 @@ from tabulate import tabulate
 from featstore import files
 from featstore.errors import InputError
 from featstore.explore.profile import Profile, profile
+from featstore.extraction.days import Days, DaysReport, extract_days
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.local import LocalRunner
@@ -39,6 +40,7 @@ def open_table(url: str | Path, version: int | None = None) -> "Table":
     return Table(open_snapshot(str(url), version))
 
 
+@overload
 def extract(
     spec: Spec | str | Path,
     input_url: str | Path | None,
@@ -46,20 +48,62 @@ def extract(
     *,
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
+    days: None = None,
     spark: Any = None,
     dataframe: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
-) -> ExtractReport:
+) -> ExtractReport: ...
+
+
+@overload
+def extract(
+    spec: Spec | str | Path,
+    input_url: str | Path | None,
+    table_url: str | Path,
+    *,
+    partition: Mapping[str, str] | None = None,
+    partition_from_path: Sequence[str] = (),
+    days: str,
+    allow_missing: bool = False,
+    dry_run: bool = False,
+    spark: Any = None,
+    run_id: str | None = None,
+    progress: Progress = ignore_progress,
+) -> DaysReport: ...
+
+
+def extract(
+    spec: Spec | str | Path,
+    input_url: str | Path | None,
+    table_url: str | Path,
+    *,
+    partition: Mapping[str, str] | None = None,
+    partition_from_path: Sequence[str] = (),
+    days: str | None = None,
+    allow_missing: bool = False,
+    dry_run: bool = False,
+    spark: Any = None,
+    dataframe: Any = None,
+    run_id: str | None = None,
+    progress: Progress = ignore_progress,
+) -> ExtractReport | DaysReport:
     """Extracts raw rows into the table, as one commit that replaces the partitions written; an equal run commits nothing.
 
     Input: Parquet files at `input_url` (file, directory or glob), or the rows of a Spark `dataframe`. Files are read in
     threads of this process, or by tasks of a `spark` session. `partition` holds for all of the input; the keys of
     `partition_from_path` come from its `key=value/` directories. `progress(num_files, num_files_total, num_rows)` is called
     as the work goes on. SpecError, InputError, OperatorError, CommitConflictError; on any of them the table stays as it was.
+
+    `days` is `FIRST..LAST`: for each day, and with `{hour}` in `input_url` for each hour, the files that `input_url` names
+    with `{dt}` filled in become the partition `dt` (and `hour`) in a commit of its own, unless the table holds just what spec
+    and input would make. An error leaves the days before it committed. Days without input are an InputError before any work,
+    or left out with `allow_missing`. With `dry_run` nothing is done but told.
     """
     if (input_url is None) == (dataframe is None):
         raise InputError("expected either an input URL or a DataFrame to extract from")
+    if days is None and (allow_missing or dry_run):
+        raise InputError("allow_missing and dry_run go with days: expected days=FIRST..LAST, found none")
     job = ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
         input_url="DataFrame" if input_url is None else str(input_url),
@@ -68,10 +112,13 @@ def extract(
         partition_from_path=partition_from_path,
         run_id=run_id or new_run_id(),
     )
-    if dataframe is not None:
+    wanted = None if days is None else Days(days=days, allow_missing=allow_missing, dry_run=dry_run)
+    if dataframe is not None and wanted is None:
         return extract_dataframe(job, dataframe, progress=progress)
     runner = LocalRunner() if spark is None else SparkRunner(spark)
-    return extract_files(job, runner=runner, progress=progress)
+    if wanted is None:
+        return extract_files(job, runner=runner, progress=progress)
+    return extract_days(job, wanted, runner=runner, progress=progress)
 
 
 def fit(spec_url: str | Path, input_url: str | Path, *, again: bool = False, spark: Any = None) -> str:

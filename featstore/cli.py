@@ -56,10 +56,17 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
     "--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help="A partition value for all of the input."
 )
 @click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
-def extract(spec: str, input_url: str, table_url: str, partition: dict[str, str], keys: Sequence[str]) -> None:
+@click.option("--days", metavar="FIRST..LAST", help="Fill {dt} (and {hour}) in --input; what is up to date is left alone.")
+@click.option("--allow-missing", is_flag=True, help="With --days: leave out days without raw files.")
+@click.option("--dry-run", is_flag=True, help="With --days: only print what would be done.")
+def extract(
+    spec: str, input_url: str, table_url: str, partition: dict[str, str], keys: Sequence[str], days: str | None, **of_days: Any
+) -> None:
     """Extract features from raw Parquet into a table, without Spark."""
     with ProgressBar() as bar:
-        report = api.extract(spec, input_url, table_url, partition=partition, partition_from_path=keys, progress=bar)
+        report = api.extract(
+            spec, input_url, table_url, partition=partition, partition_from_path=keys, days=days, progress=bar, **of_days
+        )
     click.echo(report)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from featstore.errors import CommitConflictError, InputError
+from featstore.errors import CommitConflictError, EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
 from featstore.extraction.local import LocalRunner
@@ -165,7 +165,7 @@ def begin_run(
     `partitions` are in the table's key order.
     """
     if not partitions:
-        raise InputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
+        raise EmptyInputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
     schema = Extractor(job.spec).schema.with_partition_keys(pa.field(key, pa.string()) for key in partitions[0])
     _check_target(job.table_url, schema, base, partitions)
     task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id))
@@ -205,7 +205,7 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
 
 def _nothing_to_commit(spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]) -> InputError:
     if not num_rows_skipped:
-        return InputError("the input holds no rows; the table is left as it is")
+        return EmptyInputError("the input holds no rows; the table is left as it is")
     skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {s.name for s in spec.sequences}
     such = next(f"{example.column}: {example.what} {example}" for example in examples if example.column in skipping)
     return InputError(f"all {num_rows_skipped:,} rows are skipped as malformed ({such}); the table is left as it is")
