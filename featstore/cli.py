@@ -17,6 +17,7 @@ import featstore.spec.lint
 import featstore.spec.show
 import featstore.spec.sql
 import featstore.table.lint
+import featstore.table.vacuum
 from featstore import __version__, api
 from featstore.errors import FeatstoreError, missing_extra
 from featstore.extraction.progress import ProgressBar
@@ -167,6 +168,18 @@ def lint_table(url: str, version: int | None, batch_size: int) -> None:
     report = featstore.table.lint.lint(url, version, batch_size=batch_size)
     click.echo(report)
     sys.exit(0 if report.ok else 1)
+
+
+@table.command()
+@click.argument("url")
+@click.option("--retain-hours", type=click.FloatRange(min=0), default=168, show_default=True, help="Keep versions this old.")
+@click.option("--grace-hours", type=click.FloatRange(min=1), default=24, show_default=True, help="Keep files this young.")
+@click.option("--keep-version", "keep_versions", type=int, multiple=True, help="Keep this version too; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+def vacuum(url: str, retain_hours: float, grace_hours: float, keep_versions: Sequence[int], dry_run: bool) -> None:
+    """Remove files that no retained version names: replaced ones, and what failed jobs left; never those of running jobs."""
+    times = {"retain_s": retain_hours * 3600, "grace_s": grace_hours * 3600}
+    click.echo(featstore.table.vacuum.vacuum(url, **times, keep_versions=keep_versions, dry_run=dry_run))
 
 
 @table.command()

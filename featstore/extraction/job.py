@@ -32,6 +32,7 @@ from featstore.table import delta
 from featstore.table.evolution import check_case, merge_schemas
 from featstore.table.layout import has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
+from featstore.table.running import Mark, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
 CommitFunction = Callable[[str, delta.Change], int]
@@ -139,9 +140,10 @@ def extract_files(
     if earlier is not None:
         return earlier
     units = plan_units(files, job.spec.output.rows_per_file)
-    with removing_files_on_failure(run):
-        reports = (runner or LocalRunner())(run.task, units, progress)
-    return end_run(run, reports, commit, input_bytes)
+    with marked(job.table_url, run.task.tag) as mark:
+        with removing_files_on_failure(run):
+            reports = (runner or LocalRunner())(run.task, units, progress)
+        return end_run(run, reports, commit, input_bytes, mark)
 
 
 def in_key_order(partition: Mapping[str, str], base: Snapshot | None) -> dict[str, str]:
@@ -172,9 +174,13 @@ def begin_run(
     return Run(task=task, schema=schema, base=base, partitions=partitions, input_digest=digest, started_s=started_s)
 
 
-def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, input_bytes: int | None) -> ExtractReport:
+def end_run(
+    run: Run, reports: Sequence[UnitReport], commit: CommitFunction, input_bytes: int | None, mark: Mark
+) -> ExtractReport:
     """Commits the files that the units report, as one version. If that fails, they are removed only where it is proven
-    that no commit names them: one whose reply was lost may still land.
+    that no commit names them: one whose reply was lost may still land, and until it is too old `mark` guards its files.
+
+    InputError if the mark lapsed, as of a process that was stopped for long, and files were removed meanwhile.
     """
     url = run.task.table_url
     files = tuple(sorted((_data_file(url, report) for report in reports if report.num_rows), key=lambda file: file.path))
@@ -199,7 +205,9 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
         num_rows_skipped=num_rows_skipped,
     )
     change = delta.Change(base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata)
-    version = _commit(run, change, commit)
+    if not mark.check():
+        _check_there(run, files)
+    version = _commit(run, change, commit, mark)
     return replace(_report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples)
 
 
@@ -211,13 +219,29 @@ def _nothing_to_commit(spec: Spec, num_rows_skipped: int, examples: Sequence[Mal
     return InputError(f"all {num_rows_skipped:,} rows are skipped as malformed ({such}); the table is left as it is")
 
 
-def _commit(run: Run, change: delta.Change, commit: CommitFunction) -> int:
+def _check_there(run: Run, files: Sequence[DataFile]) -> None:
+    """Files of a run that others may have taken for dead must still be there; else nothing is committed."""
+    there: dict[str, int] = {}
+    for partition in run.partitions:
+        directory = partition_path(partition)
+        found = list_files(join(run.task.table_url, directory))
+        there |= {f"{directory}/{entry.name}" if directory else entry.name: entry.size_bytes for entry in found}
+    gone = [file.path for file in files if there.get(file.path) != file.size_bytes]
+    if gone:
+        raise InputError(
+            f"{len(gone)} of the run's {len(files)} data files ({gone[0]}, ...) were removed while it was stopped for long; "
+            f"nothing is committed: run it again"
+        )
+
+
+def _commit(run: Run, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:
     try:
         return commit(run.task.table_url, change)
     except CommitConflictError:
         _remove_files(run)
         raise
     except BaseException as error:
+        mark.keep()
         error.add_note(
             f"It is not known whether run {run.task.run_id!r} was committed, so its {len(change.files)} data files "
             f"(part-*-{run.task.tag}-*.parquet) are left in {redact(run.task.table_url)}. "

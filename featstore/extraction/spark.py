@@ -50,6 +50,7 @@ from featstore.extraction.unit import (
 from featstore.files import join
 from featstore.schema import SlotSchema
 from featstore.table import delta
+from featstore.table.running import marked
 from featstore.table.writer import DataFileReport, open_data_file
 
 if TYPE_CHECKING:
@@ -142,9 +143,10 @@ def extract_dataframe(
     check_workers(context)
     tally = _Tally(context, progress, 0)
     write = partial(_write_partition, run.task, partition, tally.num_files, tally.num_rows)
-    with removing_files_on_failure(run):
-        rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
-    return end_run(run, [_unit_report(row, partition) for row in rows], commit, None)
+    with marked(job.table_url, run.task.tag) as mark:
+        with removing_files_on_failure(run):
+            rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
+        return end_run(run, [_unit_report(row, partition) for row in rows], commit, None, mark)
 
 
 class _Tally:

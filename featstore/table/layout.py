@@ -9,10 +9,13 @@ from urllib.parse import unquote
 from featstore.files import canonical, scheme
 
 LOG_DIR = "_delta_log"
+RUNS_DIR = "_runs"
+GROUPS_DIR = "_groups"
 _DELTA_SCHEMES = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", "hdfs"})
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _TAG_CHARS = 8  # of each of its two parts
 _DATA_FILE = re.compile(r"part-\d{5,}-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial")
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
 
 
@@ -57,6 +60,19 @@ def has_tag(name: str, tag: str) -> bool:
 def is_data_file(name: str) -> bool:
     """Whether a file's name or path is one that `data_file_name` makes."""
     return _DATA_FILE.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def tag_of(name: str) -> str | None:
+    """The tag in a data file's name or path, None for other files."""
+    found = _DATA_FILE.fullmatch(name.rpartition("/")[2])
+    return None if found is None else found["tag"]
+
+
+def partial_of(path: str) -> str | None:
+    """The path that a file under a hidden name, which is being written, will have; None for other files."""
+    directory, slash, name = path.rpartition("/")
+    found = _PARTIAL.fullmatch(name)
+    return None if found is None else f"{directory}{slash}{found['name']}"
 
 
 def is_delta_scheme(url: str) -> bool:
