@@ -97,10 +97,10 @@ def vacuum(
     now_s = time.time() if now_s is None else now_s
     tally = _Tally()
     entries = list_files(url, suffix="", hidden=True)  # before marks and log: what is committed meanwhile is then live
-    tags = running(url, now_s=now_s, grace_s=grace_s)
+    groups = {name: join(url, GROUPS_DIR, name) for name in _group_names(entries)}
+    tags = set().union(*(running(place, now_s=now_s, grace_s=grace_s) for place in (url, *groups.values())))
     known = read_known(url, history(url), cutoff_s=now_s - retain_s, keep_versions=keep_versions)
-    groups = {name: _all_known(join(url, GROUPS_DIR, name)) for name in _group_names(entries)}
-    for left in find_left(entries, known, groups):
+    for left in find_left(entries, known, {name: _all_known(place) for name, place in groups.items()}):
         _remove(url, left, tags, now_s - grace_s, tally, dry_run=dry_run)
     return VacuumReport(
         table_url=url,
