@@ -7,7 +7,6 @@ the commit no snapshot names any of its files, so a run that dies at any point l
 import contextlib
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 from featstore.errors import CommitConflictError, EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
+from featstore.extraction.gathering import merge_partition
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
     RawFile,
@@ -30,10 +30,11 @@ from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table import delta
 from featstore.table.evolution import check_case, merge_schemas
-from featstore.table.layout import has_tag, is_data_file, new_tag, partition_path
+from featstore.table.layout import STATISTICS_DIR, has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.running import Mark, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.statistics_file import add_counts
 
 CommitFunction = Callable[[str, delta.Change], int]
 
@@ -188,9 +189,9 @@ def end_run(
     examples = first_examples(example for report in reports for example in report.examples)
     if not files:
         raise _nothing_to_commit(run.task.spec, num_rows_skipped, examples)
-    counts: Counter[str] = Counter()
-    for report in reports:
-        counts.update(report.counts)
+    if run.task.spec.output.statistics:
+        with removing_files_on_failure(run):
+            _merge_statistics(run, reports, files)
     metadata = CommitMetadata(
         run_id=run.task.run_id,
         spec_hash=run.task.spec.hash,
@@ -201,7 +202,7 @@ def end_run(
         num_files=len(files),
         num_rows=sum(file.num_rows for file in files),
         size_bytes=sum(file.size_bytes for file in files),
-        counts=dict(sorted(counts.items())),
+        counts=add_counts(report.counts for report in reports),
         num_rows_skipped=num_rows_skipped,
     )
     change = delta.Change(base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata)
@@ -217,6 +218,15 @@ def _nothing_to_commit(spec: Spec, num_rows_skipped: int, examples: Sequence[Mal
     skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {s.name for s in spec.sequences}
     such = next(f"{example.column}: {example.what} {example}" for example in examples if example.column in skipping)
     return InputError(f"all {num_rows_skipped:,} rows are skipped as malformed ({such}); the table is left as it is")
+
+
+def _merge_statistics(run: Run, reports: Sequence[UnitReport], files: Sequence[DataFile]) -> None:
+    by_partition: dict[str, list[DataFile]] = {}
+    for file in files:
+        by_partition.setdefault(to_json(file.partition), []).append(file)
+    for key, of_partition in by_partition.items():
+        counts = (report.counts for report in reports if to_json(report.partition) == key)
+        merge_partition(run.task.table_url, run.task.tag, of_partition, counts)
 
 
 def _check_there(run: Run, files: Sequence[DataFile]) -> None:
@@ -353,6 +363,7 @@ def _remove_files(run: Run) -> None:
     """Files of this run's tag only: another process may be at work under the same run id. Failures leave orphans."""
     with contextlib.suppress(Exception):
         for partition in run.partitions:
-            for entry in list_files(join(run.task.table_url, partition_path(partition))):
-                if has_tag(entry.name, run.task.tag):
-                    delete(entry.url)
+            for directory in (partition_path(partition), join(STATISTICS_DIR, partition_path(partition))):
+                for entry in list_files(join(run.task.table_url, directory), suffix=""):
+                    if has_tag(entry.name, run.task.tag):
+                        delete(entry.url)

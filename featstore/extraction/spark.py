@@ -25,6 +25,7 @@ from featstore.errors import FeatstoreError, InputError, MissingDependencyError,
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, Origin
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
+from featstore.extraction.gathering import Gathering
 from featstore.extraction.java import java_environment
 from featstore.extraction.job import (
     CommitFunction,
@@ -260,7 +261,10 @@ def _write_partition(
         extractor = Extractor(task.spec)
         path = task.path(partition, unit, attempt, part)
         extracted = (run_batch(extractor, batch, partition, origin) for batch, origin in itertools.chain([first], numbered))
-        written = _write_file(task, path, extractor.schema, extracted)
+        gathering = Gathering(extractor.schema, wanted=task.spec.output.statistics)
+        written = _write_file(task, path, extractor.schema, gathering.watch(extracted))
+        if written:
+            gathering.store(task.table_url, path)
         num_files.add(1 if written else 0)
         num_rows.add(written.num_rows if written else 0)
         yield _report_row(unit_report(path, partition, written, extractor))

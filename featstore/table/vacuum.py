@@ -9,11 +9,22 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from featstore.errors import InputError, TableNotFoundError
 from featstore.files import FileEntry, delete, join, list_files, modified_s, open_read, redact
 from featstore.table.delta import Commit, history, is_delta, open_delta
-from featstore.table.layout import GROUPS_DIR, LOG_DIR, RUNS_DIR, decode_path, is_data_file, partial_of, tag_of
+from featstore.table.layout import (
+    GROUPS_DIR,
+    LOG_DIR,
+    RUNS_DIR,
+    STATISTICS_DIR,
+    decode_path,
+    is_data_file,
+    partial_of,
+    statistics_tag,
+    tag_of,
+)
 from featstore.table.running import running
 
 RETAIN_S = 7 * 86_400.0
@@ -65,6 +76,11 @@ class Known:
     live: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
     oldest_version: int = 0
+
+    @cached_property
+    def tags(self) -> frozenset[str | None]:
+        """The tags of the live files."""
+        return frozenset(map(tag_of, self.live))
 
 
 @dataclass(kw_only=True)
@@ -153,6 +169,8 @@ def _what(path: str, known: Known) -> str | None:
         return "unfinished" if ours else None
     if directory == RUNS_DIR:
         return _MARK
+    if directory == STATISTICS_DIR:
+        return "statistics" if _tag(path) and statistics_tag(path) not in known.tags else None
     if path in known.named:
         return "replaced"
     return "orphan" if is_data_file(path) else None
@@ -177,7 +195,7 @@ def _remove(url: str, left: Left, tags: set[str], before_s: float, tally: _Tally
 
 def _tag(path: str) -> str | None:
     name = (partial_of(path) or path).rpartition("/")[2]
-    return tag_of(name) or name.partition(".")[0]
+    return tag_of(name) or statistics_tag(name) or name.partition(".")[0]
 
 
 def _open_from(url: str, wanted: int, commits: Sequence[Commit]) -> tuple[int, set[str]]:
