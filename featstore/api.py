@@ -12,6 +12,7 @@ from tabulate import tabulate
 from featstore import files
 from featstore.errors import InputError
 from featstore.explore.profile import Profile, profile
+from featstore.explore.stored import stored_profile
 from featstore.extraction.days import Days, DaysReport, extract_days
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
@@ -33,6 +34,8 @@ from featstore.table.delta import Commit, history
 from featstore.table.lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.statistics import merge_statistics
+from featstore.table.statistics_file import StoredStatistics, add_counts, find_statistics
 
 
 def open_table(url: str | Path, version: int | None = None) -> "Table":
@@ -220,11 +223,30 @@ class Table:
                 break
         return pa.Table.from_batches(batches, schema)
 
-    def profile(self, where: str | None = None, slots: Sequence[str] | None = None) -> Profile:
-        """Per-slot statistics: coverage, distinct values, top values with label rates, list lengths, quantiles."""
+    def profile(self, where: str | None = None, slots: Sequence[str] | None = None, *, stored: bool = False) -> Profile:
+        """Per-slot statistics: coverage, distinct values, top values with label rates, list lengths, quantiles.
+
+        With `stored`, from the statistics that were gathered when the data was written, without reading it, where they are
+        of just the rows asked for: whole partitions, each with statistics. Else from the rows. `source` says which.
+        """
         chosen = self._chosen(slots)
         labels = [label.name for label in chosen.labels if not pa.types.is_nested(label.type)]
+        found = self._stored(self._where(where)) if stored else None
+        if found is not None:
+            statistics = merge_statistics(part.statistics for part in found)
+            return stored_profile(statistics, add_counts(part.counts for part in found), chosen.slots, labels)
         return profile(lambda: self.to_batches(slots, where), chosen.slots, labels)
+
+    def _stored(self, where: Where | None) -> list[StoredStatistics] | None:
+        """The statistics of all rows that match, by partition; None where there are none of just these rows."""
+        found = []
+        for partition in self.partitions:
+            matches = True if where is None else where.matches_partition(partition)
+            part = find_statistics(self.url, partition, self.snapshot.in_partitions([partition])) if matches else None
+            if matches is None or (matches and part is None):
+                return None
+            found += [] if part is None else [part]
+        return found
 
     def lint(self, *, batch_size: int = BATCH_SIZE) -> TableLintReport:
         """Why the table is slower to read than it could be, from the footers of its data files."""

@@ -152,9 +152,10 @@ def inspect(url: str, version: int | None) -> None:
 @click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
 @click.option("--where", help="Only rows that match, such as \"month = '2013-01'\".")
 @click.option("--slots", multiple=True, metavar="NAME", help="Only these slots, by name or glob; may be repeated.")
-def profile(url: str, version: int | None, where: str | None, slots: Sequence[str]) -> None:
-    """Print coverage, distinct values, top values and quantiles per slot."""
-    click.echo(api.open_table(url, version).profile(where, slots or None))
+@click.option("--exact", is_flag=True, help="Read the rows even where statistics are stored; only so label rates are known.")
+def profile(url: str, version: int | None, where: str | None, slots: Sequence[str], exact: bool) -> None:
+    """Print coverage, distinct values, top values and quantiles per slot, from stored statistics or else from the rows."""
+    click.echo(api.open_table(url, version).profile(where, slots or None, stored=not exact))
 
 
 @table.command("lint")

@@ -89,7 +89,7 @@ def quantiles_of(values: Floats, weights: Floats, wanted: tuple[float, ...]) -> 
 
 
 def top_of(values: Integers, counts: Floats, num_top: int = NUM_TOP) -> tuple[Integers, Floats]:
-    """The `num_top` values with the greatest counts, those of equal values added; the greatest first, then the smaller value."""
+    """The `num_top` values with the greatest counts, those of equal values added; the greatest first."""
     found, which = np.unique(values, return_inverse=True)
     totals = np.bincount(which, weights=counts, minlength=len(found)).astype(np.float64)
     order = np.lexsort((found, -totals))[:num_top]

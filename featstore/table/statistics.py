@@ -1,7 +1,8 @@
 """Statistics of slots, gathered while data files are written, and merged over files and partitions.
 
 Counts, coverage, means, extremes and list lengths' means and maxima are of all rows. Quantiles and top values are of a sample
-of each file's rows, chosen by a hash of the row's number: all rows up to twice `SAMPLE_ROWS`, of larger files about as many as that or half.
+of each file's rows, chosen by a hash of the row's number: all rows up to twice `SAMPLE_ROWS`, of larger files about as many,
+or half of that.
 """
 
 from collections.abc import Iterable, Mapping
@@ -133,16 +134,20 @@ class Statistics:
 
 
 def merge_statistics(parts: Iterable[Statistics]) -> Statistics:
-    """The statistics of all rows of the parts, which are used up. A slot that a part lacks is missing in its rows."""
-    num_rows, columns = 0, dict[str, ColumnStatistics]()
+    """The statistics of all rows of the parts, which are used up. A slot that a part lacks is missing in its rows.
+
+    A slot is known by its number; it has the name of the first part.
+    """
+    num_rows, known = 0, dict[tuple[int | None, str], ColumnStatistics]()
     for part in parts:
         num_rows += part.num_rows
-        for name, column in part.columns.items():
-            if name in columns:
-                columns[name].merge(column)
+        for column in part.columns.values():
+            key = (column.number, column.column if column.number is None else "")
+            if key in known:
+                known[key].merge(column)
             else:
-                columns[name] = column
-    return Statistics(num_rows=num_rows, columns=columns)
+                known[key] = column
+    return Statistics(num_rows=num_rows, columns={column.column: column for column in known.values()})
 
 
 def _below(batch: pa.RecordBatch, hashes: Integers, bound: int) -> tuple[pa.RecordBatch, Integers]:

@@ -78,9 +78,9 @@ class Known:
     oldest_version: int = 0
 
     @cached_property
-    def tags(self) -> frozenset[str | None]:
+    def tags(self) -> frozenset[str]:
         """The tags of the live files."""
-        return frozenset(map(tag_of, self.live))
+        return frozenset(tag for tag in map(tag_of, self.live) if tag is not None)
 
 
 @dataclass(kw_only=True)
@@ -170,7 +170,8 @@ def _what(path: str, known: Known) -> str | None:
     if directory == RUNS_DIR:
         return _MARK
     if directory == STATISTICS_DIR:
-        return "statistics" if _tag(path) and statistics_tag(path) not in known.tags else None
+        tag = statistics_tag(path)
+        return None if tag in known.tags or not (tag or tag_of(path)) else "statistics"
     if path in known.named:
         return "replaced"
     return "orphan" if is_data_file(path) else None

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from featstore.errors import InputError, TableNotFoundError
 from featstore.table.delta import Change, Commit, commit, open_delta
+from featstore.table.layout import tag_of
 from featstore.table.metadata import CommitMetadata
 from featstore.table.running import marked
 from featstore.table.snapshot import files_digest
@@ -110,6 +111,9 @@ def test_a_dry_run_removes_nothing_and_tells_the_same(table: Path) -> None:
         (ORPHAN, "orphan"),
         (f"part-00000-{TAG}-7-00001.parquet", "orphan"),
         (f"month=1/.part-00000-{TAG}-0.parquet.01234567.partial", "unfinished"),
+        (f"_stats/month=1/{TAG}.statistics", "statistics"),
+        (f"_stats/{ORPHAN}.statistics", "statistics"),
+        (f"_stats/month=1/.{TAG}.statistics.01234567.partial", "unfinished"),
         (f"_runs/{TAG}", "mark of a dead run"),
         (f"_runs/.{TAG}.01234567.partial", "unfinished"),
     ],
@@ -138,6 +142,16 @@ def test_what_neither_the_log_nor_a_run_knows_is_not_touched(table: Path, name: 
     path = put(table, name)
     assert vacuum(str(table)).removed == ()
     assert path.exists()
+
+
+def test_statistics_of_retained_files_stay(table: Path) -> None:
+    tags = [tag_of(path) for path in on_disk(table)]
+    for tag in tags:
+        put(table, f"_stats/month=1/{tag}.statistics")
+    assert vacuum(str(table)).removed == ()
+    removed = {left.what for left in vacuum(str(table), retain_s=0, now_s=time.time() + 1).removed}
+    assert removed == {"replaced", "statistics"}
+    assert len(list((table / "_stats").rglob("*.statistics"))) == 2
 
 
 def test_young_files_stay(table: Path) -> None:
