@@ -61,7 +61,8 @@ class Distinct:
         return _FIRST_BOUND if len(self.smallest) < NUM_SMALLEST else self.smallest[-1]
 
     def _keep(self, found: Integers) -> None:
-        self.smallest = np.unique(np.concatenate([self.smallest, found]))[:NUM_SMALLEST]
+        both = np.sort(np.concatenate([self.smallest, found]))  # np.unique goes by a hash table, and takes twice the time
+        self.smallest = both[np.append(both[1:] != both[:-1], len(both) > 0)[: len(both)]][:NUM_SMALLEST]
 
 
 def points_of(values: Floats, weights: Floats, num_points: int = NUM_POINTS) -> tuple[Floats, Floats]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.sketches import Distinct, Floats, Integers, mix, points_of, quantiles_of, top_of
@@ -155,7 +156,8 @@ def _below(batch: pa.RecordBatch, hashes: Integers, bound: int) -> tuple[pa.Reco
     if bound >= 1 << 63:
         return batch, hashes
     kept = np.flatnonzero(hashes < bound)
-    return batch.take(pa.array(kept)), hashes[kept]
+    # `pa.array` of a numpy array would import pandas.
+    return batch.take(pa.Array.from_buffers(pa.int64(), len(kept), [None, pa.py_buffer(kept)])), hashes[kept]
 
 
 def _new(slot: Slot) -> ColumnStatistics:
@@ -236,12 +238,12 @@ def _add_numbers(found: ColumnStatistics, known: Floats) -> None:
 
 
 def _count_label(found: ColumnStatistics, column: pa.Array) -> None:
-    known = column.drop_null().cast(pa.float64()).to_numpy()
-    known = known[~np.isnan(known)]
+    numbers = column.cast(pa.float64())
+    known = numbers.filter(pc.fill_null(pc.invert(pc.is_nan(numbers)), False))
     found.num_rows += len(column)
     found.num_present += len(known)
     found.num_values += len(known)
-    _add_numbers(found, known)
+    _add_numbers(found, np.frombuffer(known.buffers()[1] or b"", np.float64, len(known), known.offset * 8))
 
 
 def _known_lengths(lengths: Integers, values: Any, slot: Slot) -> Integers:
