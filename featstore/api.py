@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import pyarrow as pa
 from tabulate import tabulate
@@ -12,7 +12,9 @@ from tabulate import tabulate
 from featstore import files
 from featstore.errors import InputError
 from featstore.explore.profile import Profile, profile
+from featstore.explore.stored import stored_profile
 from featstore.explore.views import duckdb_view, polars_view
+from featstore.extraction.days import Days, DaysReport, extract_days
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.local import LocalRunner
@@ -34,11 +36,46 @@ from featstore.table.delta import Commit, history
 from featstore.table.lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.statistics import merge_statistics
+from featstore.table.statistics_file import StoredStatistics, add_counts, find_statistics
 
 
 def open_table(url: str | Path, version: int | None = None) -> "Table":
     """The table at `url`: a Delta table, or a directory or glob of Parquet. TableNotFoundError where there is none."""
     return Table(open_snapshot(str(url), version))
+
+
+@overload
+def extract(
+    spec: Spec | str | Path,
+    input_url: str | Path | None,
+    table_url: str | Path,
+    *,
+    partition: Mapping[str, str] | None = None,
+    partition_from_path: Sequence[str] = (),
+    days: None = None,
+    spark: Any = None,
+    dataframe: Any = None,
+    run_id: str | None = None,
+    progress: Progress = ignore_progress,
+) -> ExtractReport: ...
+
+
+@overload
+def extract(
+    spec: Spec | str | Path,
+    input_url: str | Path | None,
+    table_url: str | Path,
+    *,
+    partition: Mapping[str, str] | None = None,
+    partition_from_path: Sequence[str] = (),
+    days: str,
+    allow_missing: bool = False,
+    dry_run: bool = False,
+    spark: Any = None,
+    run_id: str | None = None,
+    progress: Progress = ignore_progress,
+) -> DaysReport: ...
 
 
 def extract(
@@ -48,20 +85,30 @@ def extract(
     *,
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
+    days: str | None = None,
+    allow_missing: bool = False,
+    dry_run: bool = False,
     spark: Any = None,
     dataframe: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
-) -> ExtractReport:
+) -> ExtractReport | DaysReport:
     """Extracts raw rows into the table, as one commit that replaces the partitions written; an equal run commits nothing.
 
     Input: Parquet files at `input_url` (file, directory or glob), or the rows of a Spark `dataframe`. Files are read in
     threads of this process, or by tasks of a `spark` session. `partition` holds for all of the input; the keys of
     `partition_from_path` come from its `key=value/` directories. `progress(num_files, num_files_total, num_rows)` is called
     as the work goes on. SpecError, InputError, OperatorError, CommitConflictError; on any of them the table stays as it was.
+
+    `days` is `FIRST..LAST`: for each day, and with `{hour}` in `input_url` for each hour, the files that `input_url` names
+    with `{dt}` filled in become the partition `dt` (and `hour`) in a commit of its own, unless the table holds just what spec
+    and input would make. An error leaves the days before it committed. Days without input are an InputError before any work,
+    or left out with `allow_missing`. With `dry_run` nothing is done but told.
     """
     if (input_url is None) == (dataframe is None):
         raise InputError("expected either an input URL or a DataFrame to extract from")
+    if days is None and (allow_missing or dry_run):
+        raise InputError("allow_missing and dry_run go with days: expected days=FIRST..LAST, found none")
     job = ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
         input_url="DataFrame" if input_url is None else str(input_url),
@@ -70,10 +117,13 @@ def extract(
         partition_from_path=partition_from_path,
         run_id=run_id or new_run_id(),
     )
-    if dataframe is not None:
+    wanted = None if days is None else Days(days=days, allow_missing=allow_missing, dry_run=dry_run)
+    if dataframe is not None and wanted is None:
         return extract_dataframe(job, dataframe, progress=progress)
     runner = LocalRunner() if spark is None else SparkRunner(spark)
-    return extract_files(job, runner=runner, progress=progress)
+    if wanted is None:
+        return extract_files(job, runner=runner, progress=progress)
+    return extract_days(job, wanted, runner=runner, progress=progress)
 
 
 def fit(spec_url: str | Path, input_url: str | Path, *, again: bool = False, spark: Any = None) -> str:
@@ -175,10 +225,18 @@ class Table:
                 break
         return pa.Table.from_batches(batches, schema)
 
-    def profile(self, where: str | None = None, slots: Sequence[str] | None = None) -> Profile:
-        """Per-slot statistics: coverage, distinct values, top values with label rates, list lengths, quantiles."""
+    def profile(self, where: str | None = None, slots: Sequence[str] | None = None, *, stored: bool = False) -> Profile:
+        """Per-slot statistics: coverage, distinct values, top values with label rates, list lengths, quantiles.
+
+        With `stored`, from the statistics that were gathered when the data was written, without reading it, where they are
+        of just the rows asked for: whole partitions, each with statistics. Else from the rows. `source` says which.
+        """
         chosen = self._chosen(slots)
         labels = [label.name for label in chosen.labels if not pa.types.is_nested(label.type)]
+        found = self._stored(self._where(where)) if stored else None
+        if found is not None:
+            statistics = merge_statistics(part.statistics for part in found)
+            return stored_profile(statistics, add_counts(part.counts for part in found), chosen.slots, labels)
         return profile(lambda: self.to_batches(slots, where), chosen.slots, labels)
 
     def duckdb(self, connection: Any = None) -> Any:
@@ -188,6 +246,17 @@ class Table:
     def polars(self) -> Any:
         """The snapshot's rows as a polars LazyFrame, missing as null, read by polars itself; columns go by name."""
         return polars_view(self.snapshot)
+
+    def _stored(self, where: Where | None) -> list[StoredStatistics] | None:
+        """The statistics of all rows that match, by partition; None where there are none of just these rows."""
+        found = []
+        for partition in self.partitions:
+            matches = True if where is None else where.matches_partition(partition)
+            part = find_statistics(self.url, partition, self.snapshot.in_partitions([partition])) if matches else None
+            if matches is None or (matches and part is None):
+                return None
+            found += [] if part is None else [part]
+        return found
 
     def lint(self, *, batch_size: int = BATCH_SIZE) -> TableLintReport:
         """Why the table is slower to read than it could be, from the footers of its data files."""

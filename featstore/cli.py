@@ -18,6 +18,7 @@ import featstore.spec.show
 import featstore.spec.sql
 import featstore.stage
 import featstore.table.lint
+import featstore.table.vacuum
 from featstore import __version__, api
 from featstore.errors import FeatstoreError, missing_extra
 from featstore.extraction.progress import ProgressBar
@@ -57,10 +58,17 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
     "--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help="A partition value for all of the input."
 )
 @click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
-def extract(spec: str, input_url: str, table_url: str, partition: dict[str, str], keys: Sequence[str]) -> None:
+@click.option("--days", metavar="FIRST..LAST", help="Fill {dt} (and {hour}) in --input; what is up to date is left alone.")
+@click.option("--allow-missing", is_flag=True, help="With --days: leave out days without raw files.")
+@click.option("--dry-run", is_flag=True, help="With --days: only print what would be done.")
+def extract(
+    spec: str, input_url: str, table_url: str, partition: dict[str, str], keys: Sequence[str], days: str | None, **of_days: Any
+) -> None:
     """Extract features from raw Parquet into a table, without Spark."""
     with ProgressBar() as bar:
-        report = api.extract(spec, input_url, table_url, partition=partition, partition_from_path=keys, progress=bar)
+        report = api.extract(
+            spec, input_url, table_url, partition=partition, partition_from_path=keys, days=days, progress=bar, **of_days
+        )
     click.echo(report)
 
 
@@ -145,9 +153,10 @@ def inspect(url: str, version: int | None) -> None:
 @click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
 @click.option("--where", help="Only rows that match, such as \"month = '2013-01'\".")
 @click.option("--slots", multiple=True, metavar="NAME", help="Only these slots, by name or glob; may be repeated.")
-def profile(url: str, version: int | None, where: str | None, slots: Sequence[str]) -> None:
-    """Print coverage, distinct values, top values and quantiles per slot."""
-    click.echo(api.open_table(url, version).profile(where, slots or None))
+@click.option("--exact", is_flag=True, help="Read the rows even where statistics are stored; only so label rates are known.")
+def profile(url: str, version: int | None, where: str | None, slots: Sequence[str], exact: bool) -> None:
+    """Print coverage, distinct values, top values and quantiles per slot, from stored statistics or else from the rows."""
+    click.echo(api.open_table(url, version).profile(where, slots or None, stored=not exact))
 
 
 @table.command("lint")
@@ -161,6 +170,18 @@ def lint_table(url: str, version: int | None, batch_size: int) -> None:
     report = featstore.table.lint.lint(url, version, batch_size=batch_size)
     click.echo(report)
     sys.exit(0 if report.ok else 1)
+
+
+@table.command()
+@click.argument("url")
+@click.option("--retain-hours", type=click.FloatRange(min=0), default=168, show_default=True, help="Keep versions this old.")
+@click.option("--grace-hours", type=click.FloatRange(min=1), default=24, show_default=True, help="Keep files this young.")
+@click.option("--keep-version", "keep_versions", type=int, multiple=True, help="Keep this version too; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+def vacuum(url: str, retain_hours: float, grace_hours: float, keep_versions: Sequence[int], dry_run: bool) -> None:
+    """Remove files that no retained version names: replaced ones, and what failed jobs left; never those of running jobs."""
+    times = {"retain_s": retain_hours * 3600, "grace_s": grace_hours * 3600}
+    click.echo(featstore.table.vacuum.vacuum(url, **times, keep_versions=keep_versions, dry_run=dry_run))
 
 
 @table.command()

@@ -44,6 +44,10 @@ class InputError(FeatstoreError, ValueError):
     says `on_error: fail`."""
 
 
+class EmptyInputError(InputError):
+    """Raw input is there, but holds no rows."""
+
+
 class OperatorError(FeatstoreError, ValueError):
     """An operator failed; the message names the file, the first row that fails, the slot and the operator."""
 

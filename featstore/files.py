@@ -354,11 +354,21 @@ def directories(url: str) -> list[str]:
     return [f"{head}{above}" for above in (place, *place.parents) if str(above) != "."]
 
 
-def list_files(url: str, suffix: str = ".parquet") -> list[FileEntry]:
+def modified_s(url: str) -> float:
+    """When the file was last written, in seconds since 1970. FileNotFoundError where there is none."""
+    path = local_path(url)
+    if path is not None:
+        return path.stat().st_mtime
+    with as_os_errors(url):
+        return float(filesystem(url).modified(canonical(url)).timestamp())
+
+
+def list_files(url: str, suffix: str = ".parquet", *, hidden: bool = False) -> list[FileEntry]:
     """The files that a path, a directory (recursively) or a glob names, sorted by name; empty where nothing matches.
 
-    Names that begin with `_` or `.` are left out, as Spark and Hive do. In a directory, also in one that a glob names, only
-    names that end with `suffix` count; other files that a glob matches, and a single file, are taken as given.
+    Names that begin with `_` or `.` are left out, as Spark and Hive do, unless `hidden`. In a directory, also in one
+    that a glob names, only names that end with `suffix` count; other files that a glob matches, and a single file, are taken
+    as given.
     """
     fs, root = filesystem(url), _listing_root(url)
     glob = _GLOB.search(root)
@@ -370,7 +380,7 @@ def list_files(url: str, suffix: str = ".parquet") -> list[FileEntry]:
     else:
         base, found = root, _matches(url, lambda: _below(fs, root, suffix))
     entries = (_entry(url, path, entry, base) for path, entry in found.items())
-    return sorted((entry for entry in entries if not _is_hidden(entry.name)), key=lambda entry: entry.name)
+    return sorted((entry for entry in entries if hidden or not _is_hidden(entry.name)), key=lambda entry: entry.name)
 
 
 def _listing_root(url: str) -> str:

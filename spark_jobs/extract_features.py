@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from featstore import api
 from featstore.errors import FeatstoreError, InputError
+from featstore.extraction.days import DaysReport
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.hive import register
 from featstore.extraction.job import ExtractReport
@@ -56,6 +57,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="the partition that all of the input belongs to, which the run replaces; repeatable")  # fmt: skip
     parser.add_argument("--partition-from-path", action="append", default=[], metavar="KEY",
                         help="take this key from the input's KEY=VALUE directories instead; repeatable")  # fmt: skip
+    parser.add_argument(
+        "--days", metavar="FIRST..LAST", help="fill {dt} (and {hour}) in --input; what is up to date is left alone"
+    )
+    parser.add_argument("--allow-missing", action="store_true", help="with --days: leave out days without raw files")
+    parser.add_argument("--dry-run", action="store_true", help="with --days: only print what would be done")
     parser.add_argument("--run-id", metavar="ID", help="names the run: repeated with an equal id, it commits nothing")
     parser.add_argument("--register", metavar="DB.TABLE", help="then make or update this external table of a Hive metastore")
     options = parser.parse_args(arguments)
@@ -72,8 +78,9 @@ def key_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def extract(options: argparse.Namespace, spec: Spec, spark: SparkSession) -> ExtractReport:
+def extract(options: argparse.Namespace, spec: Spec, spark: SparkSession) -> ExtractReport | DaysReport:
     """The run that the options describe, on this session."""
+    of_days = {"days": options.days, "allow_missing": options.allow_missing, "dry_run": options.dry_run}
     with ProgressBar() as progress:
         return api.extract(
             spec,
@@ -85,6 +92,7 @@ def extract(options: argparse.Namespace, spec: Spec, spark: SparkSession) -> Ext
             dataframe=dataframe(options, spark),
             progress=progress,
             run_id=options.run_id,
+            **of_days,
         )
 
 

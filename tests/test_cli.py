@@ -1,6 +1,7 @@
 """The command line: frozen options, one clear line and exit code 2 on bad input."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -141,6 +142,32 @@ def test_replay_exits_with_1_where_a_value_differs(raw: Path, spec: Path, tmp_pa
     different = CliRunner().invoke(cli.cli, arguments)
     assert different.exit_code == 1
     assert "price: 2 mismatch, 0 missing, 0 extra" in different.output
+
+
+def test_days_are_printed_with_what_was_done_and_why(raw: Path, spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    raw.rename(tmp_path / "2026-11-01.parquet")
+    arguments = ["extract", "--spec", str(spec), "--input", f"{tmp_path}/{{dt}}.parquet", "--table", str(tmp_path / "table")]
+    planned = CliRunner().invoke(cli.cli, [*arguments, "--days", "2026-11-01..2026-11-02", "--dry-run"])
+    assert planned.output.splitlines()[:2] == ["dt=2026-11-01: missing", "dt=2026-11-02: no input"]
+    code, said = in_process(monkeypatch, capsys, *arguments, "--days", "2026-11-01..2026-11-02")
+    assert (code, "no raw files for dt=2026-11-02" in said) == (2, True)
+    done = CliRunner().invoke(cli.cli, [*arguments, "--days", "2026-11-01..2026-11-02", "--allow-missing"])
+    assert "dt=2026-11-01: missing: committed version 0" in done.output
+    code, said = in_process(monkeypatch, capsys, *arguments, "--dry-run")
+    assert (code, "go with days" in said) == (2, True)
+
+
+def test_vacuum_removes_what_a_dead_job_left(raw: Path, spec: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    featstore.extract(str(spec), str(raw), str(table))
+    orphan = table / "part-00000-0a0a0a0a-1b1b1b1b-0.parquet"
+    orphan.write_bytes(b"x")
+    os.utime(orphan, (0, 0))
+    planned = CliRunner().invoke(cli.cli, ["table", "vacuum", str(table), "--dry-run"])
+    assert planned.output.startswith(f"orphan: {orphan.name}\n{table}: 1 files, 1 bytes would be removed")
+    assert CliRunner().invoke(cli.cli, ["table", "vacuum", str(table)]).exit_code == 0
+    assert not orphan.exists()
+    assert featstore.open_table(table).to_arrow().num_rows == 3
 
 
 def test_a_missing_input_column_is_named(spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -7,7 +7,7 @@ exactly.
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,14 @@ class Profile:
     quantiles, length_mean, length_max, length_quantiles, top`. Signs stand for their values, which are not stored. `top` is
     a list of `{value, count, share, label_rates}`: `share` is of the slot's values, `label_rates` the labels' means over the
     rows that hold the value (a row counts as often as its list holds it). `label_rates` of the profile are those of all rows.
+    `source` says what it was made from; `counts`, only known of stored statistics, what extraction dropped or replaced.
     """
 
     num_rows: int
     label_rates: Mapping[str, float | None]
     table: pa.Table
+    source: str = "from the rows"
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -55,7 +58,8 @@ class Profile:
         lines = [_COLUMNS, *map(_cells, self.table.to_pylist())]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-        return "\n".join([self._head(), *text])
+        counts = [f"{name}: {number:,}" for name, number in self.counts.items()]
+        return "\n".join([self._head(), *text, *counts])
 
     __repr__ = __str__
 
@@ -67,7 +71,7 @@ class Profile:
 
     def _head(self) -> str:
         rates = (f"{name} {_number(rate)}" for name, rate in self.label_rates.items())
-        return ", ".join([f"{self.num_rows:,} rows", *rates])
+        return f"{', '.join([f'{self.num_rows:,} rows', *rates])} ({self.source})"
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -115,7 +119,7 @@ def profile(
     return Profile(
         num_rows=num_rows,
         label_rates={name: all_rows.get(f"rate{i}") for i, name in enumerate(labels)},
-        table=pa.Table.from_pylist(rows, _result_schema(labels)),
+        table=pa.Table.from_pylist(rows, result_schema(labels)),
     )
 
 
@@ -233,7 +237,8 @@ def _row(slot: Slot, counted: Mapping[str, Any], top: Sequence[Mapping[str, Any]
     }
 
 
-def _result_schema(labels: Sequence[str]) -> pa.Schema:
+def result_schema(labels: Sequence[str]) -> pa.Schema:
+    """The columns of a profile's table."""
     rates = pa.struct([(name, pa.float64()) for name in labels])
     top = pa.struct([("value", pa.int64()), ("count", pa.int64()), ("share", pa.float64()), ("label_rates", rates)])
     texts = [("slot", pa.string()), ("number", pa.int64()), ("kind", pa.string()), ("shape", pa.string()), ("op", pa.string())]

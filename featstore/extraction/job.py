@@ -7,15 +7,15 @@ the commit no snapshot names any of its files, so a run that dies at any point l
 import contextlib
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from featstore.errors import CommitConflictError, InputError, UnsafeStoreError
+from featstore.errors import CommitConflictError, EmptyInputError, InputError, UnsafeStoreError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
+from featstore.extraction.gathering import merge_partition
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
     RawFile,
@@ -30,9 +30,11 @@ from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table import delta
 from featstore.table.evolution import check_case, merge_schemas
-from featstore.table.layout import has_tag, is_data_file, new_tag, partition_path
+from featstore.table.layout import STATISTICS_DIR, has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
+from featstore.table.running import Mark, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.statistics_file import add_counts
 
 CommitFunction = Callable[[str, delta.Change], int]
 
@@ -139,9 +141,10 @@ def extract_files(
     if earlier is not None:
         return earlier
     units = plan_units(files, job.spec.output.rows_per_file)
-    with removing_files_on_failure(run):
-        reports = (runner or LocalRunner())(run.task, units, progress)
-    return end_run(run, reports, commit, input_bytes)
+    with marked(job.table_url, run.task.tag) as mark:
+        with removing_files_on_failure(run):
+            reports = (runner or LocalRunner())(run.task, units, progress)
+        return end_run(run, reports, commit, input_bytes, mark)
 
 
 def in_key_order(partition: Mapping[str, str], base: Snapshot | None) -> dict[str, str]:
@@ -165,16 +168,20 @@ def begin_run(
     `partitions` are in the table's key order.
     """
     if not partitions:
-        raise InputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
+        raise EmptyInputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
     schema = Extractor(job.spec).schema.with_partition_keys(pa.field(key, pa.string()) for key in partitions[0])
     _check_target(job.table_url, schema, base, partitions)
     task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id))
     return Run(task=task, schema=schema, base=base, partitions=partitions, input_digest=digest, started_s=started_s)
 
 
-def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, input_bytes: int | None) -> ExtractReport:
+def end_run(
+    run: Run, reports: Sequence[UnitReport], commit: CommitFunction, input_bytes: int | None, mark: Mark
+) -> ExtractReport:
     """Commits the files that the units report, as one version. If that fails, they are removed only where it is proven
-    that no commit names them: one whose reply was lost may still land.
+    that no commit names them: one whose reply was lost may still land, and until it is too old `mark` guards its files.
+
+    InputError if the mark lapsed, as of a process that was stopped for long, and files were removed meanwhile.
     """
     url = run.task.table_url
     files = tuple(sorted((_data_file(url, report) for report in reports if report.num_rows), key=lambda file: file.path))
@@ -182,9 +189,9 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
     examples = first_examples(example for report in reports for example in report.examples)
     if not files:
         raise _nothing_to_commit(run.task.spec, num_rows_skipped, examples)
-    counts: Counter[str] = Counter()
-    for report in reports:
-        counts.update(report.counts)
+    if run.task.spec.output.statistics:
+        with removing_files_on_failure(run):
+            _merge_statistics(run, reports, files)
     metadata = CommitMetadata(
         run_id=run.task.run_id,
         spec_hash=run.task.spec.hash,
@@ -195,29 +202,56 @@ def end_run(run: Run, reports: Sequence[UnitReport], commit: CommitFunction, inp
         num_files=len(files),
         num_rows=sum(file.num_rows for file in files),
         size_bytes=sum(file.size_bytes for file in files),
-        counts=dict(sorted(counts.items())),
+        counts=add_counts(report.counts for report in reports),
         num_rows_skipped=num_rows_skipped,
     )
     change = delta.Change(base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata)
-    version = _commit(run, change, commit)
+    if not mark.check():
+        _check_there(run, files)
+    version = _commit(run, change, commit, mark)
     return replace(_report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples)
 
 
 def _nothing_to_commit(spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]) -> InputError:
     if not num_rows_skipped:
-        return InputError("the input holds no rows; the table is left as it is")
+        return EmptyInputError("the input holds no rows; the table is left as it is")
     skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {s.name for s in spec.sequences}
     such = next(f"{example.column}: {example.what} {example}" for example in examples if example.column in skipping)
     return InputError(f"all {num_rows_skipped:,} rows are skipped as malformed ({such}); the table is left as it is")
 
 
-def _commit(run: Run, change: delta.Change, commit: CommitFunction) -> int:
+def _merge_statistics(run: Run, reports: Sequence[UnitReport], files: Sequence[DataFile]) -> None:
+    by_partition: dict[str, list[DataFile]] = {}
+    for file in files:
+        by_partition.setdefault(to_json(file.partition), []).append(file)
+    for key, of_partition in by_partition.items():
+        counts = (report.counts for report in reports if to_json(report.partition) == key)
+        merge_partition(run.task.table_url, run.task.tag, of_partition, counts)
+
+
+def _check_there(run: Run, files: Sequence[DataFile]) -> None:
+    """Files of a run that others may have taken for dead must still be there; else nothing is committed."""
+    there: dict[str, int] = {}
+    for partition in run.partitions:
+        directory = partition_path(partition)
+        found = list_files(join(run.task.table_url, directory))
+        there |= {f"{directory}/{entry.name}" if directory else entry.name: entry.size_bytes for entry in found}
+    gone = [file.path for file in files if there.get(file.path) != file.size_bytes]
+    if gone:
+        raise InputError(
+            f"{len(gone)} of the run's {len(files)} data files ({gone[0]}, ...) were removed while it was stopped for long; "
+            f"nothing is committed: run it again"
+        )
+
+
+def _commit(run: Run, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:
     try:
         return commit(run.task.table_url, change)
     except (CommitConflictError, UnsafeStoreError):
         _remove_files(run)
         raise
     except BaseException as error:
+        mark.keep()
         error.add_note(
             f"It is not known whether run {run.task.run_id!r} was committed, so its {len(change.files)} data files "
             f"(part-*-{run.task.tag}-*.parquet) are left in {redact(run.task.table_url)}. "
@@ -329,6 +363,7 @@ def _remove_files(run: Run) -> None:
     """Files of this run's tag only: another process may be at work under the same run id. Failures leave orphans."""
     with contextlib.suppress(Exception):
         for partition in run.partitions:
-            for entry in list_files(join(run.task.table_url, partition_path(partition))):
-                if has_tag(entry.name, run.task.tag):
-                    delete(entry.url)
+            for directory in (partition_path(partition), join(STATISTICS_DIR, partition_path(partition))):
+                for entry in list_files(join(run.task.table_url, directory), suffix=""):
+                    if has_tag(entry.name, run.task.tag):
+                        delete(entry.url)

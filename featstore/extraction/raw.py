@@ -104,7 +104,7 @@ def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]
     return tuple(units)
 
 
-def input_digest(files: Sequence[RawFile]) -> str:
+def input_digest(files: Sequence[RawFile] | Sequence[FileEntry]) -> str:
     """Names the raw input: sha256 over the sorted lines `name, size, version`, tab-separated, of its files."""
     lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -25,6 +25,7 @@ from featstore.errors import FeatstoreError, InputError, MissingDependencyError,
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, Origin
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
+from featstore.extraction.gathering import Gathering
 from featstore.extraction.java import java_environment
 from featstore.extraction.job import (
     CommitFunction,
@@ -51,6 +52,7 @@ from featstore.extraction.unit import (
 from featstore.files import join
 from featstore.schema import SlotSchema
 from featstore.table import delta
+from featstore.table.running import marked
 from featstore.table.writer import DataFileReport, open_data_file
 
 if TYPE_CHECKING:
@@ -143,9 +145,10 @@ def extract_dataframe(
     check_workers(context)
     tally = _Tally(context, progress, 0)
     write = partial(_write_partition, run.task, partition, tally.num_files, tally.num_rows)
-    with removing_files_on_failure(run):
-        rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
-    return end_run(run, [_unit_report(row, partition) for row in rows], commit, None)
+    with marked(job.table_url, run.task.tag) as mark:
+        with removing_files_on_failure(run):
+            rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
+        return end_run(run, [_unit_report(row, partition) for row in rows], commit, None, mark)
 
 
 class _Tally:
@@ -260,8 +263,11 @@ def _write_partition(
         extractor = Extractor(task.spec)
         path = task.path(partition, unit, attempt, part)
         extracted = (run_batch(extractor, batch, partition, origin) for batch, origin in itertools.chain([first], numbered))
+        gathering = Gathering(extractor.schema, wanted=task.spec.output.statistics)
         with kept_memory():
-            written = _write_file(task, path, extractor.schema, extracted)
+            written = _write_file(task, path, extractor.schema, gathering.watch(extracted))
+        if written:
+            gathering.store(task.table_url, path)
         num_files.add(1 if written else 0)
         num_rows.add(written.num_rows if written else 0)
         yield _report_row(unit_report(path, partition, written, extractor))

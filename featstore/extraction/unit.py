@@ -10,6 +10,7 @@ import pyarrow as pa
 from featstore.errors import InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, Origin
+from featstore.extraction.gathering import Gathering
 from featstore.extraction.raw import RawRange, Unit, check_constant, open_raw, read_batches
 from featstore.files import join, redact
 from featstore.spec.model import Spec
@@ -80,17 +81,19 @@ def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lam
     extractor = Extractor(task.spec)
     path = task.path(unit.partition, unit.index, attempt)
     extracted = (batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition))
-    filled = (batch for batch in extracted if batch.num_rows)
+    url, output = join(task.table_url, path), task.spec.output
+    gathering = Gathering(extractor.schema, wanted=output.statistics)
+    filled = gathering.watch(batch for batch in extracted if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return unit_report(path, unit.partition, None, extractor)
-    url, output = join(task.table_url, path), task.spec.output
     metadata = task.file_metadata()
     with open_data_file(url, extractor.schema, metadata, output.rows_per_row_group, output.compression) as writer:
         for batch in itertools.chain([first], filled):
             writer.write(batch)
             on_rows(batch.num_rows)
         written = writer.close()
+    gathering.store(task.table_url, path)
     return unit_report(path, unit.partition, written, extractor)
 
 

@@ -138,11 +138,12 @@ class Recorded(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """How data files are cut and compressed. None of it changes what they hold."""
+    """How data files are cut and compressed, and whether statistics are gathered. None of it changes what files hold."""
 
     rows_per_row_group: int = 65_536
     rows_per_file: int = 1_048_576
     compression: str = "snappy"
+    statistics: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,11 +220,13 @@ def _sequence(name: object, value: object) -> Sequence:
 
 
 def _output(entry: Mapping[str, Any]) -> Output:
-    _known_keys(entry, ("rows_per_row_group", "rows_per_file", "compression"), "output.")
+    _known_keys(entry, ("rows_per_row_group", "rows_per_file", "compression", "statistics"), "output.")
     for key, value in entry.items():
         if key == "compression":
             if value not in COMPRESSIONS:
                 raise wrong("output.compression", " or ".join(COMPRESSIONS), value, COMPRESSIONS)
+        elif key == "statistics":
+            _boolean(value, "output.statistics")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise wrong(f"output.{key}", "an integer of at least 1", value)
     output = Output(**entry)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
@@ -230,7 +230,11 @@ def _at_version(url: str, version: int, newest: DeltaTable) -> DeltaTable:
     known = sorted(c.version for c in _commits(newest))
     if version not in known:
         raise TableNotFoundError(f"no version {version} of {redact(url)}; it has versions {known[0]} to {known[-1]}")
-    return DeltaTable(_delta_url(url), version=version, storage_options=_storage_options(url))
+    try:
+        return DeltaTable(_delta_url(url), version=version, storage_options=_storage_options(url))
+    except DeltaError as error:
+        where = f"version {version} of {redact(url)}"
+        raise TableNotFoundError(f"{where} cannot be opened any more: the log before it is gone ({error})") from error
 
 
 def _delta_url(url: str) -> str:

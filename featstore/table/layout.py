@@ -9,10 +9,16 @@ from urllib.parse import unquote
 from featstore.files import canonical, scheme
 
 LOG_DIR = "_delta_log"
+RUNS_DIR = "_runs"
+GROUPS_DIR = "_groups"
+STATISTICS_DIR = "_stats"
+_STATISTICS = ".statistics"  # not .parquet, or a glob of such files would take them for data
 _DELTA_SCHEMES = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", "hdfs"})
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _TAG_CHARS = 8  # of each of its two parts
 _DATA_FILE = re.compile(r"part-\d{5,}-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
+_TAG = re.compile(r"[0-9a-f]{8}-[0-9a-f]{8}\.statistics")
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial")
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
 
 
@@ -48,15 +54,43 @@ def data_file_name(tag: str, unit: int, attempt: int, part: int = 0) -> str:
     return f"part-{unit:05d}-{tag}-{attempt}{suffix}.parquet"
 
 
+def statistics_path(partition: Mapping[str, str | None], tag: str) -> str:
+    """Where the statistics of the files lie that a run of this tag wrote into a partition."""
+    return "/".join(filter(None, [STATISTICS_DIR, partition_path(partition), f"{tag}{_STATISTICS}"]))
+
+
+def file_statistics_path(path: str) -> str:
+    """Where the statistics of one data file lie until they are merged."""
+    return f"{STATISTICS_DIR}/{path}{_STATISTICS}"
+
+
+def statistics_tag(path: str) -> str | None:
+    """The tag in the path of a partition's statistics, None for other files, also for those of one data file."""
+    name = path.rpartition("/")[2]
+    return name.removesuffix(_STATISTICS) if _TAG.fullmatch(name) else None
+
+
 def has_tag(name: str, tag: str) -> bool:
-    """Whether a data file's name or path says that it was written under this tag."""
-    found = _DATA_FILE.fullmatch(name.rpartition("/")[2])
-    return found is not None and found["tag"] == tag
+    """Whether the name or path of a data file, or of statistics, says that it was written under this tag."""
+    return tag in (tag_of(name), statistics_tag(name))
 
 
 def is_data_file(name: str) -> bool:
     """Whether a file's name or path is one that `data_file_name` makes."""
     return _DATA_FILE.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def tag_of(name: str) -> str | None:
+    """The tag in the name or path of a data file, or of its statistics; None for other files."""
+    found = _DATA_FILE.fullmatch(name.rpartition("/")[2].removesuffix(_STATISTICS))
+    return None if found is None else found["tag"]
+
+
+def partial_of(path: str) -> str | None:
+    """The path that a file under a hidden name, which is being written, will have; None for other files."""
+    directory, slash, name = path.rpartition("/")
+    found = _PARTIAL.fullmatch(name)
+    return None if found is None else f"{directory}{slash}{found['name']}"
 
 
 def is_delta_scheme(url: str) -> bool:

@@ -151,7 +151,7 @@ def test_a_worker_without_pyarrow_is_named_before_work(
         extract_files(job, runner=SparkRunner(spark))
     with pytest.raises(MissingDependencyError, match=message):
         extract_dataframe(job, spark.read.parquet(job.input_url))
-    assert not Path(job.table_url).exists()
+    assert not [path for path in Path(job.table_url).rglob("*") if path.is_file()]
 
 
 def test_an_interpreter_that_workers_do_not_have_is_named(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,8 @@ def before(job: ExtractJob) -> set[str]:
 
 
 def data_files(job: ExtractJob) -> set[str]:
-    return {str(path) for path in Path(job.table_url).rglob("*") if path.is_file() and "_delta_log" not in path.parts}
+    files = (path for path in Path(job.table_url).rglob("*") if path.is_file())
+    return {str(path) for path in files if not {"_delta_log", "_runs", "_stats"} & set(path.parts)}
 
 
 def assert_as_before(job: ExtractJob, before: set[str]) -> None:

@@ -112,10 +112,11 @@ def test_other_maps_are_no_types(declared: str) -> None:
             {"output": {"compression": "snapy"}},
             r"^output.compression: expected snappy or zstd, found 'snapy'; did you mean 'snappy'",
         ),
+        ({"output": {"statistics": "yes"}}, r"^output.statistics: expected true or false, found 'yes'"),
         ({"output": {"compression": ["zstd"]}}, r"^output.compression: expected snappy or zstd, found \['zstd'\]$"),
         (
             {"output": {"rows": 5}},
-            r"^output.rows: expected one of rows_per_row_group, rows_per_file, compression, found 'rows'",
+            r"^output.rows: expected one of rows_per_row_group, rows_per_file, compression, statistics, found 'rows'",
         ),
         ({"output": {"rows_per_file": 5}}, r"^output.rows_per_file: expected at least rows_per_row_group \(65536\), found 5$"),
         ({"slots": None}, r"^slots: expected a list, found None$"),

@@ -1,0 +1,65 @@
+"""A profile from statistics that were stored with the data, without reading any row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from featstore.explore.profile import LENGTH_QUANTILES, NUM_TOP, QUANTILES, Profile, result_schema
+from featstore.schema import Slot
+from featstore.table.statistics import ColumnStatistics, Statistics
+
+
+def stored_profile(statistics: Statistics, counts: Mapping[str, int], slots: Sequence[Slot], labels: Sequence[str]) -> Profile:
+    """The profile of all rows that the statistics are of. Label rates of top values are not known, and null.
+
+    Slots are found by their numbers, whatever they were called then; one that is not found is missing in every row.
+    """
+    by_number = {column.number: column for column in statistics.columns.values() if column.role == "slot"}
+    rows = [_row(slot, by_number.get(slot.number), statistics.num_rows) for slot in slots]
+    rates = {name: statistics.columns.get(name) for name in labels}
+    return Profile(
+        num_rows=statistics.num_rows,
+        label_rates={name: None if found is None else _mean(found) for name, found in rates.items()},
+        table=pa.Table.from_pylist(rows, result_schema(labels)),
+        source="from stored statistics: distinct, quantiles and top values are estimates",
+        counts=counts,
+    )
+
+
+def _row(slot: Slot, found: ColumnStatistics | None, num_rows: int) -> dict[str, Any]:
+    found = found or ColumnStatistics(column=slot.name, role="slot", number=slot.number, kind=slot.kind, shape=slot.shape_text)
+    there = found.num_numbers > 0
+    lists = slot.is_list and found.num_present > 0
+    return {
+        "slot": slot.name,
+        "number": slot.number,
+        "kind": str(slot.kind),
+        "shape": slot.shape_text,
+        "op": slot.op,
+        "num_present": found.num_present,
+        "coverage": found.num_present / num_rows if num_rows else 0.0,
+        "num_values": found.num_values,
+        "distinct": found.distinct.estimate(),
+        "mean": _mean(found),
+        "min": found.min if there else None,
+        "max": found.max if there else None,
+        "quantiles": found.quantiles(QUANTILES),
+        "length_mean": found.length_sum / found.num_present if lists else None,
+        "length_max": found.length_max if lists else None,
+        "length_quantiles": found.length_quantiles(LENGTH_QUANTILES),
+        "top": _top(found),
+    }
+
+
+def _mean(found: ColumnStatistics) -> float | None:
+    return found.sum / found.num_numbers if found.num_numbers else None
+
+
+def _top(found: ColumnStatistics) -> list[dict[str, Any]]:
+    pairs = zip(found.top[0].tolist(), found.top[1].tolist(), strict=True)
+    whole = max(found.num_values, 1)
+    return [
+        {"value": value, "count": round(count), "share": min(1.0, count / whole), "label_rates": None}
+        for value, count in list(pairs)[:NUM_TOP]
+    ]

@@ -1,0 +1,297 @@
+"""Statistics of slots, gathered while data files are written, and merged over files and partitions.
+
+Counts, coverage, means, extremes and list lengths' means and maxima are of all rows. Quantiles and top values are of a sample
+of each file's rows, chosen by a hash of the row's number: all rows up to twice `SAMPLE_ROWS`, of larger files about as many,
+or half of that.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.table.sketches import Distinct, Floats, Integers, mix, points_of, quantiles_of, top_of
+
+SAMPLE_ROWS = 2_048
+_COUNTS = ("num_rows", "num_present", "num_values", "num_numbers", "length_sum", "length_max")
+_NUMBERS = ("sum", "min", "max")
+_BINARIES = ("bits", "smallest", "points", "lengths", "top")
+SCHEMA = pa.schema(
+    [("column", pa.string()), ("role", pa.string()), ("number", pa.int64()), ("kind", pa.string()), ("shape", pa.string())]
+    + [(name, pa.int64()) for name in _COUNTS]
+    + [(name, pa.float64()) for name in _NUMBERS]
+    + [(name, pa.binary()) for name in _BINARIES]
+)
+
+
+@dataclass(kw_only=True)
+class ColumnStatistics:
+    """What is known of one slot's values. Points and lengths are (values, weights), top (values, estimated counts).
+
+    `num_present` rows are not missing; `num_values` counts elements of lists, `num_numbers` floats that are not NaN.
+    """
+
+    column: str
+    role: str
+    number: int | None
+    kind: str
+    shape: str
+    num_rows: int = 0
+    num_present: int = 0
+    num_values: int = 0
+    num_numbers: int = 0
+    length_sum: int = 0
+    length_max: int = 0
+    sum: float = 0.0
+    min: float = np.inf
+    max: float = -np.inf
+    distinct: Distinct = field(default_factory=Distinct)
+    points: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
+    lengths: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
+    top: tuple[Integers, Floats] = (np.zeros(0, np.int64), np.zeros(0))
+
+    def merge(self, other: "ColumnStatistics") -> None:
+        for name in (*_COUNTS[:-1], "sum"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.length_max = max(self.length_max, other.length_max)
+        self.min, self.max = min(self.min, other.min), max(self.max, other.max)
+        self.distinct.merge(other.distinct)
+        self.points = points_of(*_joined(self.points, other.points))
+        self.lengths = points_of(*_joined(self.lengths, other.lengths))
+        values, counts = self.top, other.top
+        self.top = top_of(np.concatenate([values[0], counts[0]]), np.concatenate([values[1], counts[1]]))
+
+    def quantiles(self, wanted: tuple[float, ...]) -> list[float] | None:
+        return quantiles_of(*self.points, wanted)
+
+    def length_quantiles(self, wanted: tuple[float, ...]) -> list[float] | None:
+        return quantiles_of(*self.lengths, wanted)
+
+
+class Gatherer:
+    """Gathers the statistics of one data file, batch by batch, as its columns are stored. Not thread-safe.
+
+    Memory: two samples of rows, and 24 KB a slot.
+    """
+
+    def __init__(self, schema: SlotSchema) -> None:
+        self._slots = schema.slots
+        self._labels = [label.name for label in schema.labels if _is_number(label.type)]
+        self._found = {slot.name: _new(slot) for slot in schema.slots}
+        self._found |= {name: _new_label(name) for name in self._labels}
+        self._sample: list[pa.RecordBatch] = []
+        self._hashes: list[Integers] = []
+        self._num_rows = 0
+        self._bound = 1 << 63
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Takes the next rows; columns are as in the data file, with marks for missing values."""
+        for slot in self._slots:
+            _count(self._found[slot.name], slot, batch.column(slot.name))
+        for name in self._labels:
+            _count_label(self._found[name], batch.column(name))
+        self._draw(batch.select([slot.name for slot in self._slots]))
+        self._num_rows += batch.num_rows
+
+    def finish(self) -> "Statistics":
+        """The statistics of all rows taken."""
+        weight = (1 << 63) / self._bound
+        if self._sample:
+            sample = pa.Table.from_batches(self._sample)
+            for slot in self._slots:
+                _summarize(self._found[slot.name], slot, sample.column(slot.name).combine_chunks(), weight)
+        return Statistics(num_rows=self._num_rows, columns=self._found)
+
+    def _draw(self, batch: pa.RecordBatch) -> None:
+        """Adds the batch's rows to the sample, with a lower bound for their hashes where that would be too many."""
+        hashes = mix(np.arange(self._num_rows + 1, self._num_rows + batch.num_rows + 1, dtype=np.int64))
+        everything = [*self._hashes, hashes]
+        before = self._bound
+        while sum(int(np.count_nonzero(one < self._bound)) for one in everything) > 2 * SAMPLE_ROWS:
+            self._bound //= 2
+        known = zip([*self._sample, batch], everything, strict=True) if self._bound < before else [(batch, hashes)]
+        drawn = [_below(one, its, self._bound) for one, its in known]
+        kept = [] if self._bound < before else list(zip(self._sample, self._hashes, strict=True))
+        self._sample, self._hashes = map(list, zip(*kept, *drawn, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Statistics of some rows, by column: slots, and labels that are numbers."""
+
+    num_rows: int = 0
+    columns: Mapping[str, ColumnStatistics] = field(default_factory=dict)
+
+    def to_table(self) -> pa.Table:
+        return pa.Table.from_pylist([_to_row(column) for column in self.columns.values()], SCHEMA)
+
+    @classmethod
+    def from_table(cls, table: pa.Table, num_rows: int) -> "Statistics":
+        return cls(num_rows=num_rows, columns={row["column"]: _from_row(row) for row in table.to_pylist()})
+
+
+def merge_statistics(parts: Iterable[Statistics]) -> Statistics:
+    """The statistics of all rows of the parts, which are used up. A slot that a part lacks is missing in its rows.
+
+    A slot is known by its number; it has the name of the first part.
+    """
+    num_rows, known = 0, dict[tuple[int | None, str], ColumnStatistics]()
+    for part in parts:
+        num_rows += part.num_rows
+        for column in part.columns.values():
+            key = (column.number, column.column if column.number is None else "")
+            if key in known:
+                known[key].merge(column)
+            else:
+                known[key] = column
+    return Statistics(num_rows=num_rows, columns={column.column: column for column in known.values()})
+
+
+def _below(batch: pa.RecordBatch, hashes: Integers, bound: int) -> tuple[pa.RecordBatch, Integers]:
+    """The rows whose hashes are below the bound."""
+    if bound >= 1 << 63:
+        return batch, hashes
+    kept = np.flatnonzero(hashes < bound)
+    # `pa.array` of a numpy array would import pandas.
+    return batch.take(pa.Array.from_buffers(pa.int64(), len(kept), [None, pa.py_buffer(kept)])), hashes[kept]
+
+
+def _new(slot: Slot) -> ColumnStatistics:
+    return ColumnStatistics(column=slot.name, role="slot", number=slot.number, kind=str(slot.kind), shape=slot.shape_text)
+
+
+def _new_label(name: str) -> ColumnStatistics:
+    return ColumnStatistics(column=name, role="label", number=None, kind="float", shape="scalar")
+
+
+def _is_number(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type) or pa.types.is_boolean(arrow_type))
+
+
+def _values(column: pa.Array, slot: Slot) -> tuple[Any, Integers | None]:
+    """The column's values in one array, and the lengths of its lists, with a missing list's mark among them."""
+    if not slot.shape:
+        return _numpy(column, slot), None
+    values = column.flatten()
+    if slot.width is not None:
+        return _numpy(values, slot), None
+    return _numpy(values, slot), np.diff(_numpy_offsets(column))
+
+
+def _numpy(values: pa.Array, slot: Slot) -> Any:
+    item = np.int64 if slot.kind is SlotKind.ID else np.float32
+    data = values.buffers()[1]
+    if data is None:
+        return np.zeros(0, item)
+    return np.frombuffer(data, item, len(values), values.offset * np.dtype(item).itemsize)
+
+
+def _numpy_offsets(column: pa.Array) -> Integers:
+    data = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
+    return data.astype(np.int64)
+
+
+def _missing(values: Any, slot: Slot) -> Any:
+    return values == 0 if slot.kind is SlotKind.ID else np.isnan(values)
+
+
+def _present(slot: Slot, values: Any, missing: Any, lengths: Integers | None, num_rows: int) -> int:
+    """The rows that are not missing: a list is where it is one mark, a fixed width where all are."""
+    if lengths is not None:
+        if not missing.any():
+            return num_rows
+        first = (np.cumsum(lengths) - lengths)[lengths == 1]
+        return num_rows - int(missing[first].sum())
+    if slot.width is not None:
+        return num_rows - int(missing.reshape(-1, slot.width).all(axis=1).sum())
+    return num_rows - int(np.count_nonzero(missing))
+
+
+def _count(found: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
+    values, lengths = _values(column, slot)
+    missing = _missing(values, slot)
+    num_missing = int(np.count_nonzero(missing))
+    present = _present(slot, values, missing, lengths, len(column))
+    known = values[~missing] if num_missing else values
+    found.num_rows += len(column)
+    found.num_present += present
+    found.num_values += len(known)
+    if lengths is not None:
+        found.length_sum += int(lengths.sum()) - (len(column) - present)
+        found.length_max = max(found.length_max, int(_known_lengths(lengths, values, slot).max(initial=0)))
+    if slot.kind is SlotKind.ID:
+        found.distinct.update(known if slot.num_indices is None else mix(known))
+        return
+    found.distinct.update(mix(known.view(np.int32).astype(np.int64)))
+    _add_numbers(found, known.astype(np.float64))
+
+
+def _add_numbers(found: ColumnStatistics, known: Floats) -> None:
+    if len(known):
+        found.num_numbers += len(known)
+        found.sum += float(known.sum())
+        found.min, found.max = min(found.min, float(known.min())), max(found.max, float(known.max()))
+
+
+def _count_label(found: ColumnStatistics, column: pa.Array) -> None:
+    numbers = column.cast(pa.float64())
+    known = numbers.filter(pc.fill_null(pc.invert(pc.is_nan(numbers)), False))
+    found.num_rows += len(column)
+    found.num_present += len(known)
+    found.num_values += len(known)
+    _add_numbers(found, np.frombuffer(known.buffers()[1] or b"", np.float64, len(known), known.offset * 8))
+
+
+def _known_lengths(lengths: Integers, values: Any, slot: Slot) -> Integers:
+    """The lengths of the lists that are not missing."""
+    single = np.flatnonzero(lengths == 1)
+    if not len(single):
+        return lengths
+    first = (np.cumsum(lengths) - lengths)[single]
+    return np.delete(lengths, single[_missing(values[first], slot)])
+
+
+def _summarize(found: ColumnStatistics, slot: Slot, column: pa.Array, weight: float) -> None:
+    """Takes the sampled rows, each of which stands for `weight` rows."""
+    values, lengths = _values(column, slot)
+    known = values[~_missing(values, slot)]
+    if slot.kind is SlotKind.ID:
+        found.top = top_of(known, np.full(len(known), weight))
+    else:
+        found.points = points_of(known.astype(np.float64), np.full(len(known), weight))
+    if lengths is not None:
+        there = _known_lengths(lengths, values, slot).astype(np.float64)
+        found.lengths = points_of(there, np.full(len(there), weight))
+
+
+def _joined(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
+
+
+def _to_row(column: ColumnStatistics) -> dict[str, Any]:
+    row = {name: getattr(column, name) for name in SCHEMA.names if name not in _BINARIES}
+    pairs = {name: b"".join(part.tobytes() for part in getattr(column, name)) for name in ("points", "lengths", "top")}
+    bits = np.packbits(column.distinct.bits).tobytes()
+    return {**row, **pairs, "bits": bits, "smallest": column.distinct.smallest.tobytes()}
+
+
+def _from_row(row: Mapping[str, Any]) -> ColumnStatistics:
+    plain = {name: value for name, value in row.items() if name not in _BINARIES}
+    bits = np.unpackbits(np.frombuffer(row["bits"], np.uint8)).astype(np.bool_)
+    return ColumnStatistics(
+        **plain,
+        distinct=Distinct(bits, np.frombuffer(row["smallest"], np.int64)),
+        points=_pair(row["points"], np.float64),
+        lengths=_pair(row["lengths"], np.float64),
+        top=_pair(row["top"], np.int64),
+    )
+
+
+def _pair(data: bytes, item: Any) -> Any:
+    """Two arrays of as many items: the first of the type given, the second float64."""
+    half = len(data) // 2
+    return np.frombuffer(data[:half], item), np.frombuffer(data[half:], np.float64)

@@ -1,0 +1,67 @@
+"""Statistics on disk: a small Parquet file beside the partition, bound to the very data files that it tells of."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow.parquet as pq
+
+from featstore.errors import DataFileError
+from featstore.files import join, open_read, open_write
+from featstore.table.layout import statistics_path, tag_of
+from featstore.table.metadata import KEY, to_json
+from featstore.table.snapshot import DataFile, files_digest
+from featstore.table.statistics import Statistics
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredStatistics:
+    """Statistics of the data files that `data_digest` names; `counts` says what was dropped or replaced in their rows."""
+
+    statistics: Statistics
+    data_digest: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def write_statistics(table_url: str, path: str, stored: StoredStatistics) -> None:
+    """Writes them under `path` of the table; the file appears whole or not at all."""
+    said = {"format": FORMAT, "num_rows": stored.statistics.num_rows, "data_digest": stored.data_digest}
+    table = stored.statistics.to_table()
+    metadata = {KEY: to_json({**said, "counts": dict(stored.counts)})}
+    with open_write(join(table_url, path)) as file:
+        pq.write_table(table.replace_schema_metadata(metadata), file, compression="zstd", use_dictionary=False)
+
+
+def read_statistics(table_url: str, path: str) -> StoredStatistics:
+    """What `write_statistics` wrote. FileNotFoundError where there is none, DataFileError for a newer format."""
+    with open_read(join(table_url, path)) as file:
+        table = pq.read_table(file)
+    said = json.loads((table.schema.metadata or {}).get(KEY.encode(), b"{}"))
+    if said.get("format") != FORMAT:
+        raise DataFileError(f"{path}: statistics of format {said.get('format')!r}, this featstore reads {FORMAT}; upgrade it")
+    statistics = Statistics.from_table(table, said["num_rows"])
+    return StoredStatistics(statistics=statistics, data_digest=said["data_digest"], counts=said["counts"])
+
+
+def find_statistics(table_url: str, partition: Mapping[str, str | None], files: Sequence[DataFile]) -> StoredStatistics | None:
+    """The statistics of just these files, which are all of a partition; None where there are none, or of others."""
+    tags = {tag_of(file.path) for file in files}
+    tag = tags.pop() if len(tags) == 1 else None
+    if tag is None:
+        return None
+    try:
+        found = read_statistics(table_url, statistics_path(partition, tag))
+    except FileNotFoundError:
+        return None
+    return found if found.data_digest == files_digest(files) else None
+
+
+def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sums of counts of the same name, by name."""
+    total: dict[str, int] = {}
+    for one in counts:
+        for name, number in one.items():
+            total[name] = total.get(name, 0) + number
+    return dict(sorted(total.items()))

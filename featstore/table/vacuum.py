@@ -1,0 +1,229 @@
+"""Removes files that no retained version of a table names: those replaced long ago, and those that dead runs left.
+
+Never one of a retained version, never one that a running job may still write or commit: a file goes only if it is older than
+the grace, and its run has no living mark. Files that neither the log nor a featstore run knows are not touched.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from featstore.errors import InputError, TableNotFoundError
+from featstore.files import FileEntry, delete, join, list_files, modified_s, open_read, redact
+from featstore.table.delta import Commit, history, is_delta, open_delta
+from featstore.table.layout import (
+    GROUPS_DIR,
+    LOG_DIR,
+    RUNS_DIR,
+    STATISTICS_DIR,
+    decode_path,
+    is_data_file,
+    partial_of,
+    statistics_tag,
+    tag_of,
+)
+from featstore.table.running import running
+
+RETAIN_S = 7 * 86_400.0
+GRACE_S = 86_400.0
+MIN_GRACE_S = 3_600.0
+_MARK = "mark of a dead run"
+_LOG_FILE = re.compile(r"(\d{20})\.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """A file that no retained version names: `path` below the table, and what it is."""
+
+    path: str
+    size_bytes: int
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VacuumReport:
+    """What was removed, or with `dry_run` would be. `oldest_version` is the oldest that can still be read whole.
+
+    `num_young` files are left alone because they are younger than the grace, `num_running` because their run lives.
+    """
+
+    table_url: str
+    oldest_version: int
+    removed: tuple[Left, ...]
+    num_young: int
+    num_running: int
+    dry_run: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(left.size_bytes for left in self.removed)
+
+    def __str__(self) -> str:
+        did = "would be removed" if self.dry_run else "removed"
+        lines = [f"{left.what}: {left.path}" for left in self.removed]
+        total = f"{redact(self.table_url)}: {len(self.removed):,} files, {self.size_bytes:,} bytes {did}"
+        spared = f"{self.num_young:,} too young, {self.num_running:,} of running jobs left alone"
+        return "\n".join([*lines, f"{total}; {spared}; versions from {self.oldest_version} on can be read"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a table's log says of files: `live` ones are named by a retained version, `named` by any in the log."""
+
+    live: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()
+    oldest_version: int = 0
+
+    @cached_property
+    def tags(self) -> frozenset[str]:
+        """The tags of the live files."""
+        return frozenset(tag for tag in map(tag_of, self.live) if tag is not None)
+
+
+@dataclass(kw_only=True)
+class _Tally:
+    removed: list[Left] = field(default_factory=list)
+    num_young: int = 0
+    num_running: int = 0
+
+
+def vacuum(
+    url: str,
+    *,
+    retain_s: float = RETAIN_S,
+    grace_s: float = GRACE_S,
+    keep_versions: Sequence[int] = (),
+    dry_run: bool = False,
+    now_s: float | None = None,
+) -> VacuumReport:
+    """Removes what no version names that was current within the last `retain_s`, nor one of `keep_versions`.
+
+    Only files last written more than `grace_s` ago, of runs that have not renewed their mark for as long. Slot groups keep
+    all files that their logs name. A removal that fails raises; what was removed before stays removed, which harms no
+    retained version. TableNotFoundError, InputError for times that cannot be.
+    """
+    if grace_s < MIN_GRACE_S or retain_s < 0:
+        raise InputError(f"vacuum: expected a grace of at least {MIN_GRACE_S:.0f} s and a retention of 0 s or more, "
+                         f"found {grace_s:g} and {retain_s:g}")  # fmt: skip
+    if not is_delta(url):
+        raise TableNotFoundError(f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)")
+    now_s = time.time() if now_s is None else now_s
+    tally = _Tally()
+    entries = list_files(url, suffix="", hidden=True)  # before marks and log: what is committed meanwhile is then live
+    groups = {name: join(url, GROUPS_DIR, name) for name in _group_names(entries)}
+    tags = set().union(*(running(place, now_s=now_s, grace_s=grace_s) for place in (url, *groups.values())))
+    known = read_known(url, history(url), cutoff_s=now_s - retain_s, keep_versions=keep_versions)
+    for left in find_left(entries, known, {name: _all_known(place) for name, place in groups.items()}):
+        _remove(url, left, tags, now_s - grace_s, tally, dry_run=dry_run)
+    return VacuumReport(
+        table_url=url,
+        oldest_version=known.oldest_version,
+        removed=tuple(tally.removed),
+        num_young=tally.num_young,
+        num_running=tally.num_running,
+        dry_run=dry_run,
+    )
+
+
+def read_known(url: str, commits: Sequence[Commit], *, cutoff_s: float, keep_versions: Sequence[int] = ()) -> Known:
+    """What the log says, given the commits that it holds, newest first."""
+    oldest, live = _open_from(url, oldest_retained(commits, cutoff_s), commits)
+    named = dict(_read_adds(url))
+    for version, paths in named.items():
+        if version > oldest:
+            live |= paths
+    for version in keep_versions:
+        live |= {file.path for file in open_delta(url, version).data_files}
+    return Known(live=frozenset(live), named=frozenset().union(live, *named.values()), oldest_version=oldest)
+
+
+def oldest_retained(commits: Sequence[Commit], cutoff_s: float) -> int:
+    """The version that was current at the cutoff, or the oldest that there is. Commits are given newest first."""
+    before = (commit.version for commit in commits if commit.timestamp_ms / 1000 <= cutoff_s)
+    return next(before, commits[-1].version)
+
+
+def find_left(entries: Iterable[FileEntry], known: Known, groups: Mapping[str, Known]) -> list[Left]:
+    """The files that no retained version names, and that are ours to remove: by name, or because the log names them."""
+    found = []
+    for entry in entries:
+        directory, _, rest = entry.name.partition("/")
+        group = groups.get(rest.partition("/")[0]) if directory == GROUPS_DIR else None
+        path = rest.partition("/")[2] if group else entry.name
+        what = _what(path, group or known)
+        if what is not None:
+            found.append(Left(path=entry.name, size_bytes=entry.size_bytes, what=what))
+    return found
+
+
+def _what(path: str, known: Known) -> str | None:
+    directory = path.partition("/")[0]
+    if path in known.live or directory in (LOG_DIR, GROUPS_DIR):
+        return None
+    target = partial_of(path)
+    if target is not None:
+        ours = is_data_file(target) or directory.startswith("_")
+        return "unfinished" if ours else None
+    if directory == RUNS_DIR:
+        return _MARK
+    if directory == STATISTICS_DIR:
+        tag = statistics_tag(path)
+        return None if tag in known.tags or not (tag or tag_of(path)) else "statistics"
+    if path in known.named:
+        return "replaced"
+    return "orphan" if is_data_file(path) else None
+
+
+def _remove(url: str, left: Left, tags: set[str], before_s: float, tally: _Tally, *, dry_run: bool) -> None:
+    if _tag(left.path) in tags:
+        tally.num_running += left.what != _MARK
+        return
+    target = join(url, left.path)
+    try:
+        young = modified_s(target) > before_s
+    except FileNotFoundError:
+        return
+    if young:
+        tally.num_young += 1
+        return
+    if not dry_run:
+        delete(target)
+    tally.removed.append(left)
+
+
+def _tag(path: str) -> str | None:
+    name = (partial_of(path) or path).rpartition("/")[2]
+    return tag_of(name) or statistics_tag(name) or name.partition(".")[0]
+
+
+def _open_from(url: str, wanted: int, commits: Sequence[Commit]) -> tuple[int, set[str]]:
+    """The oldest version from `wanted` on that can still be opened, and its files: of others the log lost a part."""
+    versions = sorted(commit.version for commit in commits if commit.version >= wanted)
+    for version in versions[:-1]:
+        try:
+            return version, {file.path for file in open_delta(url, version).data_files}
+        except TableNotFoundError:
+            continue
+    return versions[-1], {file.path for file in open_delta(url, versions[-1]).data_files}
+
+
+def _all_known(group_url: str) -> Known:
+    """Of a slot group everything is retained that its log names: which of its versions base versions name is theirs to say."""
+    return read_known(group_url, history(group_url), cutoff_s=float("-inf"))
+
+
+def _group_names(entries: Iterable[FileEntry]) -> set[str]:
+    parts = (entry.name.split("/") for entry in entries)
+    return {part[1] for part in parts if len(part) > 3 and part[0] == GROUPS_DIR and part[2] == LOG_DIR}
+
+
+def _read_adds(url: str) -> Iterable[tuple[int, set[str]]]:
+    """The paths that each commit in the log adds."""
+    for entry in list_files(join(url, LOG_DIR), suffix=".json"):
+        if found := _LOG_FILE.fullmatch(entry.name):
+            with open_read(entry.url) as file:
+                actions = map(json.loads, file)
+                yield int(found[1]), {decode_path(action["add"]["path"]) for action in actions if "add" in action}

@@ -1,0 +1,233 @@
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import polars
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from featstore.errors import InputError, TableNotFoundError
+from featstore.table.delta import Change, Commit, commit, open_delta
+from featstore.table.layout import tag_of
+from featstore.table.metadata import CommitMetadata
+from featstore.table.running import marked
+from featstore.table.snapshot import files_digest
+from featstore.table.vacuum import oldest_retained, vacuum
+
+TAG = "0a0a0a0a-1b1b1b1b"
+ORPHAN = f"month=1/part-00000-{TAG}-0.parquet"
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def table(tmp_path: Path, schema: Any, write_file: Any) -> Path:
+    """Three versions of month 1, of which only the last is current, and one month 2; all files are long written."""
+    url = tmp_path / "table"
+    for version, month in enumerate("1121"):
+        base = open_delta(str(url)) if version else None
+        commit(str(url), change(schema, [write_file(url, {"month": month}, f"r{version}")], f"r{version}", base))
+    age(url)
+    return url
+
+
+def change(schema: Any, files: Any, run_id: str, base: Any) -> Any:
+    metadata = CommitMetadata(
+        run_id=run_id,
+        spec_hash="s1",
+        spec_version=1,
+        input_digest="i1",
+        data_digest=files_digest(files),
+        partitions=tuple(file.partition for file in files),
+        num_files=len(files),
+        num_rows=10,
+        size_bytes=1,
+    )
+    keys = tuple(pa.field(key, pa.string()) for key in files[0].partition)
+    schema = schema.with_partition_keys(keys)
+    return Change(base=base, schema=schema, partitions=metadata.partitions, files=tuple(files), metadata=metadata)
+
+
+def age(url: Path, seconds: float = 30 * DAY_S) -> None:
+    """All files but the log's were written that long ago."""
+    for path in url.rglob("*"):
+        if path.is_file() and "_delta_log" not in path.parts:
+            os.utime(path, (time.time() - seconds,) * 2)
+
+
+def put(url: Path, name: str) -> Path:
+    path = url / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+    os.utime(path, (time.time() - 30 * DAY_S,) * 2)
+    return path
+
+
+def on_disk(url: Path) -> set[str]:
+    return {str(path.relative_to(url)) for path in url.rglob("*") if path.is_file() and "_delta_log" not in path.parts}
+
+
+def live(url: Path, version: int | None = None) -> set[str]:
+    return {file.path for file in open_delta(str(url), version).data_files}
+
+
+def test_files_of_versions_within_the_retention_stay(table: Path) -> None:
+    before = on_disk(table)
+    assert vacuum(str(table)).removed == ()
+    assert on_disk(table) == before
+    for version in range(4):
+        assert live(table, version) <= before
+
+
+def test_files_replaced_before_the_retention_go(table: Path) -> None:
+    report = vacuum(str(table), retain_s=0, now_s=time.time() + 1)
+    assert (report.oldest_version, {left.what for left in report.removed}) == (3, {"replaced"})
+    assert on_disk(table) == live(table)
+    assert polars.read_delta(str(table)).height == 20
+    assert open_delta(str(table)).version == 3
+
+
+def test_a_version_that_is_kept_can_still_be_read(table: Path) -> None:
+    vacuum(str(table), retain_s=0, keep_versions=[0], now_s=time.time() + 1)
+    assert on_disk(table) == live(table) | live(table, 0)
+    with pytest.raises(TableNotFoundError, match="no version 9 of"):
+        vacuum(str(table), keep_versions=[9])
+
+
+def test_a_dry_run_removes_nothing_and_tells_the_same(table: Path) -> None:
+    put(table, ORPHAN)
+    before = on_disk(table)
+    now_s = time.time() + 1
+    planned = vacuum(str(table), retain_s=0, dry_run=True, now_s=now_s)
+    assert on_disk(table) == before
+    assert vacuum(str(table), retain_s=0, now_s=now_s).removed == planned.removed
+    assert str(planned).splitlines()[-1].startswith(f"{table}: 3 files, ")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        (ORPHAN, "orphan"),
+        (f"part-00000-{TAG}-7-00001.parquet", "orphan"),
+        (f"month=1/.part-00000-{TAG}-0.parquet.01234567.partial", "unfinished"),
+        (f"_stats/month=1/{TAG}.statistics", "statistics"),
+        (f"_stats/{ORPHAN}.statistics", "statistics"),
+        (f"_stats/month=1/.{TAG}.statistics.01234567.partial", "unfinished"),
+        (f"_runs/{TAG}", "mark of a dead run"),
+        (f"_runs/.{TAG}.01234567.partial", "unfinished"),
+    ],
+)
+def test_what_dead_runs_left_goes(table: Path, name: str, what: str) -> None:
+    before = on_disk(table)
+    path = put(table, name)
+    report = vacuum(str(table))
+    assert [(left.path, left.what) for left in report.removed] == [(name, what)]
+    assert not path.exists()
+    assert on_disk(table) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "month=1/theirs.parquet",
+        "notes.txt",
+        ".hidden.01234567.partial",
+        "_groups/readme.parquet",
+        "_other/x",
+        "_delta_log/x.tmp",
+    ],
+)
+def test_what_neither_the_log_nor_a_run_knows_is_not_touched(table: Path, name: str) -> None:
+    path = put(table, name)
+    assert vacuum(str(table)).removed == ()
+    assert path.exists()
+
+
+def test_statistics_of_retained_files_stay(table: Path) -> None:
+    tags = [tag_of(path) for path in on_disk(table)]
+    for tag in tags:
+        put(table, f"_stats/month=1/{tag}.statistics")
+    assert vacuum(str(table)).removed == ()
+    removed = {left.what for left in vacuum(str(table), retain_s=0, now_s=time.time() + 1).removed}
+    assert removed == {"replaced", "statistics"}
+    assert len(list((table / "_stats").rglob("*.statistics"))) == 2
+
+
+def test_young_files_stay(table: Path) -> None:
+    os.utime(put(table, ORPHAN), (time.time() - DAY_S + 60,) * 2)
+    report = vacuum(str(table))
+    assert (report.removed, report.num_young) == ((), 1)
+    assert (table / ORPHAN).exists()
+
+
+def test_old_files_of_a_run_that_lives_stay_and_go_once_it_is_dead(table: Path) -> None:
+    put(table, ORPHAN)
+    partial = put(table, f"month=1/.part-00001-{TAG}-0.parquet.01234567.partial")
+    with marked(str(table), TAG) as mark:
+        report = vacuum(str(table))
+        assert (report.removed, report.num_running) == ((), 2)
+        mark.keep()
+    assert vacuum(str(table)).removed == ()
+    os.utime(table / "_runs" / TAG, (time.time() - 2 * DAY_S,) * 2)
+    assert {left.what for left in vacuum(str(table)).removed} == {"orphan", "unfinished", "mark of a dead run"}
+    assert not (table / ORPHAN).exists()
+    assert not partial.exists()
+
+
+def test_a_commit_that_lands_during_the_vacuum_keeps_its_files(
+    table: Path, schema: Any, write_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run ends between the listing and the look at the marks: its mark is gone, and its files are old."""
+    file = write_file(table, {"month": "5"}, "late")
+    age(table)
+    landed: list[int] = []
+
+    def look(*arguments: Any, **options: Any) -> set[str]:
+        landed.append(commit(str(table), change(schema, [file], "late", open_delta(str(table)))))
+        return set()
+
+    monkeypatch.setattr("featstore.table.vacuum.running", look)
+    assert vacuum(str(table)).removed == ()
+    assert landed == [4]
+    assert Path(file.url).exists()
+
+
+def test_a_version_whose_log_is_gone_is_not_waited_for(table: Path) -> None:
+    DeltaTable(str(table)).create_checkpoint()
+    for version in (0, 1):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    report = vacuum(str(table))
+    assert report.oldest_version == 3
+    assert live(table) <= on_disk(table)
+    with pytest.raises(TableNotFoundError, match=r"version 2 of .* cannot be opened any more: the log before it is gone"):
+        open_delta(str(table), 2)
+
+
+def test_a_slot_group_keeps_all_that_its_log_names_and_loses_orphans(table: Path, schema: Any, write_file: Any) -> None:
+    group = table / "_groups" / "embeddings"
+    for version in range(2):
+        base = open_delta(str(group)) if version else None
+        commit(str(group), change(schema, [write_file(group, {"month": "1"}, f"g{version}")], f"g{version}", base))
+    age(table)
+    before = on_disk(table)
+    put(table, f"_groups/embeddings/{ORPHAN}")
+    report = vacuum(str(table), retain_s=DAY_S)
+    assert [left.path for left in report.removed] == [f"_groups/embeddings/{ORPHAN}"]
+    assert on_disk(table) == before
+
+
+def test_the_oldest_retained_version_is_the_one_that_was_current_at_the_cutoff() -> None:
+    commits = [Commit(version=v, timestamp_ms=v * 1000, operation="WRITE", metadata=None) for v in (5, 4, 3)]
+    assert [oldest_retained(commits, cutoff_s) for cutoff_s in (9.0, 5.0, 4.5, 4.0, 2.0)] == [5, 5, 4, 4, 3]
+
+
+@pytest.mark.parametrize("times", [{"grace_s": 3599}, {"retain_s": -1}])
+def test_times_that_cannot_be_are_refused(table: Path, times: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="vacuum: expected a grace of at least 3600 s and a retention of 0 s or more"):
+        vacuum(str(table), **times)
+
+
+def test_a_plain_directory_is_not_vacuumed(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFoundError, match="expected a Delta table"):
+        vacuum(str(tmp_path))
