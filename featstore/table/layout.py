@@ -6,13 +6,17 @@ import uuid
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from featstore.files import canonical, scheme
+from featstore.errors import InputError
+from featstore.files import canonical, join, scheme
 
 LOG_DIR = "_delta_log"
+GROUPS_DIR = "_groups"
 _DELTA_SCHEMES = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", "hdfs"})
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _TAG_CHARS = 8  # of each of its two parts
 _DATA_FILE = re.compile(r"part-\d{5,}-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
+_GROUP_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_SUFFIX = ".parquet"
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
 
 
@@ -57,6 +61,30 @@ def has_tag(name: str, tag: str) -> bool:
 def is_data_file(name: str) -> bool:
     """Whether a file's name or path is one that `data_file_name` makes."""
     return _DATA_FILE.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def group_url(table_url: str, name: str) -> str:
+    """Where a table's slot group lies. InputError for a name that can be no directory's on every store."""
+    if not _GROUP_NAME.fullmatch(name):
+        raise InputError(
+            f"slot group {name!r}: expected 1 to 64 of a-z, 0-9, _ and -, the first a letter or a digit; take another name"
+        )
+    return join(table_url, GROUPS_DIR, name)
+
+
+def group_file_path(base_path: str, name: str) -> str:
+    """The path, relative to its group, of a group's file: the base file's path without `.parquet` is its directory."""
+    return f"{base_path.removesuffix(_SUFFIX)}/{name}"
+
+
+def base_path(group_file: str) -> str:
+    """The path of the base data file that a group's file is bound to."""
+    return f"{group_file.rpartition('/')[0]}{_SUFFIX}"
+
+
+def unit_of(name: str) -> int | None:
+    """The unit that wrote a data file, by its name or path; None for a file that `data_file_name` did not name."""
+    return int(name.rpartition("/")[2].split("-")[1]) if is_data_file(name) else None
 
 
 def is_delta_scheme(url: str) -> bool:
