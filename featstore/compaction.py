@@ -1,6 +1,7 @@
 """Folds slot groups into the base: new base files with all columns, in one commit; row for row the same content."""
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -62,8 +63,8 @@ def compact(table_url: str, *, commit: Callable[[str, delta.Change], int] = delt
     if partitions:
         tag, base = new_tag(run_id), snapshot.in_partitions(partitions)
         with _removing_on_conflict(table_url) as written, ThreadPoolExecutor(num_cores(), "featstore-compact") as threads:
-            for file in threads.map(lambda item: _folded(snapshot, item[1], tag, item[0]), enumerate(base)):
-                written.append(file)
+            done = threads.map(lambda item: written.append(_folded(snapshot, item[1], tag, item[0])), enumerate(base))
+            deque(done, maxlen=0)
             files = tuple(sorted(written, key=lambda file: file.path))
             change = _change(snapshot, partitions, files, run_id)
             version = commit(table_url, change)
@@ -184,7 +185,7 @@ def _compression(footer: Footer) -> str:
 
 @contextmanager
 def _removing_on_conflict(table_url: str) -> Iterator[list[DataFile]]:
-    """Gives a list of files written; removes them where it is certain that no commit names them."""
+    """Gives a list for files written; removes them where it is certain that no commit names them, nor will."""
     written: list[DataFile] = []
     try:
         yield written

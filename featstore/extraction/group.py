@@ -263,8 +263,8 @@ def _check_same_input(group: GroupJob, run: Run, base_files: Sequence[BaseFile],
     if made is None:
         raise InputError(
             f"{redact(group.job.input_url)}: these are not the raw files, whole and unchanged, that made {names} in one run, "
-            f"so it cannot be shown which raw row is which row of the table; give the same --input, or --key with a kept column that "
-            f"names each row, or extract the partition again"
+            f"so it cannot be shown which raw row is which row of the table; give the same --input, or --key with a "
+            f"kept column that names each row, or extract the partition again"
         )
     if made.num_rows_skipped and made.spec_hash != part.base.hash:
         raise InputError(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -274,6 +275,35 @@ def test_compaction_folds_groups_into_new_base_files_of_equal_content(base: Extr
     assert "nothing to do" in str(compact(base.table_url))
     others = {file.path: file.num_rows for file in before.snapshot.data_files}
     assert sorted(others.values()) == sorted(file.num_rows for file in after.snapshot.data_files)
+
+
+def test_other_engines_see_the_base_and_everything_after_a_compaction(base: ExtractJob) -> None:
+    def seen() -> set[str]:
+        return set(polars.read_delta(base.table_url).columns)
+
+    grouped(base)
+    assert seen() == {"user_id", "tag_ids", "click", "request", "day"}
+    compact(base.table_url)
+    assert seen() == {"user_id", "tag_ids", "price_log", "user_x_tags", "click", "request", "day"}
+    assert polars.read_delta(base.table_url).height == 640
+
+
+def test_files_of_others_with_nulls_are_not_folded(base: ExtractJob) -> None:
+    grouped(base)
+    file = open_snapshot(base.table_url).data_files[0]
+    table = pq.read_table(file.url)
+    fields = [field.with_nullable(True) for field in table.schema]
+    columns = {f.name: pa.nulls(len(table), f.type) if f.name == "user_id" else table.column(f.name) for f in fields}
+    pq.write_table(pa.table(columns, schema=pa.schema(fields)), file.url, row_group_size=100)
+    files = sorted(Path(base.table_url).rglob("*.parquet"))
+    with pytest.raises(InputError, match="slot 'user_id' holds nulls, as files of others do"):
+        compact(base.table_url)
+    assert sorted(Path(base.table_url).rglob("*.parquet")) == files
+
+
+def test_only_a_table_can_be_compacted(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFoundError, match="expected a Delta table with slot groups"):
+        compact(str(tmp_path))
 
 
 def test_a_compaction_killed_before_it_drops_the_groups_is_whole_and_the_next_one_ends_it(
