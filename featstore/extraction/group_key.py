@@ -97,8 +97,7 @@ def _places(base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequen
     for what, keys in (("the table", base), ("the raw rows", raw)):
         if keys.null_count:
             raise InputError(f"key {key!r} is null in {keys.null_count:,} rows of {what}; a key names each row")
-        if (num_twice := len(keys) - pc.count_distinct(keys).as_py()) > 0:
-            raise InputError(f"key {key!r} is there more than once, {num_twice:,} times in {what}; a key names each row")
+    _require_once(len(raw) - pc.count_distinct(raw).as_py(), key, "the raw rows")
     found = pc.index_in(base, value_set=raw)
     if found.null_count:
         lost = base.filter(pc.is_null(found))[0].as_py()
@@ -106,7 +105,14 @@ def _places(base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequen
             f"{found.null_count:,} of {len(base):,} rows of the table ({files[0].path}, ...) are not among the raw rows, such "
             f"as {key} {lost!r}; give raw rows for all rows of the partition"
         )
-    return np.concatenate([np.asarray(chunk) for chunk in found.chunks]) if found.num_chunks else np.zeros(0, np.int32)
+    places = np.concatenate([np.zeros(0, np.int32), *(np.asarray(chunk) for chunk in found.chunks)])
+    _require_once(len(places) - np.count_nonzero(np.bincount(places)), key, "the table")
+    return places
+
+
+def _require_once(num_twice: int, key: str, where: str) -> None:
+    if num_twice:
+        raise InputError(f"key {key!r} is there more than once, {num_twice:,} times in {where}; a key names each row")
 
 
 def _write_file(task: GroupTask, place: int, file: DataFile, keys: pa.Array, rows: pa.Table) -> UnitReport:

@@ -180,6 +180,17 @@ def test_a_key_must_name_each_row(base: ExtractJob, tmp_path: Path, table: pa.Ta
     assert api.open_table(base.table_url).version == 0
 
 
+def test_a_key_must_name_each_row_of_the_table_too(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    pq.write_table(pa.concat_tables([rows(50), rows(3)]), tmp_path / "raw" / "a.parquet")
+    job = ExtractJob(spec=spec_of(SLOTS), input_url=str(tmp_path / "raw"), table_url=str(tmp_path / "table"), partition=DAY)
+    extract_files(job)
+    (tmp_path / "once").mkdir()
+    pq.write_table(rows(50), tmp_path / "once" / "a.parquet")
+    with pytest.raises(InputError, match="more than once, 3 times in the table"):
+        extract_group(GroupJob(job=replace(wider(job), input_url=str(tmp_path / "once")), name="more", key="request"))
+
+
 def test_a_group_of_a_spec_that_cuts_files_otherwise_is_refused(base: ExtractJob) -> None:
     job = wider(base, output={"rows_per_row_group": 100, "rows_per_file": 100})
     with pytest.raises(InputError, match="cut otherwise than the spec's output"):
