@@ -47,9 +47,9 @@ def write_by_key(task: GroupTask, rows: KeyedRows, units: Sequence[Unit], progre
         files = [rows.files[i] for i in places]
         keys = [_base_keys(file, rows.key, raw.schema.field(rows.key).type) for file in files]
         found = _places(pa.chunked_array(keys, raw.schema.field(rows.key).type), raw.column(rows.key), rows.key, files)
-        first = 0
+        first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).to_arrow().names)
         for i, key in zip(places, keys, strict=True):
-            report = _write_file(task, i, rows.files[i], key, raw.take(pa.array(found[first : first + len(key)])))
+            report = _write_file(task, i, rows.files[i], key, columns.take(pa.array(found[first : first + len(key)])))
             reports.append(report)
             first += len(key)
             progress(len(reports), len(rows.files), sum(report.num_rows for report in reports))
