@@ -106,7 +106,7 @@ def _places(base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequen
             f"as {key} {lost!r}; give raw rows for all rows of the partition"
         )
     places = np.concatenate([np.zeros(0, np.int32), *(np.asarray(chunk) for chunk in found.chunks)])
-    _require_once(len(places) - np.count_nonzero(np.bincount(places)), key, "the table")
+    _require_once(len(places) - int(np.count_nonzero(np.bincount(places))), key, "the table")
     return places
 
 
