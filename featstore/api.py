@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
@@ -10,12 +11,15 @@ import pyarrow as pa
 from tabulate import tabulate
 
 from featstore import files
+from featstore.compaction import CompactReport
+from featstore.compaction import compact as compact_table
 from featstore.errors import InputError
 from featstore.explore.profile import Profile, profile
 from featstore.explore.stored import stored_profile
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.extraction.days import Days, DaysReport, extract_days
 from featstore.extraction.fit import fit_in_threads, fit_spec
+from featstore.extraction.group import LABELS, GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.spark import SparkFitRunner, SparkRunner, extract_dataframe
@@ -58,6 +62,8 @@ def extract(
     dataframe: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    group: str | None = None,
+    key: str | None = None,
 ) -> ExtractReport: ...
 
 
@@ -92,6 +98,8 @@ def extract(
     dataframe: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    group: str | None = None,
+    key: str | None = None,
 ) -> ExtractReport | DaysReport:
     """Extracts raw rows into the table, as one commit that replaces the partitions written; an equal run commits nothing.
 
@@ -104,11 +112,11 @@ def extract(
     with `{dt}` filled in become the partition `dt` (and `hour`) in a commit of its own, unless the table holds just what spec
     and input would make. An error leaves the days before it committed. Days without input are an InputError before any work,
     or left out with `allow_missing`. With `dry_run` nothing is done but told.
+
+    `group`: only the slots that the table's files lack, into the slot group of that name; no base file is read or written. Rows
+    are those of the base because the raw files are the very ones that made it, or, with `key`, by a kept column.
     """
-    if (input_url is None) == (dataframe is None):
-        raise InputError("expected either an input URL or a DataFrame to extract from")
-    if days is None and (allow_missing or dry_run):
-        raise InputError("allow_missing and dry_run go with days: expected days=FIRST..LAST, found none")
+    _check_extract(input_url, dataframe, days=days, group=group, key=key, only_with_days=allow_missing or dry_run)
     job = ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
         input_url="DataFrame" if input_url is None else str(input_url),
@@ -117,13 +125,70 @@ def extract(
         partition_from_path=partition_from_path,
         run_id=run_id or new_run_id(),
     )
-    wanted = None if days is None else Days(days=days, allow_missing=allow_missing, dry_run=dry_run)
-    if dataframe is not None and wanted is None:
+    if dataframe is not None:
         return extract_dataframe(job, dataframe, progress=progress)
     runner = LocalRunner() if spark is None else SparkRunner(spark)
-    if wanted is None:
+    if group is not None:
+        return extract_group(GroupJob(job=job, name=group, key=key), runner=runner, progress=progress)
+    if days is None:
         return extract_files(job, runner=runner, progress=progress)
-    return extract_days(job, wanted, runner=runner, progress=progress)
+    return extract_days(job, Days(days=days, allow_missing=allow_missing, dry_run=dry_run), runner=runner, progress=progress)
+
+
+def _check_extract(
+    input_url: object, dataframe: object, *, days: str | None, group: str | None, key: str | None, only_with_days: bool
+) -> None:
+    """InputError for arguments of `extract` that do not go together."""
+    if (input_url is None) == (dataframe is None):
+        raise InputError("expected either an input URL or a DataFrame to extract from")
+    if days is None and only_with_days:
+        raise InputError("allow_missing and dry_run go with days: expected days=FIRST..LAST, found none")
+    if days is not None and group is not None:
+        raise InputError("days and group: expected one of them, found both; extract a slot group for each partition")
+    if key is not None and group is None:
+        raise InputError("key: expected it with `group`, found it alone: a partition that is replaced needs none")
+    if dataframe is not None and group is not None:
+        raise InputError(
+            "a slot group has the rows of the table's files in their order, and a DataFrame has no order: write the query to "
+            "Parquet, and extract that with `key`"
+        )
+    if dataframe is not None and days is not None:
+        raise InputError("days: expected an input URL with {dt}, found a DataFrame")
+
+
+def relabel(
+    spec: Spec | str | Path,
+    input_url: str | Path,
+    table_url: str | Path,
+    *,
+    key: str,
+    partition: Mapping[str, str] | None = None,
+    partition_from_path: Sequence[str] = (),
+    run_id: str | None = None,
+    progress: Progress = ignore_progress,
+) -> ExtractReport:
+    """Writes the spec's labels and weight anew for partitions of the table, from raw rows whose labels have ripened.
+
+    `key` is a kept column that names each row: the raw rows may come in any order and any files, but must hold all rows of the
+    partitions. No file of the table is touched; other arguments and errors as for `extract`.
+    """
+    job = ExtractJob(
+        spec=spec if isinstance(spec, Spec) else load_spec(spec),
+        input_url=str(input_url),
+        table_url=str(table_url),
+        partition=partition or {},
+        partition_from_path=partition_from_path,
+        run_id=run_id or new_run_id(),
+    )
+    return extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), progress=progress)
+
+
+def compact(table_url: str | Path) -> CompactReport:
+    """Folds a table's slot groups into its base files, in one commit; content stays equal row for row.
+
+    CommitConflictError where partitions or groups were written meanwhile: the table stays as it was.
+    """
+    return compact_table(str(table_url))
 
 
 def fit(spec_url: str | Path, input_url: str | Path, *, again: bool = False, spark: Any = None) -> str:
@@ -248,7 +313,12 @@ class Table:
         return polars_view(self.snapshot)
 
     def _stored(self, where: Where | None) -> list[StoredStatistics] | None:
-        """The statistics of all rows that match, by partition; None where there are none of just these rows."""
+        """The statistics of all rows that match, by partition; None where there are none of just these rows.
+
+        Those of a partition are of its base files: slot groups have none, and change what the base says.
+        """
+        if self.snapshot.groups:
+            return None
         found = []
         for partition in self.partitions:
             matches = True if where is None else where.matches_partition(partition)
@@ -264,7 +334,8 @@ class Table:
 
     def inspect(self) -> str:
         """What the table holds, as text: versions, rows, bytes, spec hash, partitions and slots."""
-        return "\n\n".join([self._summary(), self._slot_text(), self._partition_text()])
+        parts = [self._summary(), self._slot_text(), self._group_text(), self._partition_text()]
+        return "\n\n".join(part for part in parts if part)
 
     def _chosen(self, slots: Sequence[str] | None) -> SlotSchema:
         if slots is None:
@@ -282,11 +353,19 @@ class Table:
     def _read(self, chosen: Iterable[DataFile], schema: SlotSchema, where: Where | None) -> Iterator[pa.RecordBatch]:
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
         wanted = schema.to_arrow(nullable=True, partition_keys=True)
-        for file, path in _local_files(chosen):
-            with Footer(path, file.path) as footer:
-                for table in read_tables(footer, read, file.partition):
+        for file, paths in _local_files(self._with_groups_of(chosen, read)):
+            names = [file.path, *(group.path for group in file.groups)]
+            with ExitStack() as stack:
+                footer, *groups = [stack.enter_context(Footer(*named)) for named in zip(paths, names, strict=True)]
+                for table in read_tables(footer, read, file.partition, groups):
                     rows = table if where is None else table.filter(where.mask(table))
                     yield from rows.select(wanted.names).combine_chunks().to_batches()
+
+    def _with_groups_of(self, chosen: Iterable[DataFile], read: SlotSchema) -> Iterator[DataFile]:
+        """The files, each with the files of those slot groups only that have a column to be read."""
+        names = read.to_arrow().names
+        wanted = {group.name for group in self.snapshot.groups if group.has(names)}
+        return (replace(file, groups=tuple(g for g in file.groups if g.group in wanted)) for file in chosen)
 
     def _summary(self) -> str:
         version = "none (plain Parquet)" if self.version is None else self.version
@@ -307,6 +386,14 @@ class Table:
         rows += [(None, field.name, role, field.type, None) for role, fields in columns for field in fields]
         return tabulate(rows, headers=("slot", "name", "kind", "shape", "operator"), disable_numparse=True)
 
+    def _group_text(self) -> str:
+        """The slot groups, and the files of them that are stale; empty where there are none."""
+        bound = [group.group for file in self.snapshot.data_files for group in file.groups]
+        rows = [(group.name, group.version, bound.count(group.name), len(group.stale)) for group in self.snapshot.groups]
+        text = tabulate(rows, headers=("slot group", "version", "files", "stale"), disable_numparse=True) if rows else ""
+        stale = [f"stale: {group.name}/{path}" for group in self.snapshot.groups for path in group.stale]
+        return "\n".join([text, *stale])
+
     def _partition_text(self) -> str:
         totals: dict[str, list[int]] = {}
         for file in self.snapshot.data_files:
@@ -324,19 +411,23 @@ def _with_columns(chosen: SlotSchema, full: SlotSchema, names: Iterable[str]) ->
     return replace(chosen, slots=tuple(slot for slot in full if slot.name in wanted))
 
 
-def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, Path]]:
-    """The files with local paths, remote ones staged ahead of the reader in a private directory and removed after it."""
-    options = Staging(mode="auto")
-    remote = [_stage_item(file) for file in chosen if options.stages(file.url)]
-    if not remote:
-        yield from ((file, path) for file in chosen if (path := files.local_path(file.url)) is not None)
+def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path]]]:
+    """The files with local paths, of the base and then of its slot groups; remote ones staged ahead of the reader in a
+    private directory and removed after it."""
+    options, chosen = Staging(mode="auto"), list(chosen)
+    if not any(options.stages(file.url) for file in chosen):
+        for file in chosen:
+            found = [files.local_path(part.url) for part in file.parts]
+            yield file, [path for path in found if path is not None]
         return
     with Stager(options) as stager:
-        for staged, file in zip(stager.stage(remote), chosen, strict=True):
-            with staged:
-                assert staged.path is not None  # without ranges to plan nothing is left where it is
-                yield file, staged.path
+        stream = stager.stage(item for file in chosen for item in _stage_items(file))
+        for file in chosen:
+            with ExitStack() as stack:
+                staged = [stack.enter_context(next(stream)) for _ in file.parts]
+                yield file, [part.path for part in staged if part.path is not None]  # without ranges to plan all have one
 
 
-def _stage_item(file: DataFile) -> StageItem:
-    return StageItem(key=file, url=file.url, size_bytes=file.size_bytes, version=file.version)
+def _stage_items(file: DataFile) -> Iterator[StageItem]:
+    yield StageItem(key=file, url=file.url, size_bytes=file.size_bytes, version=file.version)
+    yield from (StageItem(key=file, url=group.url, size_bytes=group.size_bytes, version="") for group in file.groups)

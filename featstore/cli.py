@@ -61,14 +61,12 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
 @click.option("--days", metavar="FIRST..LAST", help="Fill {dt} (and {hour}) in --input; what is up to date is left alone.")
 @click.option("--allow-missing", is_flag=True, help="With --days: leave out days without raw files.")
 @click.option("--dry-run", is_flag=True, help="With --days: only print what would be done.")
-def extract(
-    spec: str, input_url: str, table_url: str, partition: dict[str, str], keys: Sequence[str], days: str | None, **of_days: Any
-) -> None:
+@click.option("--group", metavar="NAME", help="Only the slots that the table lacks, into this slot group beside it.")
+@click.option("--key", metavar="COLUMN", help="With --group: the kept column that names each row, where raw files changed.")
+def extract(spec: str, input_url: str, table_url: str, partition: dict[str, str], keys: Sequence[str], **options: Any) -> None:
     """Extract features from raw Parquet into a table, without Spark."""
     with ProgressBar() as bar:
-        report = api.extract(
-            spec, input_url, table_url, partition=partition, partition_from_path=keys, days=days, progress=bar, **of_days
-        )
+        report = api.extract(spec, input_url, table_url, partition=partition, partition_from_path=keys, progress=bar, **options)
     click.echo(report)
 
 
@@ -157,6 +155,27 @@ def inspect(url: str, version: int | None) -> None:
 def profile(url: str, version: int | None, where: str | None, slots: Sequence[str], exact: bool) -> None:
     """Print coverage, distinct values, top values and quantiles per slot, from stored statistics or else from the rows."""
     click.echo(api.open_table(url, version).profile(where, slots or None, stored=not exact))
+
+
+@table.command()
+@click.option("--spec", required=True, help="The spec, a YAML file: its labels and weight are written anew.")
+@click.option("--input", "input_url", required=True, help="Raw Parquet with ripened labels: a file, a directory or a glob.")
+@click.option("--table", "table_url", required=True, help="The table; none of its files is touched.")
+@click.option("--key", required=True, metavar="COLUMN", help="The kept column that names each row.")
+@click.option("--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help="The partition of all raw rows.")
+@click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
+def relabel(spec: str, input_url: str, table_url: str, key: str, partition: dict[str, str], keys: Sequence[str]) -> None:
+    """Write the labels of partitions anew, beside the table's files."""
+    with ProgressBar() as bar:
+        report = api.relabel(spec, input_url, table_url, key=key, partition=partition, partition_from_path=keys, progress=bar)
+    click.echo(report)
+
+
+@table.command()
+@click.argument("url")
+def compact(url: str) -> None:
+    """Fold slot groups into the base files, in one commit."""
+    click.echo(api.compact(url))
 
 
 @table.command("lint")

@@ -99,4 +99,6 @@ def _is_read(file: DataFile, request: Request) -> bool:
 
 
 def _items(chosen: Iterable[DataFile]) -> Iterable[StageItem]:
-    return (StageItem(key=file.path, url=file.url, size_bytes=file.size_bytes, version=file.version) for file in chosen)
+    for file in chosen:
+        yield StageItem(key=file.path, url=file.url, size_bytes=file.size_bytes, version=file.version)
+        yield from (StageItem(key=group.path, url=group.url, size_bytes=group.size_bytes, version="") for group in file.groups)

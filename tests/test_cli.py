@@ -254,6 +254,30 @@ def _data_files(table: Path) -> list[Path]:
     return [path for path in table.iterdir() if path.is_file()]
 
 
+def test_slots_added_labels_written_anew_and_all_folded(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user": ["a", "b"], "clicked": [0, 1], "id": ["x", "y"]}), tmp_path / "raw.parquet")
+    slots = [{"slot": 1, "name": "user", "op": "hash", "of": "user"}, {"slot": 2, "name": "was", "op": "hash", "of": "clicked"}]
+    document = {
+        "spec": 1,
+        "inputs": {"user": "string", "clicked": "long", "id": "string"},
+        "labels": {"click": "clicked"},
+        "keep": ["id"],
+    }
+    for name, chosen in (("one", slots[:1]), ("two", slots)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document | {"slots": chosen}))
+    common = ["--input", tmp_path / "raw.parquet", "--table", tmp_path / "table"]
+    assert run("extract", "--spec", tmp_path / "one.yaml", *common).returncode == 0
+    added = run("extract", "--spec", tmp_path / "two.yaml", *common, "--group", "more")
+    assert (added.returncode, added.stdout.startswith("committed version 1 of ")) == (0, True)
+    anew = run("table", "relabel", "--spec", tmp_path / "two.yaml", *common, "--key", "id")
+    assert (anew.returncode, anew.stdout.startswith("committed version 2 of ")) == (0, True)
+    assert "slot group" in run("table", "inspect", tmp_path / "table").stdout
+    folded = run("table", "compact", tmp_path / "table")
+    assert "labels, more folded into 1 files, 2 rows" in folded.stdout
+    wrong = run("table", "relabel", "--spec", tmp_path / "two.yaml", *common, "--key", "user")
+    assert (wrong.returncode, "expected a column that the spec and the table keep" in wrong.stderr) == (2, True)
+
+
 def _options(command: click.Command) -> dict[str, object]:
     if isinstance(command, click.Group):
         return {name: _options(inner) for name, inner in sorted(command.commands.items())}

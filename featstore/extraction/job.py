@@ -32,6 +32,7 @@ from featstore.table import delta
 from featstore.table.evolution import check_case, merge_schemas
 from featstore.table.layout import STATISTICS_DIR, has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
+from featstore.table.open import open_table_or_none
 from featstore.table.running import Mark, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 from featstore.table.statistics_file import add_counts
@@ -130,7 +131,7 @@ def extract_files(
     """
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
-    base = delta.open_delta_or_none(job.table_url)
+    base = open_table_or_none(job.table_url)
     found = find_raw_files(job.input_url, job.partition, job.partition_from_path)
     files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
     _check_files(Extractor(job.spec), files)

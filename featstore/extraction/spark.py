@@ -52,6 +52,7 @@ from featstore.extraction.unit import (
 from featstore.files import join
 from featstore.schema import SlotSchema
 from featstore.table import delta
+from featstore.table.open import open_table_or_none
 from featstore.table.running import marked
 from featstore.table.writer import DataFileReport, open_data_file
 
@@ -135,7 +136,7 @@ def extract_dataframe(
     if job.partition_from_path:
         raise InputError("a DataFrame has no paths to take a partition from; give its partition as key=value")
     context = dataframe.sparkSession.sparkContext
-    base = delta.open_delta_or_none(job.table_url)
+    base = open_table_or_none(job.table_url)
     partition = in_key_order(job.partition, base)
     run = begin_run(job, base, (partition,), None, started_s)
     earlier = earlier_report(run, None)

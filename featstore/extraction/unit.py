@@ -13,6 +13,7 @@ from featstore.extraction.findings import Malformed, Origin
 from featstore.extraction.gathering import Gathering
 from featstore.extraction.raw import RawRange, Unit, check_constant, open_raw, read_batches
 from featstore.files import join, redact
+from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table.layout import data_file_name, partition_path
 from featstore.table.metadata import FileMetadata
@@ -58,7 +59,14 @@ class UnitTask:
     run_id: str
     tag: str
 
-    def file_metadata(self) -> FileMetadata:
+    def stored(self, schema: SlotSchema) -> SlotSchema:
+        """The columns that are written, of those that the spec gives."""
+        return schema
+
+    def rows_per_row_group(self, unit: int) -> int:
+        return self.spec.output.rows_per_row_group
+
+    def file_metadata(self, unit: int = 0) -> FileMetadata:
         return FileMetadata(spec_hash=self.spec.hash, spec_version=self.spec.version)
 
     def path(self, partition: Mapping[str, str], unit: int, attempt: int, part: int = 0) -> str:
@@ -87,10 +95,11 @@ def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lam
     first = next(filled, None)
     if first is None:
         return unit_report(path, unit.partition, None, extractor)
-    metadata = task.file_metadata()
-    with open_data_file(url, extractor.schema, metadata, output.rows_per_row_group, output.compression) as writer:
+    schema, cut = task.stored(extractor.schema), task.rows_per_row_group(unit.index)
+    names = schema.to_arrow().names
+    with open_data_file(url, schema, task.file_metadata(unit.index), cut, output.compression) as writer:
         for batch in itertools.chain([first], filled):
-            writer.write(batch)
+            writer.write(batch.select(names))
             on_rows(batch.num_rows)
         written = writer.close()
     gathering.store(task.table_url, path)

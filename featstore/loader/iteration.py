@@ -18,15 +18,15 @@ from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
 from featstore.loader.decode import Partition
+from featstore.loader.parts import stage_items, staged_work
 from featstore.loader.passes import Pass, Place
 from featstore.loader.pipeline import Pipeline
 from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
-from featstore.loader.stream import Order, SplitReader, Work, read_blocks
+from featstore.loader.stream import GroupSource, Order, SplitReader, Work, read_blocks
 from featstore.loader.tensors import Batch
-from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Staged, Stager
 from featstore.table.snapshot import DataFile
 
@@ -232,23 +232,22 @@ class Run:
         """Files read where they are."""
         for claim in claims:
             file, partition = self._job.files[claim.split.path]
-            yield Work(claim=claim, source=local_path(file.url) or open_read(file.url), partition=partition)
+            groups = tuple(GroupSource(path=g.path, source=local_path(g.url) or open_read(g.url)) for g in file.groups)
+            source = local_path(file.url) or open_read(file.url)
+            yield Work(claim=claim, source=source, partition=partition, groups=groups)
 
     def _staged(self, stager: Stager, claims: Iterable[Claim]) -> Iterator[Work]:
         """Files brought to the local disk first, in a thread of the stager's that takes the claims, unless it leaves one where
         it is."""
-        stream = stager.stage(self._item(claim) for claim in claims)
+        stream = stager.stage(item for claim in claims for item in stage_items(self._file(claim), claim))
         self._open.insert(0, _Stream(stream))
         for staged in stream:
             claim = staged.key
             assert isinstance(claim, Claim)
-            _, partition = self._job.files[claim.split.path]
-            source = open_read(staged.url) if staged.path is None else staged.path
-            yield Work(claim=claim, source=source, partition=partition, held=staged.held, release=staged.release)
+            yield staged_work(claim, *self._job.files[claim.split.path], staged, stream)
 
-    def _item(self, claim: Claim) -> StageItem:
-        file, _ = self._job.files[claim.split.path]
-        return StageItem(key=claim, url=file.url, size_bytes=file.size_bytes, version=file.version)
+    def _file(self, claim: Claim) -> DataFile:
+        return self._job.files[claim.split.path][0]
 
     def _tell(self, segment: Segment) -> None:
         key = (segment.split_index, segment.fence)

@@ -245,12 +245,15 @@ def _snapshot(table: TableLike | Snapshot | str | Path) -> Snapshot:
 
 
 def _files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
-    """The data files whose partitions can match `where`, by path."""
+    """The data files whose partitions can match `where`, by path, with the files of slot groups that have what is read."""
     files = {}
+    read = {slot.name for slot in request.selection.slots} | {field.name for field in request.selection.others}
+    groups = {group.name for group in snapshot.groups if group.has(read)}
     for file in snapshot.data_files:
         matches = None if request.where is None else request.where.matches_partition(file.partition)
         if matches is not False:
-            files[file.path] = (file, Partition(values=file.partition, is_decided=matches is True))
+            chosen = replace(file, groups=tuple(group for group in file.groups if group.group in groups))
+            files[file.path] = (chosen, Partition(values=file.partition, is_decided=matches is True))
     if snapshot.data_files and not files and request.where is not None:
         found = ", ".join(sorted({"/".join(f"{k}={v}" for k, v in file.partition.items()) for file in snapshot.data_files})[:5])
         raise SelectionError(f"where {request.where.text!r}: matches no partition of the table, which has {found}")
@@ -286,11 +289,14 @@ def _share(options: Staging, job: Job, num_workers: int) -> Staging:
 
 
 def _staged_sizes(options: Staging, job: Job) -> list[tuple[str, int]]:
-    return [(redact(file.url), file.size_bytes) for file, _ in job.files.values() if options.stages(file.url)]
+    files = [part for file, _ in job.files.values() for part in file.parts]
+    return [(redact(part.url), part.size_bytes) for part in files if options.stages(part.url)]
 
 
 def _num_open(job: Job) -> int:
-    return job.shuffle.interleave if job.shuffle else 1
+    """How many files are open at once: a split's data file, and those of its slot groups."""
+    num_parts = max((1 + len(file.groups) for file, _ in job.files.values()), default=1)
+    return (job.shuffle.interleave if job.shuffle else 1) * num_parts
 
 
 def _count(name: str, value: object, *, minimum: int) -> int:

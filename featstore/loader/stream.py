@@ -14,23 +14,34 @@ from featstore.loader.decode import Partition, block_columns, block_extras, pass
 from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle, permutation, windows
 from featstore.loader.stats import Stats
+from featstore.reading.aligned import aligned_reader
 from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
-from featstore.reading.reader import RowGroupReader, Rows
+from featstore.reading.reader import Rows
 from featstore.reading.spans import Span, require_held
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSource:
+    """Where a slot group's file for a split is read; fields as of `Work`."""
+
+    path: str
+    source: Path | BinaryIO
+    held: tuple[Span, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """A claimed split and where its file is read: a local path, or an open remote file; `release` lets go of a staged one.
 
-    `held`: the bytes that are there of a file staged by ranges, None for all."""
+    `held`: the bytes that are there of a file staged by ranges, None for all. `groups`: the files of slot groups beside it."""
 
     claim: Claim
     source: Path | BinaryIO
     partition: Partition
     held: tuple[Span, ...] | None = None
     release: Callable[[], None] = lambda: None
+    groups: tuple[GroupSource, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +72,16 @@ class SplitReader:
         self._work, self._request, self._order, self._stats = work, request, order, stats
         self._next, self._row = 0, 0
         with stats.timed("decode_s"):
-            self._footer = Footer(work.source, work.claim.split.path)
+            self._footer, self._groups = Footer(work.source, work.claim.split.path), list[Footer]()
             try:
-                self._reader = RowGroupReader(self._footer, request.selection, use_threads=use_threads)
-                require_held(self._footer, self._reader.columns, work.held)
+                self._groups += [Footer(group.source, group.path) for group in work.groups]
+                self._reader = aligned_reader(self._footer, self._groups, request.selection, use_threads=use_threads)
+                held = {work.claim.split.path: work.held, **{group.path: group.held for group in work.groups}}
+                for footer, columns in self._reader.parts:
+                    require_held(footer, columns, held[footer.name])
                 self._windows = self._cut()
             except BaseException:
-                self._footer.close()
+                self._close_files()
                 raise
         self._skip_delivered()
 
@@ -105,8 +119,12 @@ class SplitReader:
             )
 
     def close(self) -> None:
-        self._footer.close()
+        self._close_files()
         self._work.release()
+
+    def _close_files(self) -> None:
+        for footer in (self._footer, *self._groups):
+            footer.close()
 
     def _rows(self, window: int, num_rows: int) -> tuple[Rows, Array | None]:
         """The window's rows in the order of delivery without those filtered out, and the places of those that are left."""

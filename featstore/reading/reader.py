@@ -65,6 +65,11 @@ class RowGroupReader:
         self.columns = footer.resolve(selection)
         self._use_threads = use_threads
 
+    @property
+    def parts(self) -> list[tuple[Footer, FileColumns]]:
+        """Each file that is read, and the columns that are read of it."""
+        return [(self.footer, self.columns)]
+
     def read(self, row_groups: Iterable[int]) -> Rows:
         """The rows of these row groups, in order. DataFileError where the file turns out to be damaged."""
         tables = [self._table(index) for index in row_groups] or [self._no_rows()]

@@ -1,23 +1,27 @@
 """Rows of a data file as Arrow tables with missing as null: what notebooks, profiles and SQL see."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from featstore.reading.aligned import aligned_reader
 from featstore.reading.footer import Footer, Selection
 from featstore.reading.missing import marks_to_nulls
-from featstore.reading.reader import RowGroupReader, Rows
+from featstore.reading.reader import Rows
 from featstore.schema import SlotSchema
 
 
-def read_tables(footer: Footer, schema: SlotSchema, partition: Mapping[str, str | None]) -> Iterator[pa.Table]:
+def read_tables(
+    footer: Footer, schema: SlotSchema, partition: Mapping[str, str | None], groups: Sequence[Footer] = ()
+) -> Iterator[pa.Table]:
     """One table for each row group, with the columns of `schema` in its order; the file's partition fills the partition keys.
 
-    Missing values are null, whether the file marks them, holds nulls, or lacks the column.
+    `groups` are its slot groups' files, open too. Missing values are null, whether a file marks them, holds
+    nulls, or lacks the column.
     """
     keys = {field.name for field in schema.partition_keys}
     others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
-    reader = RowGroupReader(footer, Selection(slots=schema.slots, others=others))
+    reader = aligned_reader(footer, groups, Selection(slots=schema.slots, others=others))
     target = schema.to_arrow(nullable=True, partition_keys=True)
     for index in range(len(footer.row_group_rows)):
         rows = reader.read([index])

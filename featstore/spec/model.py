@@ -154,7 +154,8 @@ class Spec:
     raw columns that files may lack. `source` is where the document lies, for errors.
 
     Of its lock it carries what is frozen: `fitted` by node, and `vocabularies` (see `ops.vocabularies`) by file as named in
-    the document. `base_url` is the directory that files are relative to.
+    the document. `base_url` is the directory that files are relative to. `is_part`: some columns of a spec that was checked
+    as a whole, maybe no slot among them.
     """
 
     nodes: tuple[Node, ...]
@@ -172,6 +173,7 @@ class Spec:
     fitted: Mapping[str, Fitted] = field(default_factory=dict)
     vocabularies: Mapping[str, Recorded] = field(default_factory=dict)
     base_url: str = ""
+    is_part: bool = field(default=False, compare=False)
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Node]:

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +31,9 @@ from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.parquet_dir import read_footers
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
+GROUPS = f"{KEY}.groups"
+"""The table property that names slot groups with their versions, as JSON."""
+
 _UNREADABLE = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
 _MAX_COMMIT_ATTEMPTS = 20
 _NUM_RECENT_COMMITS = 20
@@ -51,7 +54,8 @@ class Change:
     """What a run wants to publish: `files`, which replace all files of `partitions`.
 
     `base` is the table as the run found it, None where there was none; `schema` is that of the new files with the
-    partition keys. A table without partition keys has the one partition `{}`.
+    partition keys. A table without partition keys has the one partition `{}`. `group_versions`, if not None, must be those
+    that the table names: for a change that is made of them.
     """
 
     base: Snapshot | None
@@ -59,6 +63,7 @@ class Change:
     partitions: tuple[Mapping[str, str], ...]
     files: tuple[DataFile, ...]
     metadata: CommitMetadata
+    group_versions: Mapping[str, int] | None = None
 
 
 Publish = Callable[[str, DeltaTable | None, Change], None]
@@ -146,11 +151,7 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     Each partition is a transaction id (its keys sorted, so that it has one id), so that of two concurrent writers of one
     partition, also of an empty one, the second fails.
     """
-    version = _version(table) + 1
-    properties = CommitProperties(
-        custom_metadata={KEY: change.metadata.to_mapping()},
-        app_transactions=[Transaction(f"{KEY}/{partition_path(dict(sorted(p.items())))}", version) for p in change.partitions],
-    )
+    properties = _properties(change.metadata, change.partitions, _version(table) + 1)
     keys = [key.name for key in change.schema.partition_keys]
     actions = [_add_action(file) for file in change.files]
     if table is None:
@@ -169,6 +170,24 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     schema = table.schema() if merged == found else _delta_schema(merged)
     filters = replaced(change.partitions, _partitions(url, table))
     table.create_write_transaction(actions, "overwrite", schema, keys, filters, commit_properties=properties)
+
+
+def publish_groups(choose: Callable[[dict[str, int]], dict[str, int]]) -> Publish:
+    """A `publish` that leaves all files and names other versions of slot groups: `choose` makes them of those named now.
+
+    The change's partitions are transactions as in `publish_once`, so that of a run that replaces one of them and this commit
+    the second fails; so does every commit that another one of table properties or schema comes before.
+    """
+
+    def publish(url: str, table: DeltaTable | None, change: Change) -> None:
+        if table is None:
+            raise TableNotFoundError(f"no table at {redact(url)}: expected one whose slot groups to name")
+        named = choose(_group_versions(url, table))
+        properties = _properties(replace(change.metadata, groups=named), change.partitions, _version(table) + 1)
+        text = json.dumps(named, sort_keys=True)
+        table.alter.set_table_properties({GROUPS: text}, raise_if_not_exists=False, commit_properties=properties)
+
+    return publish
 
 
 def as_stored(schema: SlotSchema) -> SlotSchema:
@@ -195,6 +214,13 @@ def replaced(
             f"run each value of {next(iter(values))} alone"
         )
     return [(key, "in", sorted(found)) for key, found in values.items()] or None
+
+
+def _properties(metadata: CommitMetadata, partitions: Iterable[Mapping[str, str]], version: int) -> CommitProperties:
+    ids = [f"{KEY}/{partition_path(dict(sorted(partition.items())))}" for partition in partitions]
+    return CommitProperties(
+        custom_metadata={KEY: metadata.to_mapping()}, app_transactions=[Transaction(name, version) for name in ids]
+    )
 
 
 def _landed(url: str, change: Change) -> int | None:
@@ -276,8 +302,21 @@ def _snapshot(url: str, table: DeltaTable, commits: Iterable[Commit]) -> Snapsho
         version=int(table.version()),
         schema=_slot_schema(table),
         data_files=tuple(sorted(_data_files(url, table), key=lambda file: file.path)),
-        spec_hash=next((c.metadata.spec_hash for c in commits if c.metadata is not None), None),
+        spec_hash=next((c.metadata.spec_hash for c in commits if c.metadata is not None and c.metadata.groups is None), None),
+        group_versions=_group_versions(url, table),
     )
+
+
+def _group_versions(url: str, table: DeltaTable) -> dict[str, int]:
+    """The slot groups that this version of the table names, by name."""
+    try:
+        return {
+            str(name): int(version) for name, version in json.loads(table.metadata().configuration.get(GROUPS, "{}")).items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DataFileError(
+            f"{redact(url)}: the table property {GROUPS!r} is no mapping of groups to versions ({error})"
+        ) from None
 
 
 def _check_readable(url: str, table: DeltaTable) -> None:
@@ -337,6 +376,11 @@ def _all_commits(url: str) -> Iterable[Commit]:
 
 
 def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
+    if change.group_versions is not None and (table is None or _group_versions(url, table) != change.group_versions):
+        raise CommitConflictError(
+            f"{redact(url)}: a slot group was committed while this run was at work (now version {_version(table)}); "
+            f"nothing of this run is visible: run it again"
+        )
     now = () if table is None else _snapshot(url, table, ()).in_partitions(change.partitions)
     base = () if change.base is None else change.base.in_partitions(change.partitions)
     if {file.path for file in now} != {file.path for file in base}:

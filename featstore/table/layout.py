@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from featstore.files import canonical, scheme
+from featstore.errors import InputError
+from featstore.files import canonical, join, scheme
 
 LOG_DIR = "_delta_log"
 RUNS_DIR = "_runs"
@@ -19,6 +20,8 @@ _TAG_CHARS = 8  # of each of its two parts
 _DATA_FILE = re.compile(r"part-\d{5,}-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
 _TAG = re.compile(r"[0-9a-f]{8}-[0-9a-f]{8}\.statistics")
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial")
+_GROUP_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_SUFFIX = ".parquet"
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
 
 
@@ -91,6 +94,30 @@ def partial_of(path: str) -> str | None:
     directory, slash, name = path.rpartition("/")
     found = _PARTIAL.fullmatch(name)
     return None if found is None else f"{directory}{slash}{found['name']}"
+
+
+def group_url(table_url: str, name: str) -> str:
+    """Where a table's slot group lies. InputError for a name that can be no directory's on every store."""
+    if not _GROUP_NAME.fullmatch(name):
+        raise InputError(
+            f"slot group {name!r}: expected 1 to 64 of a-z, 0-9, _ and -, the first a letter or a digit; take another name"
+        )
+    return join(table_url, GROUPS_DIR, name)
+
+
+def group_file_path(base_path: str, name: str) -> str:
+    """The path, relative to its group, of a group's file: the base file's path without `.parquet` is its directory."""
+    return f"{base_path.removesuffix(_SUFFIX)}/{name}"
+
+
+def base_path(group_file: str) -> str:
+    """The path of the base data file that a group's file is bound to."""
+    return f"{group_file.rpartition('/')[0]}{_SUFFIX}"
+
+
+def unit_of(name: str) -> int | None:
+    """The unit that wrote a data file, by its name or path; None for a file that `data_file_name` did not name."""
+    return int(name.rpartition("/")[2].split("-")[1]) if is_data_file(name) else None
 
 
 def is_delta_scheme(url: str) -> bool:

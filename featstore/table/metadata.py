@@ -20,15 +20,18 @@ class FileMetadata:
     """What a data file says of itself, under the key `featstore` of its Parquet footer.
 
     Nothing here differs between two runs over the same rows and spec, so that equal input gives equal bytes.
-    `missing` names the mark of a missing value per slot kind.
+    `missing` names the mark of a missing value per slot kind. `base` is there in the files of slot groups: the `path` of the
+    base data file, `bound_by` (`input`, or `key {column}`), and the digest of the `rows` that both have.
     """
 
     spec_hash: str
     spec_version: int
     missing: Mapping[str, str] = field(default_factory=lambda: {"float": "NaN", "id": "0"})
+    base: Mapping[str, str] | None = None
 
     def to_json(self) -> str:
-        return to_json({"format": FORMAT, **vars(self), "missing": dict(self.missing)})
+        found = {"format": FORMAT, **vars(self), "missing": dict(self.missing)}
+        return to_json({key: value for key, value in found.items() if key != "base" or value is not None})
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> "FileMetadata":
@@ -41,7 +44,8 @@ class CommitMetadata:
     """What a run says of its commit, under the key `featstore` of the commit.
 
     `input_digest` is None where the input cannot be named (a DataFrame): such a run is never taken for an earlier one.
-    `data_digest` names the data files of the run's partitions right after the commit. `num_rows_skipped` is left out where 0.
+    `data_digest` names the data files of the run's partitions right after the commit. `num_rows_skipped` is left out where 0,
+    `groups` in all commits but those that name other versions of slot groups.
     """
 
     run_id: str
@@ -55,11 +59,13 @@ class CommitMetadata:
     size_bytes: int
     counts: Mapping[str, int] = field(default_factory=dict)
     num_rows_skipped: int = 0
+    groups: Mapping[str, int] | None = None
 
     def to_mapping(self) -> dict[str, Any]:
         partitions = [dict(partition) for partition in self.partitions]
         found = {"format": FORMAT, **vars(self), "partitions": partitions, "counts": dict(self.counts)}
-        return found if self.num_rows_skipped else {key: value for key, value in found.items() if key != "num_rows_skipped"}
+        left_out = {key for key in ("num_rows_skipped",) if not found[key]} | {key for key in ("groups",) if found[key] is None}
+        return {key: value for key, value in found.items() if key not in left_out}
 
     @classmethod
     def from_mapping(cls, found: Mapping[str, Any], where: str) -> "CommitMetadata":

@@ -2,11 +2,42 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from featstore.schema import SlotSchema
 from featstore.table.metadata import to_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFile:
+    """A slot group's file beside one base data file: the same rows in the same order, cut into the same row groups.
+
+    `path` is relative to the base table and says what errors call the file; `url` opens it.
+    """
+
+    group: str
+    path: str
+    url: str
+    size_bytes: int
+    num_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A slot group at the version that a base version names.
+
+    `stale` are its files whose base data file has been replaced or whose rows are not that file's: they are not read.
+    """
+
+    name: str
+    version: int
+    schema: SlotSchema
+    stale: tuple[str, ...] = ()
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Whether it has a column of any of these names, partition keys aside."""
+        return not set(names).isdisjoint(self.schema.to_arrow().names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +46,8 @@ class DataFile:
 
     `partition` has each value as text, whatever the key's type in the schema; None is null, in tables by others.
     `version` is the modification time or ETag of a file that is not a table's own and so may be replaced, else empty.
+    `groups` are the slot groups' files for it, by name of the group: a column is that of the last of them that has it, else
+    the file's own.
     """
 
     path: str
@@ -23,6 +56,12 @@ class DataFile:
     num_rows: int
     partition: Mapping[str, str | None]
     version: str = ""
+    groups: tuple[GroupFile, ...] = ()
+
+    @property
+    def parts(self) -> "tuple[DataFile | GroupFile, ...]":
+        """All files that the rows are in: this one, then those of slot groups."""
+        return (self, *self.groups)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +69,8 @@ class Snapshot:
     """A table at one version (None for a plain directory), files sorted by path.
 
     `schema` is that of the whole table: a file may lack some of its slots. `spec_hash` is that of the newest commit.
+    `group_versions` are the versions of slot groups that this version names. `groups` are these groups, opened: where there
+    are any, schema and files are those of base and groups as one.
     """
 
     url: str
@@ -37,11 +78,16 @@ class Snapshot:
     schema: SlotSchema
     data_files: tuple[DataFile, ...]
     spec_hash: str | None = None
+    group_versions: Mapping[str, int] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
 
     @cached_property
     def digest(self) -> str:
-        """Names the files' content: equal for two snapshots exactly if they hold the same files (path, size, rows)."""
-        return files_digest(self.data_files)
+        """Names the files' content: equal for two snapshots exactly if they hold the same files (path, size, rows), those
+        of slot groups included."""
+        bound = [f"{g.group}\t{g.path}\t{g.size_bytes}\n" for file in self.data_files for g in file.groups]
+        digest = files_digest(self.data_files)
+        return digest if not bound else hashlib.sha256("".join([digest, "\n", *sorted(bound)]).encode()).hexdigest()
 
     @property
     def num_rows(self) -> int:
@@ -49,7 +95,7 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.data_files)
+        return sum(part.size_bytes for file in self.data_files for part in file.parts)
 
     @property
     def partitions(self) -> tuple[Mapping[str, str | None], ...]:
@@ -63,6 +109,6 @@ class Snapshot:
 
 
 def files_digest(files: Iterable[DataFile]) -> str:
-    """sha256 over the sorted lines `path, size, rows`, tab-separated."""
+    """sha256 over the sorted lines `path, size, rows`, tab-separated; files of slot groups are no part of it."""
     lines = sorted(f"{file.path}\t{file.size_bytes}\t{file.num_rows}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

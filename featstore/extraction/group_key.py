@@ -1,0 +1,151 @@
+"""Raw rows put beside the rows of base data files by the value of a kept column that both have."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.errors import InputError
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.findings import first_examples
+from featstore.extraction.group_unit import GroupTask
+from featstore.extraction.local import num_cores
+from featstore.extraction.raw import Unit
+from featstore.extraction.unit import Progress, UnitReport, extract_range
+from featstore.files import join, local_path, open_read
+from featstore.reading.footer import Footer, Selection
+from featstore.reading.reader import RowGroupReader
+from featstore.table.metadata import to_json
+from featstore.table.snapshot import DataFile
+from featstore.table.writer import open_data_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedRows:
+    """The base files of a run, and the kept column that names their rows."""
+
+    key: str
+    files: tuple[DataFile, ...]
+
+
+def write_by_key(task: GroupTask, rows: KeyedRows, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+    """One file beside each base file; `task.targets` are by its place in `rows.files`.
+
+    One partition's keys and new columns are in memory at a time. InputError where a key is null or twice there, on either side,
+    or where the raw rows lack one of the base; raw rows that the base lacks are left out.
+    """
+    reports: list[UnitReport] = []
+    for partition in {to_json(unit.partition): unit.partition for unit in units}.values():
+        places = [i for i, file in enumerate(rows.files) if file.partition == partition]
+        extractors: list[Extractor] = []
+        raw = _raw_rows(task, [unit for unit in units if unit.partition == partition], extractors)
+        files = [rows.files[i] for i in places]
+        keys = [_base_keys(file, rows.key, raw.schema.field(rows.key).type) for file in files]
+        found = _places(pa.chunked_array(keys, raw.schema.field(rows.key).type), raw.column(rows.key), rows.key, files)
+        first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).to_arrow().names)
+        for i, key in zip(places, keys, strict=True):
+            report = _write_file(task, i, rows.files[i], key, columns.take(pa.array(found[first : first + len(key)])))
+            reports.append(report)
+            first += len(key)
+            progress(len(reports), len(rows.files), sum(report.num_rows for report in reports))
+        reports[-1] = _with_findings(reports[-1], extractors)
+    return reports
+
+
+def rows_digest(keys: pa.Array) -> str:
+    """SHA-256 (hex) of the keys in order: of each as text its UTF-8 length (int32, little-endian), then all texts."""
+    texts = keys.cast(pa.large_string())
+    texts = pa.concat_arrays([texts]) if texts.offset == 0 else pa.array(texts.to_pylist(), pa.large_string())
+    lengths = np.asarray(pc.binary_length(texts)).astype("<i4")
+    digest = hashlib.sha256(lengths.tobytes())
+    data = texts.buffers()[2]
+    digest.update(b"" if data is None else memoryview(data)[: int(lengths.sum(dtype=np.int64))])
+    return digest.hexdigest()
+
+
+def _raw_rows(task: GroupTask, units: Sequence[Unit], extractors: list[Extractor]) -> pa.Table:
+    """The columns of the group and the key, of all raw rows of a partition."""
+
+    def extract(unit: Unit) -> list[pa.RecordBatch]:
+        extractor = Extractor(task.spec)
+        extractors.append(extractor)
+        return [batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)]
+
+    with ThreadPoolExecutor(num_cores(), "featstore-extract") as threads:
+        batches = [batch for found in threads.map(extract, units) for batch in found]
+    return pa.Table.from_batches(batches, Extractor(task.spec).schema.to_arrow())
+
+
+def _base_keys(file: DataFile, key: str, type_: pa.DataType) -> pa.Array:
+    with ExitStack() as stack:
+        source = local_path(file.url) or stack.enter_context(open_read(file.url))
+        footer = stack.enter_context(Footer(source, file.path))
+        if key not in footer.schema.names:
+            raise InputError(f"{file.path} has no column {key!r}; expected the kept column that names its rows")
+        reader = RowGroupReader(footer, Selection(others=(pa.field(key, type_),)))
+        column = reader.read(range(len(footer.row_group_rows))).other(pa.field(key, type_))
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _places(base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequence[DataFile]) -> np.ndarray:
+    """For each row of the base the raw row with its key."""
+    for what, keys in (("the table", base), ("the raw rows", raw)):
+        if keys.null_count:
+            raise InputError(f"key {key!r} is null in {keys.null_count:,} rows of {what}; a key names each row")
+    _require_once(len(raw) - pc.count_distinct(raw).as_py(), key, "the raw rows")
+    found = pc.index_in(base, value_set=raw)
+    if found.null_count:
+        lost = base.filter(pc.is_null(found))[0].as_py()
+        raise InputError(
+            f"{found.null_count:,} of {len(base):,} rows of the table ({files[0].path}, ...) are not among the raw rows, such "
+            f"as {key} {lost!r}; give raw rows for all rows of the partition"
+        )
+    places = np.concatenate([np.zeros(0, np.int32), *(np.asarray(chunk) for chunk in found.chunks)])
+    _require_once(len(places) - int(np.count_nonzero(np.bincount(places))), key, "the table")
+    return places
+
+
+def _require_once(num_twice: int, key: str, where: str) -> None:
+    if num_twice:
+        raise InputError(f"key {key!r} is there more than once, {num_twice:,} times in {where}; a key names each row")
+
+
+def _write_file(task: GroupTask, place: int, file: DataFile, keys: pa.Array, rows: pa.Table) -> UnitReport:
+    target = replace(task.targets[place], rows_digest=rows_digest(keys))
+    task = replace(task, targets={place: target})
+    schema = task.stored(Extractor(task.spec).schema)
+    partition = {key: value for key, value in file.partition.items() if value is not None}
+    path = task.path(partition, place, 0)
+    url = join(task.table_url, path)
+    names = schema.to_arrow().names
+    metadata, cut = task.file_metadata(place), task.rows_per_row_group(place)
+    with open_data_file(url, schema, metadata, cut, task.spec.output.compression) as writer:
+        for batch in _batches(rows.select(names), cut):
+            writer.write(batch)
+        done = writer.close()
+    return UnitReport(
+        path=path, partition=partition, num_rows=done.num_rows, size_bytes=done.size_bytes, digest=done.digest, counts={}
+    )
+
+
+def _batches(rows: pa.Table, num_rows: int) -> Iterator[pa.RecordBatch]:
+    return iter(rows.combine_chunks().to_batches(max_chunksize=num_rows))
+
+
+def _with_findings(report: UnitReport, extractors: Sequence[Extractor]) -> UnitReport:
+    """What was found in all raw rows of a partition, said with one of its files."""
+    counts: dict[str, int] = {}
+    for extractor in extractors:
+        for what, number in extractor.counts.items():
+            counts[what] = counts.get(what, 0) + number
+    return replace(
+        report,
+        counts=counts,
+        num_rows_skipped=sum(extractor.findings.num_rows_skipped for extractor in extractors),
+        examples=first_examples(example for extractor in extractors for example in extractor.findings.examples),
+    )
