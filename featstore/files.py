@@ -376,7 +376,9 @@ def _with_scheme(url: str, path: str) -> str:
     if _SCHEME.match(path):
         return path
     head, rest = without_path(url)
-    is_host = scheme(url) not in _OBSTORE and head.partition("://")[2] and filesystem(url)._strip_protocol(url).rstrip("/") == rest
+    is_host = (
+        scheme(url) not in _OBSTORE and head.partition("://")[2] and filesystem(url)._strip_protocol(url).rstrip("/") == rest
+    )
     return f"{head}/{path.lstrip('/')}" if is_host else f"{scheme(url)}://{path.lstrip('/')}"
 
 

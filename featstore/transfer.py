@@ -117,7 +117,7 @@ def _foreign_errors(url: str) -> Iterator[None]:
         yield
     except (OSError, EOFError, FeatstoreError):
         raise
-    except Exception as error:  # another library's boundary
+    except Exception as error:  # noqa: BLE001  another library's boundary: handed on as what callers know
         reason = redact_text(f"{type(error).__name__}: {error}".partition("\n")[0])
         raise OSError(errno.EIO, f"The store failed: {reason}", redact(url)) from None
 

@@ -7,8 +7,8 @@ _BUSY_SHARE = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """Seconds of one epoch in one process: `total_s` from its first claim to its end, `data_wait_s` of it the consumer's waiting for
-    batches; `decode_s` what decoding took, and `staging_wait_s` what it waited for files, both in a thread of their own."""
+    """Seconds of one epoch in one process: `total_s` from its first claim to its end, `data_wait_s` what the consumer waited
+    for batches of it; `decode_s` what decoding took, `staging_wait_s` what it waited for files, both in a thread of their own."""
 
     total_s: float
     data_wait_s: float
@@ -25,8 +25,8 @@ def verdict(times: EpochTimes) -> str:
     total_s = max(times.total_s, 1e-9)
     waited = min(1.0, times.data_wait_s / total_s)
     shares = (
-        f"{times.total_s:.1f} s, of which training waited {waited:.0%} for data, decoding worked {times.decode_s / total_s:.0%} "
-        f"and waited {times.staging_wait_s / total_s:.0%} for files"
+        f"{times.total_s:.1f} s, of which training waited {waited:.0%} for data, decoding worked "
+        f"{times.decode_s / total_s:.0%} and waited {times.staging_wait_s / total_s:.0%} for files"
     )
     if waited < _BUSY_SHARE:
         return f"{shares}: the model is the bottleneck; a quicker step is all that would help"

@@ -29,7 +29,8 @@ class Request:
 @dataclass
 class Fault:
     """What befalls one answer to a GET: after `after_bytes` of its body `act(site, request)` is called, and the connection
-    is closed if `cuts`; with `trickle_s` a byte follows each so many seconds. `status` is answered instead of the body; `claimed_bytes` is added to the length it claims."""
+    is closed if `cuts`; with `trickle_s` a byte follows each so many seconds. `status` is answered instead of the body;
+    `claimed_bytes` is added to the length it claims."""
 
     after_bytes: int = 0
     act: Callable[["Unruly", Request], None] = lambda site, request: None

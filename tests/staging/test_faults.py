@@ -57,8 +57,8 @@ def make(tmp_path):
         stager_.close()
 
 
-def _next(stager, url, size_bytes=len(DATA), **fields):
-    return next(stager.stage([StageItem(key=0, url=url, size_bytes=size_bytes, **fields)]))
+def _next(stager, url, size_bytes=900_000):
+    return next(stager.stage([StageItem(key=0, url=url, size_bytes=size_bytes)]))
 
 
 def _names(stager):
