@@ -32,7 +32,9 @@ def main() -> int:
     arguments = _parse()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(arguments.directory or temporary)
-        flat = write_flat(directory / f"flat{arguments.num_files}", num_files=arguments.num_files, file_bytes=24_000_000)
+        flat = write_flat(
+            directory / f"flat{arguments.num_files}", num_files=arguments.num_files, file_bytes=arguments.file_bytes
+        )
         lists = write_lists(directory / f"lists{arguments.num_files}", num_files=arguments.num_files, num_rows=100_000)
         found = [_remote(flat, arguments), _decoding(lists, arguments), _model(lists)]
     result = {"ok": all(part["ok"] for part in found), **{part["part"]: part for part in found}}
@@ -42,12 +44,13 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="8 files instead of 30, once each")
+    parser.add_argument("--small", action="store_true", help="6 files of 40 MB instead of 16 of 64 MB, once each")
     parser.add_argument("--line", type=float, default=40.0, help="MB/s of the remote that is the bottleneck")
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--directory", help="keep the data here, and use it again")
     arguments = parser.parse_args()
-    arguments.num_files = 8 if arguments.small else 30
+    arguments.num_files = 6 if arguments.small else 16
+    arguments.file_bytes = 40_000_000 if arguments.small else 64_000_000
     arguments.repeats = arguments.repeats or (1 if arguments.small else 3)
     return arguments
 

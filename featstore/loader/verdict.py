@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
-_BUSY_SHARE = 0.02
+# Less waiting than this, the first batch's with it, and no quicker data would make the epoch much shorter.
+_IDLE_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
     """Seconds of one epoch in one process: `total_s` from its first claim to its end, `data_wait_s` what the consumer waited
-    for batches of it; `decode_s` what decoding took, `staging_wait_s` what it waited for files, both in a thread of their own."""
+    for batches of it; `decode_s` what decoding took, `staging_wait_s` what it waited for files, both in other threads."""
 
     total_s: float
     data_wait_s: float
@@ -28,7 +29,7 @@ def verdict(times: EpochTimes) -> str:
         f"{times.total_s:.1f} s, of which training waited {waited:.0%} for data, decoding worked "
         f"{times.decode_s / total_s:.0%} and waited {times.staging_wait_s / total_s:.0%} for files"
     )
-    if waited < _BUSY_SHARE:
+    if waited < _IDLE_SHARE:
         return f"{shares}: the model is the bottleneck; a quicker step is all that would help"
     if times.staging_wait_s >= times.decode_s:
         return (

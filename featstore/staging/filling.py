@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from featstore.transfer import Answer, Read
 
 _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
+_SYNC_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,31 @@ class _Pace:
             self._waited_s, self._num_bytes = 0.0, 0
 
 
+class _WriteBack:
+    """Has the disk write while the download goes on, so that the last sync, during which the line is idle, is short."""
+
+    def __init__(self, file: int) -> None:
+        self._file, self._num_bytes = file, 0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="featstore-sync")
+        self._sync: Future[None] | None = None
+
+    def wrote(self, num_bytes: int) -> None:
+        """So much was written; begins a sync where enough was, unless one is under way or has failed."""
+        self._num_bytes += num_bytes
+        is_free = self._sync is None or (self._sync.done() and self._sync.exception() is None)
+        if self._num_bytes >= _SYNC_BYTES and is_free:
+            self._num_bytes, self._sync = 0, self._pool.submit(os.fdatasync, self._file)
+
+    def finish(self) -> None:
+        """All is on the disk, or OSError: the kernel tells of a failure once, perhaps to a sync before the last."""
+        if self._sync is not None:
+            self._sync.result()
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
 class Filling:
     """Fills the file at `path`; `tag` is the version of which the bytes are, empty before the first and where the store
     does not say; `sums` are checksums of what is held. Owned by one thread, which closes it."""
@@ -114,7 +141,7 @@ class Filling:
         self._url, self._size_bytes, self._line = url, size_bytes, line
         self._place = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._crc = 0
+        self._write_back, self._crc = _WriteBack(self._file), 0
         self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[Sum, ...]()
 
     def adopt(self, pin: Pin) -> None:
@@ -164,11 +191,12 @@ class Filling:
     def sync(self) -> None:
         """Waits until the bytes are on the disk."""
         try:
-            os.fsync(self._file)
+            self._write_back.finish()
         except OSError as error:
             raise self._local(error) from error
 
     def close(self) -> None:
+        self._write_back.close()
         os.close(self._file)
 
     def _try(self, at: int, end: int) -> tuple[int, str]:
@@ -212,6 +240,7 @@ class Filling:
             raise ConnectionError(f"{at + len(data) - end} more bytes came than were asked for")
         self._line.throttle.wait(len(data), self._line.stop)
         self._crc = zlib.crc32(data, self._crc)
+        self._write_back.wrote(len(data))
         while data:
             written = os.pwrite(self._file, data, at)
             at, data = at + written, data[written:]

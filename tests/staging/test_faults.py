@@ -1,9 +1,11 @@
 """What may go wrong between a store and the local disk, each fault really happening: no wrong byte, no hang, nothing left."""
 
+import errno
 import hashlib
 import itertools
 import json
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -341,3 +343,22 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(unrul
     assert {path: unruly.sent_bytes(path) for path in contents} == {path: len(data) for path, data in contents.items()}
     suffixes = sorted(path.suffix for path in (tmp_path / "featstore-staging-2").iterdir())
     assert suffixes == 4 * [".held"] + 4 * [".staged"]
+
+
+def test_a_disk_that_fails_in_mid_download_is_noticed_at_its_end(unruly, make, monkeypatch):
+    unruly.files[PATH] = DATA
+    monkeypatch.setattr("featstore.staging.filling._SYNC_BYTES", 100_000)
+    with _next(make(), f"{unruly.url}{PATH}") as staged:
+        assert staged.path.read_bytes() == DATA
+    failed = threading.Event()
+
+    def failing(file):
+        failed.set()
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+    stager = make(directory=None)
+    with pytest.raises(StagingError, match=r"a\.bin cannot be written to .*: Input/output error"):
+        _next(stager, f"{unruly.url}{PATH}")
+    assert failed.is_set()
+    assert _names(stager) == []
