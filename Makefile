@@ -5,7 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint format faults bench clean
+# Servers that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
+DEBIAN_SERVERS := nginx-light rclone
+NPM_SERVERS := s3rver azurite
+
+.PHONY: demo test lint format faults bench servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -25,10 +29,14 @@ format: $(INSTALLED)
 
 faults: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
-	$(BIN)/python -m pytest tests/faults tests/dispatch tests/staging tests/loader --hypothesis-profile=campaign
+	$(BIN)/python -m pytest tests/faults tests/dispatch tests/staging tests/contracts tests/loader --hypothesis-profile=campaign
 
 bench: $(INSTALLED)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+servers:
+	apt-get install --yes $(DEBIAN_SERVERS) npm
+	npm install --global $(NPM_SERVERS)
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info

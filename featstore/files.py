@@ -101,7 +101,7 @@ def filesystem(url: str) -> fsspec.AbstractFileSystem:
     name = scheme(url)
     if name not in _OBSTORE:
         try:
-            return fsspec.filesystem(name)
+            return cast(fsspec.AbstractFileSystem, fsspec.core.url_to_fs(url)[0])  # with user, host and port, where it has them
         except (ValueError, ImportError) as error:
             raise ConfigError(f"{redact(url)}: no file system for {name}://: {error}") from error
     _require_unforked(url)
@@ -440,7 +440,20 @@ def _entry(url: str, path: str, entry: dict[str, Any], base: str) -> FileEntry:
 
 
 def _with_scheme(url: str, path: str) -> str:
-    return path if _SCHEME.match(path) else f"{scheme(url)}://{path.lstrip('/')}"
+    if _SCHEME.match(path):
+        return path
+    head, rest = without_path(url)
+    is_host = (
+        scheme(url) not in _OBSTORE and head.partition("://")[2] and filesystem(url)._strip_protocol(url).rstrip("/") == rest
+    )
+    return f"{head}/{path.lstrip('/')}" if is_host else f"{scheme(url)}://{path.lstrip('/')}"
+
+
+def without_path(url: str) -> tuple[str, str]:
+    """Scheme, user, host and port of a remote URL, and its path without a slash at the end."""
+    head = re.match(r"[^:/]+://[^/]*", url)
+    assert head is not None
+    return head.group(), url[head.end() :].rstrip("/")
 
 
 def _is_hidden(name: str) -> bool:

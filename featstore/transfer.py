@@ -3,9 +3,11 @@
 What staging is made of. Nothing is repeated here: who reads knows where it broke, and goes on there.
 """
 
+import contextlib
+import errno
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -13,11 +15,12 @@ from typing import IO, Any, Protocol
 import obstore
 from obstore import Bytes
 
-from featstore.errors import ReplacedError
-from featstore.files import as_os_errors, connect, filesystem, has_object_store, local_path, redact
+from featstore.errors import FeatstoreError, ReplacedError
+from featstore.files import as_os_errors, connect, filesystem, has_object_store, local_path, redact, redact_text
 
 _BLOCK_BYTES = 4 << 20
 _TIME = "modified "
+Block = bytes | Bytes | memoryview
 _VERSION_KEYS = ("e_tag", "ETag", "etag", "mtime", "last_modified", "LastModified", "modified", "created")
 
 
@@ -31,7 +34,7 @@ class Answer:
 
     size_bytes: int
     tag: str
-    blocks: Iterator[bytes | Bytes | memoryview]
+    blocks: Iterator[Block]
     setup_s: float = 0.0
 
 
@@ -54,7 +57,8 @@ def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "")
     elif has_object_store(url):
         answer = _from_store(url, first, end, size_bytes, tag)
     else:
-        answer = _from_filesystem(url, first, end)
+        with _foreign_errors(url):
+            answer = _from_filesystem(url, first, end)
     if tag and answer.tag != tag:
         raise ReplacedError(
             f"{redact(url)} was replaced while it was read: expected version {tag}, found {answer.tag or 'none'}"
@@ -97,7 +101,25 @@ def _from_filesystem(url: str, first: int, end: int) -> Answer:
         info = fs.info(url)
         return int(info["size"]), next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
 
-    return _from_file(url, first, end, version, lambda: fs.open(url, "rb", cache_type="none"))
+    answer = _from_file(url, first, end, version, lambda: fs.open(url, "rb", cache_type="none"))
+    return replace(answer, blocks=_foreign_blocks(url, answer.blocks))
+
+
+def _foreign_blocks(url: str, blocks: Iterator[Block]) -> Iterator[Block]:
+    with _foreign_errors(url):
+        yield from blocks
+
+
+@contextlib.contextmanager
+def _foreign_errors(url: str) -> Iterator[None]:
+    """What a file system of fsspec raises, as OSError: each has a client with errors of its own."""
+    try:
+        yield
+    except (OSError, EOFError, FeatstoreError):
+        raise
+    except Exception as error:  # noqa: BLE001  another library's boundary: handed on as what callers know
+        reason = redact_text(f"{type(error).__name__}: {error}".partition("\n")[0])
+        raise OSError(errno.EIO, f"The store failed: {reason}", redact(url)) from None
 
 
 def _from_path(url: str, path: Path, first: int, end: int) -> Answer:

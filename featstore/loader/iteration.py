@@ -1,6 +1,7 @@
 """One pass over a loader's epochs: claims to work, work to blocks, blocks to batches, batches to delivered progress."""
 
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,9 +28,11 @@ from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
 from featstore.loader.stream import GroupSource, Order, SplitReader, Work, read_blocks
 from featstore.loader.tensors import Batch
+from featstore.loader.verdict import EpochTimes, verdict
 from featstore.staging.stager import Staged, Stager
 from featstore.table.snapshot import DataFile
 
+_LOG = logging.getLogger(__name__)
 _REPORT_EVERY_S = 0.5
 _ClaimKey = tuple[int, int]  # position in the plan, fence: a worker may claim a split again that it lost
 _ALL_DONE = (
@@ -114,6 +117,7 @@ class Run:
         end = self._begun.first_epoch + self._job.num_epochs
         finds_all_done = self._begun.is_repeated
         for epoch in range(self._place_in_epoch.epoch, end):
+            before = self._times()
             with self._coordinate(epoch) as coordinator:
                 while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
                     yield from self._read(coordinator, claim)
@@ -121,6 +125,7 @@ class Run:
                     return
                 finds_all_done &= not self._has_claimed and coordinator.is_done
             self._stats.counts["epochs"] += 1
+            self._judge(epoch, self._times().since(before))
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
             for notes in (self._done, self._claims, self._unreported, self._lost):
@@ -128,6 +133,13 @@ class Run:
         if finds_all_done:
             raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
+
+    def _times(self) -> EpochTimes:
+        return self._stats.times(0.0 if self._stager is None else self._stager.stats().wait_s)
+
+    def _judge(self, epoch: int, times: EpochTimes) -> None:
+        self._stats.verdict = f"epoch {epoch}: {verdict(times)}"
+        _LOG.info("%s", self._stats.verdict)
 
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""

@@ -184,6 +184,13 @@ class FeatureLoader(IterableDataset[Batch]):
         staged = {f"staging_{name}": value for name, value in vars(self._stager.stats()).items()} if self._stager else {}
         return {**self._stats.to_dict(), "staging_staged_bytes": 0, **staged}
 
+    def verdict(self) -> str:
+        """What this process's last epoch waited for, and what would help, in one line; empty before the end of the first.
+
+        Also logged at level info by `featstore.loader.iteration`.
+        """
+        return self._stats.verdict
+
     def close(self) -> None:
         """Ends the iteration under way and removes temporary files; the loader may be iterated again."""
         self._adopt()

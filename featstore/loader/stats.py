@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from featstore.loader.verdict import EpochTimes
+
 
 @dataclass
 class Stats:
@@ -13,6 +15,7 @@ class Stats:
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    verdict: str = ""
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -21,6 +24,15 @@ class Stats:
             yield
         finally:
             self.seconds[name] += time.perf_counter() - started
+
+    def times(self, staging_wait_s: float) -> EpochTimes:
+        """Where the clocks stand."""
+        return EpochTimes(
+            total_s=time.perf_counter(),
+            data_wait_s=self.seconds["wait_s"],
+            decode_s=self.seconds["decode_s"],
+            staging_wait_s=staging_wait_s,
+        )
 
     def to_dict(self) -> dict[str, int | float]:
         zeros = dict.fromkeys(("rows", "batches", "epochs", "null_labels_dropped", "null_labels_filled", "rows_filtered"), 0)

@@ -23,6 +23,7 @@ import re
 import shutil
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.util import Finalize
@@ -31,6 +32,7 @@ from typing import cast
 
 from featstore.files import local_path, without_user
 from featstore.staging.budget import CachedFile, choose_evictions, excess
+from featstore.staging.patience import Stopped
 from featstore.staging.private import make_private, private_directory, remove_private, try_lock, unlock
 from featstore.staging.record import FORMAT, Record
 
@@ -38,6 +40,7 @@ _LAYOUT = f"featstore-staging-{FORMAT}"
 _OURS = re.compile(r"([0-9a-f]{40})\.(0|[1-9][0-9]{0,17})\.(staged|held|part)")
 _LIMITS = "limits"
 _RECORD_BYTES = 64 << 20
+_BLOCK_BYTES = 4 << 20
 
 
 def entry_name(url: str, size_bytes: int, version: str = "") -> str:
@@ -71,6 +74,11 @@ class Pin:
         """What the file takes of the budget."""
         return int(self.path.name.split(".")[1])
 
+    def is_intact(self, stop: threading.Event) -> bool:
+        """Whether the file's bytes are those that were downloaded. Stopped once that is set."""
+        with self.path.open("rb", buffering=0) as file:
+            return all(_crc(file.fileno(), first, end, stop) == crc for first, end, crc in self.record.sums)
+
     def release(self) -> None:
         """Allows eviction again; may be called more than once."""
         lock, self._lock = self._lock, None
@@ -80,10 +88,14 @@ class Pin:
 
 
 class Download:
-    """A reserved file, to be filled through `path` and then published, or abandoned. `path` changes with `reserve()`."""
+    """A reserved file, to be filled through `path` and then published, or abandoned. `path` changes with `reserve()`.
+
+    Whoever does not wait for the thread that fills it may abandon it: that thread is Stopped at its next step.
+    """
 
     def __init__(self, cache: "Cache", name: str, num_bytes: int, lock: int) -> None:
-        self._cache, self._name, self._lock = cache, name, lock
+        self._cache, self._name = cache, name
+        self._lock: int | None = lock
         self.num_bytes = num_bytes
 
     @property
@@ -92,7 +104,7 @@ class Download:
 
     def reserve(self, num_bytes: int) -> Refusal | None:
         """Makes the reservation `num_bytes`; or says why that must be tried again later."""
-        with self._cache.locked():
+        with self._held():
             if not self._cache.make_room(num_bytes - self.num_bytes):
                 return Refusal.FULL
             self._rename(num_bytes)
@@ -103,21 +115,35 @@ class Download:
 
         Files of the same name that hold less go, unless they are pinned.
         """
-        with self._cache.locked():
+        with self._held() as lock:
             self._rename(self._cache.free_number(self._name, record.held_bytes))
             target = self.path.with_suffix(".staged")
-            self.path.with_suffix(".held").write_text(record.to_json())
-            _touch(self._lock)
+            _write_record(self.path.with_suffix(".held"), record)
+            _touch(lock)
             self.path.rename(target)
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            self._lock = None
             self._cache.remove_narrower(self._name, record.held_bytes)
-        return Pin(target, self._lock, record)
+        return Pin(target, lock, record)
 
     def abandon(self) -> None:
-        """Removes what was downloaded and frees the reservation."""
-        with self._cache.locked():
+        """Removes what was downloaded and frees the reservation, unless it was published. May be called more than once."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(Stopped), self._held() as lock:
+            self._lock = None
             self.path.unlink(missing_ok=True)
-            unlock(self._lock)
+            unlock(lock)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[int]:
+        """The directory locked, and this download's own lock. Stopped where it was abandoned."""
+        if self._lock is None:
+            raise Stopped
+        with self._cache.locked():
+            if self._lock is None:
+                raise Stopped
+            yield self._lock
 
     def _rename(self, num_bytes: int) -> None:
         before, self.num_bytes = self.path, num_bytes
@@ -211,6 +237,12 @@ class Cache:
         with self.locked():
             pin.release()
             self._remove_unpinned(pin.path.name)
+
+    def remove(self, pin: Pin) -> None:
+        """Removes a pinned file whose bytes are not what they were, also where others have it pinned."""
+        with self.locked():
+            self._unlink(pin.path.name)
+            pin.release()
 
     def close(self) -> None:
         """Removes a private directory; a shared one stays for the next run."""
@@ -337,6 +369,25 @@ def _cached_file(entry: os.DirEntry[str]) -> CachedFile:
     num_bytes, found = int(entry.name.split(".")[1]), entry.stat(follow_symlinks=False)
     unwritten_bytes = max(0, num_bytes - found.st_blocks * 512) if entry.name.endswith(".part") else 0
     return CachedFile(name=entry.name, size_bytes=num_bytes, used_at_ns=found.st_mtime_ns, unwritten_bytes=unwritten_bytes)
+
+
+def _write_record(path: Path, record: Record) -> None:
+    """The record, or nothing."""
+    try:
+        path.write_text(record.to_json())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _crc(file: int, first: int, end: int, stop: threading.Event) -> int:
+    """The CRC-32 of a span; of what there is of it, where the file ends before."""
+    crc = 0
+    while first < end and (block := os.pread(file, min(_BLOCK_BYTES, end - first), first)):
+        if stop.is_set():
+            raise Stopped
+        crc, first = zlib.crc32(block, crc), first + len(block)
+    return crc
 
 
 def _touch(lock: int) -> None:

@@ -1,10 +1,11 @@
 """One file into the cache: found there, or decided how, downloaded, checked and published."""
 
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from featstore.staging.limits import Throttle
 from featstore.staging.options import Staging
 from featstore.staging.ranges import PlanRanges, Span, coalesce, covers, missing, num_bytes, union
 from featstore.staging.record import Record
-from featstore.staging.retry import RetryPolicy
+from featstore.staging.retry import RetryPolicy, is_local
 from featstore.transfer import Read, read_span
 
 _LOG = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Fetcher:
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
         self._remotes: dict[str, Remote] = {}
         self._last: Demand | None = None
+        self._under_way: dict[threading.Event, Download] = {}
         self._tail_bytes, self._plan_s = _TAIL_BYTES, 0.0
 
     def remote(self, url: str) -> Remote:
@@ -105,20 +107,55 @@ class Fetcher:
         try:
             while True:
                 first_bytes = self._first_bytes(item, base)
-                answer = self._cache.request(name, item.size_bytes, first_bytes, beyond_bytes=beyond_bytes)
+                with self._local_errors(item):
+                    answer = self._cache.request(name, item.size_bytes, first_bytes, beyond_bytes=beyond_bytes)
                 if isinstance(answer, Download):
-                    return self._download(item, answer, base, _Waiting(stop, await_room))
+                    with self._local_errors(item):
+                        return self._download(item, answer, base, _Waiting(stop, await_room))
                 if isinstance(answer, Pin):
-                    if self._serves(item, answer):
+                    if not self._is_intact(item, answer, stop):
+                        self._cache.remove(answer)
+                    elif self._serves(item, answer):
                         self._counts.num_hits += 1
                         return answer
-                    base, beyond_bytes = _let_go(base, answer), answer.num_bytes
+                    else:
+                        base, beyond_bytes = _let_go(base, answer), answer.num_bytes
                 elif base is not None and answer is Refusal.FULL:
                     base = _let_go(base, None)  # its room may be what is lacking
                 else:
                     await_room(answer, first_bytes)
         finally:
             _let_go(base, None)
+
+    def let_go(self, stop: threading.Event) -> bool:
+        """Removes what the thread that `stop` ends is downloading, without waiting for it; False where that is nothing."""
+        download = self._under_way.get(stop)
+        if download is not None:
+            download.abandon()
+        return download is not None
+
+    def _is_intact(self, item: StageItem, pin: Pin, stop: threading.Event) -> bool:
+        try:
+            is_intact = pin.is_intact(stop)
+        except BaseException:
+            pin.release()
+            raise
+        if not is_intact:
+            _LOG.warning("%s in the cache is not what was downloaded; downloading it anew", files.redact(item.url))
+        return is_intact
+
+    @contextlib.contextmanager
+    def _local_errors(self, item: StageItem) -> Iterator[None]:
+        """A disk that is full or cannot be written, as a StagingError that names it."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, StagingError) or not is_local(error):
+                raise
+            raise StagingError(
+                f"{files.redact(item.url)} cannot be written to {self._cache.root}: {error.strerror}; make room there, or "
+                "name another staging.directory"
+            ) from error
 
     def _is_whole(self, item: StageItem) -> bool:
         """Whether the file is taken whole without a look at its footer."""
@@ -178,6 +215,7 @@ class Fetcher:
         return found
 
     def _download(self, item: StageItem, download: Download, base: Pin | None, waiting: "_Waiting") -> Pin | None:
+        self._under_way[waiting.stop] = download
         try:
             filling = Filling(item.url, item.size_bytes, download.path, self._line(waiting.stop))
             try:
@@ -192,6 +230,8 @@ class Fetcher:
         except BaseException:
             download.abandon()
             raise
+        finally:
+            del self._under_way[waiting.stop]
 
     def _fill_anew(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: "_Waiting") -> bool:
         """Fills the file, once more from the start where the remote one was replaced meanwhile: of two files not one byte
@@ -254,7 +294,7 @@ class Fetcher:
         since = time.monotonic()
         filling.sync()
         self._source.check(download.path, files.redact(item.url))
-        record = Record.of(item.url, item.size_bytes, filling.tag, filling.held)
+        record = Record.of(item.url, item.size_bytes, filling.tag, filling.sums)
         pin = download.publish(record)
         self._counts.num_staged += 1
         self._counts.staged_bytes += record.held_bytes

@@ -5,7 +5,9 @@ import os
 import random
 import threading
 import time
+import zlib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +17,13 @@ from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
 from featstore.staging.patience import Stopped
 from featstore.staging.ranges import Span, covers, union
+from featstore.staging.record import Sum
 from featstore.staging.retry import RetryPolicy, is_local, is_retryable
 from featstore.transfer import Answer, Read
 
 _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
+_SYNC_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +87,62 @@ class _Watch:
         )
 
 
+class _Pace:
+    """Notices a stream that only trickles. What passes between `see` and `ask` is not waited for the remote."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._asked_at_s, self._waited_s, self._num_bytes = time.monotonic(), 0.0, 0
+
+    def ask(self) -> None:
+        """The next block is waited for."""
+        self._asked_at_s = time.monotonic()
+
+    def see(self, num_bytes: int) -> None:
+        """A block has come. TimeoutError where that took too long."""
+        self._waited_s += time.monotonic() - self._asked_at_s
+        self._num_bytes += num_bytes
+        if self._policy.is_stalled(self._num_bytes, self._waited_s):
+            raise TimeoutError(f"only {self._num_bytes} bytes came in {self._waited_s:.0f} s")
+        if self._waited_s >= self._policy.stall_s:
+            self._waited_s, self._num_bytes = 0.0, 0
+
+
+class _WriteBack:
+    """Has the disk write while the download goes on, so that the last sync, during which the line is idle, is short."""
+
+    def __init__(self, file: int) -> None:
+        self._file, self._num_bytes = file, 0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="featstore-sync")
+        self._sync: Future[None] | None = None
+
+    def wrote(self, num_bytes: int) -> None:
+        """So much was written; begins a sync where enough was, unless one is under way or has failed."""
+        self._num_bytes += num_bytes
+        is_free = self._sync is None or (self._sync.done() and self._sync.exception() is None)
+        if self._num_bytes >= _SYNC_BYTES and is_free:
+            self._num_bytes, self._sync = 0, self._pool.submit(os.fdatasync, self._file)
+
+    def finish(self) -> None:
+        """All is on the disk, or OSError: the kernel tells of a failure once, perhaps to a sync before the last."""
+        if self._sync is not None:
+            self._sync.result()
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
 class Filling:
     """Fills the file at `path`; `tag` is the version of which the bytes are, empty before the first and where the store
-    does not say. Owned by one thread, which closes it."""
+    does not say; `sums` are checksums of what is held. Owned by one thread, which closes it."""
 
     def __init__(self, url: str, size_bytes: int, path: Path, line: Line) -> None:
         self._url, self._size_bytes, self._line = url, size_bytes, line
         self._place = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self.tag, self.held = "", tuple[Span, ...]()
+        self._write_back, self._crc = _WriteBack(self._file), 0
+        self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[Sum, ...]()
 
     def adopt(self, pin: Pin) -> None:
         """Takes over what another staged file of the same version holds, without a request."""
@@ -101,7 +152,7 @@ class Filling:
                 self._copy(source, first, end)
         finally:
             os.close(source)
-        self.tag, self.held = pin.record.tag, pin.record.held
+        self.tag, self.held, self.sums = pin.record.tag, pin.record.held, pin.record.sums
 
     def tail(self, num_bytes: int) -> bytes:
         """The last bytes of the file, fetched where they are not held."""
@@ -117,7 +168,7 @@ class Filling:
         A store that does not name versions is asked again for all of it: what comes might be of another file. StagingError
         when it keeps failing, or the local disk does; ReplacedError; Stopped.
         """
-        at, num_failures = first, 0
+        at, num_failures, self._crc = first, 0, 0
         while at < end:
             begun = at
             at, failure = self._try(at, end)
@@ -126,36 +177,41 @@ class Filling:
             num_failures = 1 if at - begun >= self._line.retry.progress_bytes else num_failures + 1
             if self._line.retry.gives_up(num_failures):
                 raise StagingError(f"{failure}; gave up after {num_failures} attempts")
-            at = at if self.tag else first
+            if not self.tag:
+                at, self._crc = first, 0
             self._line.pause(failure, num_failures)
-        self.held = union([*self.held, (first, end)])
+        self.held, self.sums = union([*self.held, (first, end)]), (*self.sums, (first, end, self._crc))
 
     def restart(self) -> None:
         """Forgets all bytes: they are of a file that is no more."""
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, self._size_bytes)
-        self.tag, self.held = "", ()
+        self.tag, self.held, self.sums = "", (), ()
 
     def sync(self) -> None:
         """Waits until the bytes are on the disk."""
         try:
-            os.fsync(self._file)
+            self._write_back.finish()
         except OSError as error:
             raise self._local(error) from error
 
     def close(self) -> None:
+        self._write_back.close()
         os.close(self._file)
 
     def _try(self, at: int, end: int) -> tuple[int, str]:
         """One request: how far it came, and what failed if trying again may help."""
-        watch = _Watch()
+        watch, pace = _Watch(), _Pace(self._line.retry)
         try:
             answer = self._line.read(self._url, at, end, size_bytes=self._size_bytes, tag=self.tag)
             watch.begin(answer.setup_s)
             self._identify(answer)
+            pace.ask()
             for block in answer.blocks:
                 watch.see(len(block))
+                pace.see(len(block))
                 at = self._write(block, at, end)
+                pace.ask()
         except (OSError, EOFError) as error:
             if isinstance(error, OSError) and is_local(error):
                 raise self._local(error) from error
@@ -183,6 +239,8 @@ class Filling:
         if at + len(data) > end:
             raise ConnectionError(f"{at + len(data) - end} more bytes came than were asked for")
         self._line.throttle.wait(len(data), self._line.stop)
+        self._crc = zlib.crc32(data, self._crc)
+        self._write_back.wrote(len(data))
         while data:
             written = os.pwrite(self._file, data, at)
             at, data = at + written, data[written:]

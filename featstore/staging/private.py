@@ -44,6 +44,8 @@ def make_private(root: Path) -> None:
             raise PermissionError(f"it must be a directory of user {os.getuid()}")
         if stat.S_IMODE(found.st_mode) != 0o700:
             root.chmod(0o700)
+        if not os.access(root, os.W_OK):
+            raise PermissionError("it cannot be written")
     except OSError as error:
         raise StagingError(f"staging.directory {root.parent} cannot hold the cache {root.name}: {error}") from error
 

@@ -8,20 +8,25 @@ from featstore.files import redact
 from featstore.staging.ranges import Span, covers, num_bytes, union
 
 FORMAT = 2
+# A span of a file and the CRC-32 of its bytes.
+Sum = tuple[int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """`url` without credentials, `tag` the version that the store gave with the bytes, `held` the spans that are there."""
+    """`url` without credentials, `tag` the version that the store gave with the bytes, `held` the spans that are there, `sums`
+    the checksums of spans that make them up."""
 
     url: str
     size_bytes: int
     tag: str
     held: tuple[Span, ...]
+    sums: tuple[Sum, ...]
 
     @classmethod
-    def of(cls, url: str, size_bytes: int, tag: str, held: Iterable[Span]) -> "Record":
-        return cls(url=redact(url), size_bytes=size_bytes, tag=tag, held=union(held))
+    def of(cls, url: str, size_bytes: int, tag: str, sums: Iterable[Sum]) -> "Record":
+        sums = tuple(sorted(sums))
+        return cls(url=redact(url), size_bytes=size_bytes, tag=tag, held=_spans(sums), sums=sums)
 
     @property
     def held_bytes(self) -> int:
@@ -42,8 +47,13 @@ class Record:
             if found.pop("format") != FORMAT:
                 return None
             held = tuple((int(first), int(end)) for first, end in found.pop("held"))
-            record = cls(**(found | {"held": held, "size_bytes": int(found["size_bytes"])}))
+            sums = tuple((int(first), int(end), int(crc)) for first, end, crc in found.pop("sums"))
+            record = cls(**(found | {"held": held, "sums": sums, "size_bytes": int(found["size_bytes"])}))
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
-        is_sound = union(record.held) == record.held and covers([(0, record.size_bytes)], record.held)
+        is_sound = _spans(record.sums) == record.held and covers([(0, record.size_bytes)], record.held)
         return record if is_sound else None
+
+
+def _spans(sums: Iterable[Sum]) -> tuple[Span, ...]:
+    return union((first, end) for first, end, _ in sums)

@@ -15,18 +15,25 @@ _LOCAL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 class RetryPolicy:
     """Pauses double from `first_pause_s` to `longest_pause_s`; the last `max_attempts`-th failure in a row is final.
 
-    Failures are in a row until `progress_bytes` came in between.
+    Failures are in a row until `progress_bytes` came in between. A stream that brings fewer than `stall_bytes` while it is
+    waited for `stall_s` has failed, too.
     """
 
     max_attempts: int = 5
     first_pause_s: float = 0.2
     longest_pause_s: float = 30.0
     progress_bytes: int = 1 << 20
+    stall_s: float = 60.0
+    stall_bytes: int = 64 << 10
 
     def pause_s(self, num_failures: int, draw: float) -> float:
         """The pause after so many failures in a row; `draw`, in [0, 1), spreads those who failed together over its half."""
         longest_s = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(num_failures - 1, 64))
         return longest_s * (0.5 + draw / 2)
+
+    def is_stalled(self, num_bytes: int, waited_s: float) -> bool:
+        """Whether a stream that brought so much in so long only trickles."""
+        return waited_s >= self.stall_s and num_bytes < self.stall_bytes
 
     def gives_up(self, num_failures: int) -> bool:
         """Whether that was the last attempt."""

@@ -18,6 +18,7 @@ from featstore.staging.patience import LOG_EVERY_S, Patience, Stopped
 from featstore.staging.ranges import Span
 
 _LOG = logging.getLogger(__name__)
+_CLOSE_S = 1.0
 
 
 class Staged:
@@ -84,6 +85,7 @@ class Stager:
     def close(self) -> None:
         """Ends downloads, joins the thread, unpins what was not taken, and removes a private directory.
 
+        A download that a stalled remote holds up is given up at once; its thread ends when the remote's client lets it.
         `items` that wait must be ended by their owner first (close the coordinator before the stager).
         """
         for stream in self._streams:
@@ -130,9 +132,14 @@ class Stream(Iterator[Staged]):
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
-        self._thread.join()
-        while self._ready:
-            self._ready.popleft().release()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive() and not self._stager.fetcher.let_go(self._stop):
+            self._thread.join()
+        with self._changed:
+            self.is_over = True
+            self._changed.notify_all()
+            while self._ready:
+                self._ready.popleft().release()
 
     def _starve(self) -> None:
         counts, since = self._stager.counts, time.monotonic()
@@ -148,12 +155,15 @@ class Stream(Iterator[Staged]):
             for item in self._drawn():
                 staged = self._stage(item)
                 with self._changed:
+                    if self._stop.is_set():
+                        staged.release()  # nobody takes it any more
+                        return
                     self._ready.append(staged)
                     self._changed.notify_all()
         except Stopped:
             pass  # close() says so to whoever waits
         except BaseException as error:  # noqa: BLE001  the thread's boundary: next() raises it
-            self._error = error
+            self._error = None if self._stop.is_set() else error
         finally:
             with self._changed:
                 self.is_over = True

@@ -482,3 +482,13 @@ def test_slots_are_no_extras(tmp_path):
     extract(spec, tmp_path / "raw.parquet", tmp_path / "table")
     with pytest.raises(ConfigError, match="extras: 'tags' is a slot: select it under slots"):
         FeatureLoader(tmp_path / "table", slots=["tags"], extras=["tags"])
+
+
+def test_the_end_of_an_epoch_says_what_it_waited_for(table_url, loopback, caplog):
+    caplog.set_level("INFO", "featstore.loader.iteration")
+    with FeatureLoader(served(table_url, loopback), slots=["row"], staging={"mode": "whole"}, num_epochs=2) as loader:
+        assert loader.verdict() == ""
+        rows_of(loader)
+        assert loader.verdict().startswith("epoch 1: ")
+        assert loader.verdict().endswith("would help")
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["epoch 0", "epoch 1"]

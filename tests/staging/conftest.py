@@ -29,11 +29,13 @@ class Request:
 @dataclass
 class Fault:
     """What befalls one answer to a GET: after `after_bytes` of its body `act(site, request)` is called, and the connection
-    is closed if `cuts`. `status` is answered instead of the body; `claimed_bytes` is added to the length it claims."""
+    is closed if `cuts`; with `trickle_s` a byte follows each so many seconds. `status` is answered instead of the body;
+    `claimed_bytes` is added to the length it claims."""
 
     after_bytes: int = 0
     act: Callable[["Unruly", Request], None] = lambda site, request: None
     cuts: bool = False
+    trickle_s: float = 0.0
     status: int = 0
     claimed_bytes: int = 0
 
@@ -147,10 +149,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _send_body(self, request: Request, fault: Fault, body: bytes) -> None:
         self._send(request, body[: fault.after_bytes])
         fault.act(self.site, request)
+        if fault.trickle_s:
+            self._trickle(request, fault, body[fault.after_bytes :])
+            return
         if fault.cuts or fault.claimed_bytes:
             self.close_connection = True
         if not fault.cuts:
             self._send(request, body[fault.after_bytes :])
+
+    def _trickle(self, request: Request, fault: Fault, rest: bytes) -> None:
+        for i in range(len(rest)):
+            if self.site.released.wait(fault.trickle_s):
+                self.close_connection = True
+                return
+            self._send(request, rest[i : i + 1])
 
     def _send(self, request: Request, data: bytes) -> None:
         request.sent_bytes += len(data)

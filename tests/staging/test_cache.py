@@ -13,7 +13,7 @@ from featstore.staging.record import Record
 
 
 def _record(held=((0, 10),), size_bytes=10):
-    return Record.of("https://u:secret@h/x?sig=secret", size_bytes, "v1", held)
+    return Record.of("https://u:secret@h/x?sig=secret", size_bytes, "v1", [(first, end, 0) for first, end in held])
 
 
 def _fill(cache, name, size_bytes=10, held=None):

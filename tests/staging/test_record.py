@@ -11,14 +11,14 @@ SPANS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda 
 
 @given(size_bytes=st.integers(100, 200), tag=st.text(), spans=SPANS)
 def test_a_record_is_read_as_it_was_written(size_bytes, tag, spans):
-    record = Record.of("s3://b/k", size_bytes, tag, spans)
+    record = Record.of("s3://b/k", size_bytes, tag, [(*span, 7) for span in spans])
     assert Record.from_json(record.to_json()) == record
     assert record.held_bytes == len({at for first, end in spans for at in range(first, end)})
 
 
 @given(cut=st.integers(0, 200))
 def test_a_torn_record_is_none(cut):
-    text = Record.of("s3://b/k", 100, "v", [(0, 10), (90, 100)]).to_json()
+    text = Record.of("s3://b/k", 100, "v", [(0, 10, 1), (90, 100, 2)]).to_json()
     assert (Record.from_json(text[:cut]) is None) == (cut < len(text))
 
 
@@ -31,12 +31,14 @@ def test_a_torn_record_is_none(cut):
         {"held": [[0, 101]]},
         {"held": [["a", "b"]]},
         {"held": None},
+        {"sums": [[0, 9, 1]]},
+        {"sums": [[0, 10]]},
         {"more": 1},
         {"size_bytes": "many"},
     ],
 )
 def test_what_is_no_record_of_ours_is_none(change):
-    found = json.loads(Record.of("s3://b/k", 100, "v", [(0, 10)]).to_json()) | change
+    found = json.loads(Record.of("s3://b/k", 100, "v", [(0, 10, 1)]).to_json()) | change
     assert Record.from_json(json.dumps(found)) is None
     assert Record.from_json("[]") is None
 
@@ -48,6 +50,6 @@ def test_credentials_are_in_no_record():
 
 
 def test_a_record_knows_whether_the_file_is_whole():
-    assert Record.of("x", 10, "", [(0, 4), (4, 10)]).is_whole
-    assert not Record.of("x", 10, "", [(0, 4), (5, 10)]).is_whole
+    assert Record.of("x", 10, "", [(0, 4, 1), (4, 10, 2)]).is_whole
+    assert not Record.of("x", 10, "", [(0, 4, 1), (5, 10, 2)]).is_whole
     assert Record.of("x", 0, "", []).is_whole

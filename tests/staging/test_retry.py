@@ -53,3 +53,10 @@ def test_what_will_be_the_same_again_is_not(error):
 def test_a_full_disk_is_a_local_failure():
     assert is_local(OSError(errno.ENOSPC, "full"))
     assert not is_local(OSError(errno.EIO, "broken"))
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "waited_s", "expected"), [(0, 59.9, False), (0, 60.0, True), (65_535, 60.0, True), (65_536, 600.0, False)]
+)
+def test_a_stream_that_brings_next_to_nothing_for_long_is_stalled(num_bytes, waited_s, expected):
+    assert RetryPolicy().is_stalled(num_bytes, waited_s) is expected

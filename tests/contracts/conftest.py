@@ -1,0 +1,231 @@
+"""Real servers of files, each started on a free port for the tests of one module and ended with them."""
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import http.client
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from featstore import files
+
+BUCKET = "features"
+_AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+NGINX = """
+daemon off; master_process off; pid {root}/nginx.pid; error_log {root}/error.log;
+events {{}}
+http {{ access_log off; tcp_nopush off; sendfile on; client_body_temp_path {root}/b; proxy_temp_path {root}/p;
+  fastcgi_temp_path {root}/f; uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;
+  server {{ listen 127.0.0.1:{port}; root {root}/files; }} }}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where files can be put and read. `put(name, data)` writes or replaces one; `is_listed`, `is_written`: what else the
+    store can do."""
+
+    url: str
+    put: Callable[[str, bytes], object]
+    is_listed: bool = True
+    is_written: bool = True
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int, log: Path, **environment: str) -> Iterator[None]:
+    """A server's process, from when it listens to the end of the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
+    try:
+        deadline = time.monotonic() + 60
+        while not _listens(port):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, f"{command[0]} does not listen: {log.read_text()}"
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
+
+
+def binary(name: str, package: str) -> str:
+    """The path of a server that pip does not bring; the test is skipped without it."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
+    if found is None:
+        pytest.skip(f"no {name} on PATH: install {package}")
+    return found
+
+
+def _put_by_path(root: Path) -> Callable[[str, bytes], object]:
+    clock = itertools.count(1_700_000_000)
+
+    def put(name: str, data: bytes) -> None:
+        """Each a second later than the one before: servers tell no finer times."""
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_bytes(data)
+        os.utime(new, 2 * (next(clock),))
+        new.replace(path)
+
+    return put
+
+
+def _put_by_featstore(url: str) -> Callable[[str, bytes], object]:
+    def put(name: str, data: bytes) -> None:
+        with files.open_write(f"{url}/{name}") as file:
+            file.write(data)
+
+    return put
+
+
+def _request(port: int, path: str, headers: dict[str, str]) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("PUT", path, headers=headers)
+    answer = connection.getresponse()
+    assert answer.status in (200, 201), answer.read()
+    connection.close()
+
+
+@contextlib.contextmanager
+def local(root: Path) -> Iterator[Place]:
+    url = str(root / "files")
+    yield Place(url=url, put=_put_by_featstore(url))
+
+
+@contextlib.contextmanager
+def nginx(root: Path) -> Iterator[Place]:
+    port = free_port()
+    (root / "files").mkdir()
+    root.chmod(0o755)
+    (root / "nginx.conf").write_text(NGINX.format(root=root, port=port))
+    command = [binary("nginx", "nginx-light"), "-p", str(root), "-e", str(root / "error.log"), "-c", str(root / "nginx.conf")]
+
+    with running(command, port, root / "log"):
+        yield Place(url=f"http://127.0.0.1:{port}", put=_put_by_path(root / "files"), is_listed=False, is_written=False)
+
+
+def _s3(port: int, user: str) -> Place:
+    url = f"s3://{BUCKET}"
+    names = {"AWS_ACCESS_KEY_ID": user, "AWS_SECRET_ACCESS_KEY": user, "AWS_REGION": "us-east-1"}
+    return Place(url=url, put=_put_by_featstore(url), environment={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"} | names)
+
+
+@contextlib.contextmanager
+def moto(root: Path) -> Iterator[Place]:
+    pytest.importorskip("moto")
+    port = free_port()
+    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port, root / "log"):
+        _request(port, f"/{BUCKET}", {})
+        yield _s3(port, "moto")
+
+
+@contextlib.contextmanager
+def s3rver(root: Path) -> Iterator[Place]:
+    port = free_port()
+    command = [binary("s3rver", "s3rver by npm"), "-d", str(root), "-p", str(port), "--configure-bucket", BUCKET]
+    with running(command, port, root.with_suffix(".log")):
+        yield _s3(port, "S3RVER")
+
+
+@contextlib.contextmanager
+def azurite(root: Path) -> Iterator[Place]:
+    port = free_port()
+    program = binary("azurite-blob", "azurite by npm")
+    command = [program, "--silent", "--skipApiVersionCheck", "-l", str(root), "--blobPort", str(port)]
+    with running(command, port, root / "log"):
+        _make_container(port)
+        url = f"az://{BUCKET}"
+        names = {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{port}"}
+        yield Place(url=url, put=_put_by_featstore(url), environment=names)
+
+
+def _make_container(port: int) -> None:
+    """Signed by the emulator's public key, as the service's reference of `SharedKey` describes it."""
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    named = "".join(f"{name}:{value}\n" for name, value in headers.items())
+    account = "devstoreaccount1"
+    text = f"PUT{12 * chr(10)}{named}/{account}/{account}/{BUCKET}\nrestype:container"
+    digest = hmac.new(base64.b64decode(_AZURITE_KEY), text.encode(), hashlib.sha256).digest()
+    signature = {"Authorization": f"SharedKey {account}:{base64.b64encode(digest).decode()}"}
+    _request(port, f"/{account}/{BUCKET}?restype=container", headers | signature)
+
+
+@contextlib.contextmanager
+def sftp(root: Path) -> Iterator[Place]:
+    pytest.importorskip("paramiko")
+    port = free_port()
+    (root / "files").mkdir()
+    address = ["--addr", f"127.0.0.1:{port}", "--user", "reader", "--pass", "secret", "--vfs-cache-mode", "writes"]
+    command = [binary("rclone", "rclone"), "serve", "sftp", str(root / "files"), *address, "--dir-cache-time", "0s"]
+    with running(command, port, root / "log", RCLONE_CONFIG=str(root / "rclone.conf"), HOME=str(root)):
+        yield Place(url=f"sftp://reader:secret@127.0.0.1:{port}", put=_put_by_path(root / "files"), is_written=False)
+
+
+class FakeHost(MemoryFileSystem):
+    """In the place of HDFS and GCS, which have no server here: paths below a host, as HDFS has them."""
+
+    protocol = "fakehost"
+    store, pseudo_dirs = {}, [""]
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        rest = path.partition("://")[2].partition("/")[2] if "://" in path else path.lstrip("/")
+        return f"/{rest}".rstrip("/")
+
+
+@contextlib.contextmanager
+def fake_host(root: Path) -> Iterator[Place]:
+    fsspec.register_implementation("fakehost", FakeHost, clobber=True)
+    url = "fakehost://namenode:8020"
+    yield Place(url=url, put=_put_by_featstore(url))
+    FakeHost.store.clear()
+
+
+SERVERS = {server.__name__: server for server in (local, nginx, moto, s3rver, azurite, sftp, fake_host)}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request, tmp_path_factory) -> Iterator[Place]:
+    with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as place:
+        yield place
+
+
+@pytest.fixture
+def place(server: Place, monkeypatch, request) -> Iterator[Place]:
+    """The server's place for one test, with the environment that its client needs."""
+    files._store.cache_clear()
+    files.FsspecStore.clear_instance_cache()
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    yield server
+    files._store.cache_clear()
+    files.FsspecStore.clear_instance_cache()

@@ -1,0 +1,110 @@
+"""The contract of files by URL, over real servers: what each kind of store does the same."""
+
+import io
+import os
+import uuid
+
+import pytest
+
+from featstore import files
+from featstore.errors import ReplacedError
+from featstore.staging import Source, StageItem, Stager, Staging
+from featstore.staging.retry import RetryPolicy
+from featstore.transfer import read_span
+
+DATA = bytes(range(256)) * 12_000
+OTHER = DATA[::-1]
+
+
+@pytest.fixture
+def at(place):
+    """A directory of the test's own."""
+    return f"{place.url}/{uuid.uuid4().hex[:8]}"
+
+
+def _put(place, at, name, data):
+    place.put(f"{at.removeprefix(place.url).lstrip('/')}/{name}", data)
+    return f"{at}/{name}"
+
+
+def test_a_file_is_sized_read_at_any_position_and_fetched(place, at):
+    url, sink = _put(place, at, "x y.bin", DATA), io.BytesIO()
+    assert files.size_bytes(url) == len(DATA)
+    assert (files.fetch(url, sink), sink.getvalue() == DATA) == (len(DATA), True)
+    with files.open_read(url) as file:
+        file.seek(-8, os.SEEK_END)
+        assert file.tell() == len(DATA) - 8
+        assert file.read() == DATA[-8:]
+        file.seek(1_000_001)
+        assert file.read(1_500_000) == DATA[1_000_001:2_500_001]
+
+
+# s3rver takes `bytes=0-0` for a request of everything.
+@pytest.mark.parametrize(("first", "end"), [(0, len(DATA)), (0, 2), (1_000_001, 2_000_000), (len(DATA) - 8, len(DATA))])
+def test_a_span_comes_with_the_files_size_and_version(place, at, first, end):
+    url = _put(place, at, "x.bin", DATA)
+    answer = read_span(url, first, end, size_bytes=len(DATA))
+    assert b"".join(bytes(block) for block in answer.blocks) == DATA[first:end]
+    assert (answer.size_bytes, bool(answer.tag)) == (len(DATA), True)
+
+
+def test_a_file_of_another_version_is_refused(place, at):
+    url = _put(place, at, "x.bin", DATA)
+    answer = read_span(url, 0, 2, size_bytes=len(DATA))
+    list(answer.blocks)
+    _put(place, at, "x.bin", OTHER)
+    with pytest.raises(ReplacedError, match=r"x\.bin was replaced"):
+        list(read_span(url, 0, len(DATA), size_bytes=len(DATA), tag=answer.tag).blocks)
+
+
+def test_a_missing_file_is_file_not_found(place, at):
+    _put(place, at, "x.bin", DATA)
+    for act in (files.size_bytes, lambda url: read_span(url, 0, 1, size_bytes=1), lambda url: files.open_read(url)):
+        with pytest.raises(FileNotFoundError):
+            act(f"{at}/none.bin")
+
+
+def test_listings_name_urls_that_open(place, at):
+    if not place.is_listed:
+        pytest.skip("a web server lists nothing")
+    for name in ("m=1/a.parquet", "m=2/a.parquet", "b.parquet", "_log/c.parquet", "note.txt"):
+        _put(place, at, name, name.encode())
+    expected = ["b.parquet", "m=1/a.parquet", "m=2/a.parquet"]
+    for url, names in ((at, expected), (f"{at}/", expected), (f"{at}/m=*", expected[1:]), (f"{at}/none", [])):
+        found = files.list_files(url)
+        assert [entry.name for entry in found] == names
+        for entry in found:
+            assert entry.version
+            with files.open_read(entry.url) as file:
+                assert file.read().decode().endswith(entry.name.rpartition("/")[2])
+
+
+def test_a_file_is_written_whole_and_deleted(place, at):
+    if not place.is_written:
+        pytest.skip("featstore only reads from this server")
+    url = f"{at}/deep/x.bin"
+    with files.open_write(url) as file:
+        file.write(DATA)
+    assert files.size_bytes(url) == len(DATA)
+    files.delete(url)
+    files.delete(url)
+    with pytest.raises(FileNotFoundError):
+        files.size_bytes(url)
+
+
+def _plan(tail, size_bytes, name):
+    return [(1000, 2000), (2_000_000, 2_100_000)] if tail else 8
+
+
+@pytest.mark.parametrize("mode", ["whole", "ranges"])
+def test_a_staged_file_has_the_remote_bytes(place, at, tmp_path, mode):
+    url = _put(place, at, "x.bin", DATA)
+    retry = RetryPolicy(first_pause_s=0.01)
+    with Stager(Staging(directory=str(tmp_path), mode=mode), Source(plan_ranges=_plan, retry=retry)) as stager:
+        for num_hits in range(2):
+            with next(stager.stage([StageItem(key=0, url=url, size_bytes=len(DATA))])) as staged:
+                data = staged.path.read_bytes()
+                assert all(data[first:end] == DATA[first:end] for first, end in staged.held or [(0, len(DATA))])
+            assert stager.stats().num_hits == num_hits
+        assert stager.stats().num_retries == 0
+        assert "secret" not in "".join(path.read_text() for path in stager.cache.root.glob("*.held"))

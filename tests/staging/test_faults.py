@@ -1,0 +1,364 @@
+"""What may go wrong between a store and the local disk, each fault really happening: no wrong byte, no hang, nothing left."""
+
+import errno
+import hashlib
+import itertools
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import fsspec
+import pytest
+
+from featstore.errors import ReplacedError, StagingError
+from featstore.staging import Source, StageItem, Stager, Staging
+from featstore.staging.retry import RetryPolicy
+
+DATA = random.Random(1).randbytes(900_000)
+OTHER = random.Random(2).randbytes(900_000)
+PATH = "/t/a.bin"
+QUICK = RetryPolicy(first_pause_s=0.01)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _web():
+    """fsspec's own client of HTTP under a scheme that featstore does not keep for obstore."""
+    http = pytest.importorskip("fsspec.implementations.http")
+
+    class Web(http.HTTPFileSystem):
+        protocol = "web"
+
+        def encode_url(self, url):
+            return super().encode_url(url.replace("web://", "http://", 1))
+
+    fsspec.register_implementation("web", Web, clobber=True)
+
+
+@pytest.fixture(params=["http", "web"], ids=["obstore", "fsspec"])
+def url(request, unruly):
+    unruly.files[PATH] = DATA
+    return f"{request.param}{unruly.url.removeprefix('http')}{PATH}"
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def stager(retry=QUICK, **options):
+        options = {"directory": str(tmp_path / "cache"), "mode": "whole"} | options
+        made.append(Stager(Staging(**options), Source(retry=retry)))
+        return made[-1]
+
+    yield stager
+    for stager_ in made:
+        stager_.close()
+
+
+def _next(stager, url, size_bytes=900_000):
+    return next(stager.stage([StageItem(key=0, url=url, size_bytes=size_bytes)]))
+
+
+def _names(stager):
+    return sorted(path.suffix for path in stager.cache.root.iterdir())
+
+
+FAULTS = {
+    "the connection is cut": {"after_bytes": 300_000, "cuts": True},
+    "the server fails": {"status": 503},
+    "the server is busy": {"status": 429},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_passes_is_told_of_and_the_bytes_are_right(unruly, url, make, caplog, fault):
+    unruly.fail(PATH, unruly.fault(**FAULTS[fault]), unruly.fault(**FAULTS[fault]))
+    stager = make()
+    with _next(stager, url) as staged:
+        assert staged.path.read_bytes() == DATA
+    assert not unruly.faults[PATH]
+    assert stager.stats().num_retries >= 1
+    assert "trying again" in caplog.text
+    assert _names(stager) == [".held", ".staged"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_stays_is_an_error_that_names_the_file_and_leaves_nothing(unruly, url, make, fault):
+    unruly.fail(PATH, *[unruly.fault(**FAULTS[fault] | {"after_bytes": 0}) for _ in range(40)])
+    stager = make(retry=RetryPolicy(first_pause_s=0.01, max_attempts=3))
+    with pytest.raises(StagingError, match=r"a\.bin failed: .* gave up after 3 attempts"):
+        _next(stager, url)
+    assert _names(stager) == []
+
+
+def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(unruly, url, make):
+    def replace(site, _):
+        site.replace(PATH, OTHER)
+
+    unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=replace, cuts=True))
+    with _next(make(), url) as staged:
+        assert staged.path.read_bytes() == OTHER
+
+
+def test_an_object_that_is_replaced_each_time_is_given_up(unruly, url, make):
+    turns = itertools.count(3)
+
+    def replace(site, _):
+        site.replace(PATH, random.Random(next(turns)).randbytes(len(DATA)))
+
+    unruly.fail(PATH, *[unruly.fault(after_bytes=300_000, act=replace, cuts=True) for _ in range(40)])
+    stager = make(retry=RetryPolicy(first_pause_s=0.01, max_attempts=3))
+    with pytest.raises(ReplacedError, match=r"a\.bin was replaced"):
+        _next(stager, url)
+    assert _names(stager) == []
+
+
+def test_a_truncated_object_is_an_error_and_not_a_short_file(unruly, url, make):
+    unruly.files[PATH] = DATA[:500_000]
+    stager = make()
+    with pytest.raises(StagingError, match=r"wrong size: expected 900000 bytes, found 500000; was it replaced"):
+        _next(stager, url)
+    assert _names(stager) == []
+
+
+def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(unruly, url, make):
+    unruly.fail(PATH, unruly.fault(claimed_bytes=50_000))
+    stager = make()
+    if url.startswith("http:"):  # one request for all: the length is the whole file's
+        with pytest.raises(StagingError, match=r"wrong size: expected 900000 bytes, found 950000; was it replaced"):
+            _next(stager, url)
+        assert _names(stager) == []
+    else:
+        with _next(stager, url) as staged:
+            assert staged.path.read_bytes() == DATA
+        assert stager.stats().num_retries == 1
+
+
+def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(unruly, make, caplog):
+    unruly.files[PATH] = DATA
+    unruly.fail(PATH, unruly.fault(after_bytes=300_000, trickle_s=0.02))
+    retry = RetryPolicy(first_pause_s=0.01, stall_s=0.3, stall_bytes=1_000_000)
+    stager = make(retry=retry)
+    with _next(stager, f"{unruly.url}{PATH}") as staged:
+        assert staged.path.read_bytes() == DATA
+    assert [get.span is None for get in unruly.gets(PATH)] == [True, False]
+    assert "bytes came in 0 s; trying again" in caplog.text
+
+
+def test_close_does_not_wait_for_a_server_that_stalls(unruly, url, make, tmp_path):
+    begun, act = unruly.stall()
+    unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
+    stager = make()
+    stream = stager.stage([StageItem(key=0, url=url, size_bytes=len(DATA))])
+    assert begun.wait(60)
+    since = time.monotonic()
+    stager.close()
+    assert time.monotonic() - since < 10
+    assert _names(stager) == []
+    with pytest.raises(StopIteration):
+        next(stream)
+    unruly.released.set()
+    for thread in [thread for thread in threading.enumerate() if thread.name == "featstore-stager"]:
+        thread.join(60)
+    assert _names(stager) == []
+    with _next(make(), url) as staged:
+        assert staged.path.read_bytes() == DATA
+
+
+STALLED = """
+import sys
+from featstore.staging import StageItem, Stager, Staging
+stager = Stager(Staging(directory=sys.argv[2], mode="whole"))
+stream = stager.stage([StageItem(key=0, url=sys.argv[1], size_bytes=int(sys.argv[3]))])
+print("begun", flush=True)
+sys.stdin.readline()
+stager.close()
+"""
+
+
+def test_a_process_ends_in_peace_while_a_server_stalls(unruly, tmp_path):
+    begun, act = unruly.stall()
+    unruly.files[PATH] = DATA
+    unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
+    command = [sys.executable, "-c", STALLED, f"{unruly.url}{PATH}", str(tmp_path), str(len(DATA))]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert begun.wait(60)
+    _, log = process.communicate("\n", timeout=40)
+    assert (process.returncode, log) == (0, "")
+    assert list((tmp_path / "featstore-staging-2").iterdir()) == []
+
+
+def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(unruly, make, caplog, monkeypatch):
+    monkeypatch.setattr("featstore.staging.stager.LOG_EVERY_S", 0.1)
+    told = threading.Event()
+    unruly.files[PATH] = DATA
+    unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=lambda site, _: told.wait(60)))
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            if "the reader has waited" in record.getMessage():
+                told.set()
+
+    listener = Listener()
+    logging.getLogger("featstore.staging.stager").addHandler(listener)
+    try:
+        with _next(make(), f"{unruly.url}{PATH}") as staged:
+            assert staged.path.read_bytes() == DATA
+    finally:
+        logging.getLogger("featstore.staging.stager").removeHandler(listener)
+    assert told.is_set()
+    assert f"for {unruly.url}{PATH}" in caplog.text
+
+
+@pytest.mark.parametrize("change", ["a flipped bit", "a hole", "cut short"])
+def test_a_staged_file_that_was_corrupted_is_noticed_and_staged_anew(unruly, url, make, caplog, change):
+    with _next(make(), url) as staged:
+        path = staged.path
+    with path.open("r+b") as file:
+        if change == "cut short":
+            file.truncate(len(DATA) - 1)
+        else:
+            file.seek(450_000)
+            file.write(bytes([DATA[450_000] ^ 1]) if change == "a flipped bit" else bytes(4096))
+    stager = make()
+    with _next(stager, url) as staged:
+        assert staged.path.read_bytes() == DATA
+    assert (stager.stats().num_hits, stager.stats().num_staged) == (0, 1)
+    assert change == "cut short" or "is not what was downloaded" in caplog.text
+
+
+def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(unruly, make):
+    unruly.files[PATH] = DATA
+    item = StageItem(key=0, url=f"{unruly.url}{PATH}", size_bytes=len(DATA))
+
+    def ranges(tail, size_bytes, name):
+        return [(0, 100_000)] if tail else 8
+
+    with Stager(make().options, Source(plan_ranges=ranges, retry=QUICK)) as first:
+        first.options = Staging(directory=first.options.directory, mode="ranges")
+        first.fetcher._options = first.options
+        with next(first.stage([item])) as staged:
+            assert staged.held is not None
+            path = staged.path
+    with path.open("r+b") as file:
+        file.write(b"not these")
+    with next(make().stage([item])) as staged:
+        assert staged.path.read_bytes() == DATA
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of 512 KiB of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here, which takes root: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(unruly, url, make, disk):
+    stager = make(directory=str(disk))
+    with pytest.raises(StagingError, match=r"a\.bin cannot be written to .*disk.*: No space left on device"):
+        _next(stager, url)
+    assert stager.stats().num_retries == 0
+    assert _names(stager) == []
+    unruly.files["/t/b.bin"] = DATA[:100_000]
+    with _next(stager, url.replace("a.bin", "b.bin"), 100_000) as staged:
+        assert staged.path.read_bytes() == DATA[:100_000]
+
+
+def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(unruly, make, disk):
+    unruly.files[PATH] = DATA
+    stager = make(directory=str(disk))
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(StagingError, match=r"a\.bin cannot be written to .*disk.*: Read-only file system"):
+        _next(stager, f"{unruly.url}{PATH}")
+    with pytest.raises(StagingError, match=r"disk cannot hold the cache .*it cannot be written"):
+        make(directory=str(disk))
+    stager.close()
+
+
+def test_nothing_that_featstore_did_not_create_is_ever_removed(unruly, url, make, tmp_path):
+    root = make().cache.root
+    strangers = ["notes.txt", f"{'a' * 39}.5.staged", f"{'a' * 40}.5.staged.bak", ".hidden", f"{'b' * 40}.x.part"]
+    for name in strangers:
+        (root / name).write_bytes(b"mine")
+        (root.parent / name).write_bytes(b"mine")
+    (root / f"{'c' * 40}.5.staged").mkdir()
+    stager = make(budget_bytes=len(DATA))
+    for path in ("/t/a.bin", "/t/b.bin"):
+        unruly.files[path] = DATA
+        _next(stager, url.replace("/t/a.bin", path)).release()
+    assert stager.stats().num_evicted == 1
+    stager.cache.clear()
+    for name in strangers:
+        assert (root / name).read_bytes() == (root.parent / name).read_bytes() == b"mine"
+    assert (root / f"{'c' * 40}.5.staged").is_dir()
+
+
+MANY = """
+import hashlib, json, os, re, sys
+from featstore.staging import StageItem, Stager, Staging
+print("ready", flush=True)
+sys.stdin.readline()
+digests = {}
+with Stager(Staging(directory=sys.argv[1], mode="whole")) as stager:
+    items = [StageItem(key=url, url=url, size_bytes=size_bytes) for url, size_bytes in json.loads(sys.argv[2])]
+    imported_bytes = int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+    for staged in stager.stage(items):
+        with staged:
+            digests[staged.key] = hashlib.sha256(staged.path.read_bytes()).hexdigest()
+print(json.dumps([digests, imported_bytes, "torch" in sys.modules or "pyarrow" in sys.modules]), flush=True)
+"""
+
+
+def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(unruly, tmp_path, request):
+    """64 of them in `make faults`, 12 in `make test`."""
+    num_processes = 64 if request.config.getoption("--hypothesis-profile") == "campaign" else 12
+    contents = {f"/t/{i}.bin": random.Random(i).randbytes(200_000) for i in range(4)}
+    unruly.files |= contents
+    sizes = [(f"{unruly.url}{path}", len(data)) for path, data in contents.items()]
+    command = [sys.executable, "-c", MANY, str(tmp_path), json.dumps(sizes)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(num_processes)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    expected = {f"{unruly.url}{path}": hashlib.sha256(data).hexdigest() for path, data in contents.items()}
+    for process in processes:
+        out, log = process.communicate(timeout=240)
+        assert process.returncode == 0, log
+        digests, imported_bytes, is_heavy = json.loads(out)
+        assert digests == expected
+        assert imported_bytes < 60 * 1024 * 1024
+        assert not is_heavy
+    assert {path: unruly.sent_bytes(path) for path in contents} == {path: len(data) for path, data in contents.items()}
+    suffixes = sorted(path.suffix for path in (tmp_path / "featstore-staging-2").iterdir())
+    assert suffixes == 4 * [".held"] + 4 * [".staged"]
+
+
+def test_a_disk_that_fails_in_mid_download_is_noticed_at_its_end(unruly, make, monkeypatch):
+    unruly.files[PATH] = DATA
+    monkeypatch.setattr("featstore.staging.filling._SYNC_BYTES", 100_000)
+    with _next(make(), f"{unruly.url}{PATH}") as staged:
+        assert staged.path.read_bytes() == DATA
+    failed = threading.Event()
+
+    def failing(file):
+        failed.set()
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+    stager = make(directory=None)
+    with pytest.raises(StagingError, match=r"a\.bin cannot be written to .*: Input/output error"):
+        _next(stager, f"{unruly.url}{PATH}")
+    assert failed.is_set()
+    assert _names(stager) == []
