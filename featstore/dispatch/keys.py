@@ -44,3 +44,13 @@ class EpochKeys:
     def split(self, index: int) -> str:
         """Holds the lease of the split at one position of the plan."""
         return f"{self.prefix}{self.epoch}/split/{index}"
+
+    def part(self, part: tuple[int, int]) -> str:
+        """Holds the lease of a split, `(position, 0)`, or of what was cut off it at a row of its delivery order."""
+        index, first = part
+        return f"{self.split(index)}/{first}" if first else self.split(index)
+
+    @property
+    def size(self) -> str:
+        """Holds how many splits and rows the plan has."""
+        return f"{self.prefix}{self.epoch}/size"

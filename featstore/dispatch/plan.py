@@ -75,6 +75,11 @@ class Plan:
             state.update(f"{split.id}\n{split.num_rows}\n".encode())
         return state.hexdigest()[:32]
 
+    @cached_property
+    def size(self) -> str:
+        """`{number of splits} {number of rows}`."""
+        return f"{len(self.splits)} {sum(split.num_rows for split in self.splits)}"
+
 
 def permute(index: int, size: int, keys: Sequence[int]) -> int:
     """A keyed permutation of `range(size)`: a Feistel network over the next even number of bits, walked until inside.
