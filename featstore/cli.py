@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+import featstore.dispatch.receipt
 import featstore.replay
 import featstore.spec.diff
 import featstore.spec.lint
@@ -141,6 +142,22 @@ def head(url: str, num_rows: int) -> None:
     rows = api.open_table(url).head(num_rows)
     for row in rows.to_pylist():
         click.echo(json.dumps(row, default=str))
+
+
+@cli.group()
+def dispatch() -> None:
+    """Look into the store in which the workers of a run meet."""
+
+
+@dispatch.command()
+@click.argument("store", metavar="STORE")
+@click.option("--run-id", required=True, help="The run, as dispatch.run_id of its training config has it.")
+@click.option("--epoch", type=click.IntRange(min=0), help="Only this epoch.")
+def receipt(store: str, run_id: str, epoch: int | None) -> None:
+    """Print rows delivered, come twice and missing, by split and worker; exit code 1 if rows are missing."""
+    found = featstore.dispatch.receipt.receipts(store, run_id, epoch)
+    click.echo("\n\n".join(f"{name}\n{receipt}" for name, receipt in found.items()))
+    sys.exit(1 if any(receipt.missing for receipt in found.values()) else 0)
 
 
 def _optional(module: str) -> Any:

@@ -20,6 +20,7 @@ from featstore.dispatch.held import Holdings
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan
+from featstore.dispatch.receipt import EpochSize, register
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 from featstore.dispatch.survey import Part, Survey, Watch
 from featstore.dispatch.tail import Lookahead, Open, victims
@@ -101,19 +102,22 @@ class Coordinator:
                 self._closed.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, self._terms.lease_s / 4)
 
-    def reserve(self, claim: Claim, through: int) -> int | None:
+    def reserve(self, claim: Claim, through: int, *, delivered: int = 0) -> int | None:
         """How far this worker may deliver the split, `through` at most: less where the rest was cut off for another worker.
 
-        One write to the store, unless so much is reserved. None when the lease was taken over.
+        Acknowledges rows before `delivered` by the way. One write to the store, unless so much is reserved and nothing is
+        acknowledged. None when the lease was taken over.
         """
         self._require_usable()
         part = (claim.index, claim.part)
         mine = self._held.get(part, claim.fence)
         if mine is None:
             return None
-        if mine.reserved < through:
+        if mine.reserved < through or mine.rows < delivered:
             self._held.worked()
-            mine = self._held.change(self._store, part, lambda mine, work: leases.reserve(mine, through, work))
+            mine = self._held.change(
+                self._store, part, lambda mine, work: leases.reserve(leases.advance(mine, delivered), through, work)
+            )
         return None if mine is None else min(through, mine.reserved)
 
     def acknowledge(self, claim: Claim, num_rows: int) -> bool:
@@ -178,7 +182,8 @@ class Coordinator:
                 f"{found}, found {mine}; table version, selection, seed, row groups and restored state must be the same in "
                 "all workers, and each run needs a run_id of its own"
             )
-        self._store.set(self._keys.size, self._plan.size)
+        self._store.set(self._keys.size, EpochSize.of(self._plan, self._done).encode())
+        register(self._store, self._keys)
 
     def _next_claim(self, wait_for_living: bool) -> tuple[Claim | None, bool]:
         """A claim, if one can be had now, and whether nothing is left to wait for."""

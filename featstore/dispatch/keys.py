@@ -24,6 +24,11 @@ def restores_key(run_id: str, *, launch: str, worker: str) -> str:
     return f"featstore/{run_id}/restores/{launch}/{worker}"
 
 
+def registered_key(prefix: str, number: int) -> str:
+    """Holds `{prefix} {epoch}` of the epoch that was begun as the run's `number`-th; `prefix` is that of any of its keys."""
+    return "/".join([*prefix.split("/")[:2], "epochs", str(number)])
+
+
 @dataclass(frozen=True)
 class EpochKeys:
     """The keys of one epoch below a run's prefix."""
@@ -52,5 +57,5 @@ class EpochKeys:
 
     @property
     def size(self) -> str:
-        """Holds how many splits and rows the plan has."""
+        """Holds how many splits and rows the plan has, and what a restored state had delivered of them."""
         return f"{self.prefix}{self.epoch}/size"

@@ -53,7 +53,7 @@ class Plan:
     _keys: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_keys", _round_keys(self.seed, self.epoch))
+        object.__setattr__(self, "_keys", order_keys(self.seed, self.epoch))
 
     def __len__(self) -> int:
         return len(self.splits)
@@ -76,9 +76,8 @@ class Plan:
         return state.hexdigest()[:32]
 
     @cached_property
-    def size(self) -> str:
-        """`{number of splits} {number of rows}`."""
-        return f"{len(self.splits)} {sum(split.num_rows for split in self.splits)}"
+    def num_rows(self) -> int:
+        return sum(split.num_rows for split in self.splits)
 
 
 def permute(index: int, size: int, keys: Sequence[int]) -> int:
@@ -97,7 +96,8 @@ def permute(index: int, size: int, keys: Sequence[int]) -> int:
             return index
 
 
-def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
+def order_keys(seed: int, epoch: int) -> tuple[int, ...]:
+    """The keys of an epoch's permutation."""
     digest = hashlib.blake2b(f"featstore-order-1\n{seed}\n{epoch}".encode(), digest_size=8 * _ROUNDS).digest()
     return tuple(int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(_ROUNDS))
 
