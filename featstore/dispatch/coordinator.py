@@ -20,7 +20,7 @@ from featstore.dispatch.held import Holdings
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan
-from featstore.dispatch.receipt import EpochSize, register
+from featstore.dispatch.receipt import EpochSize, quarantine, quarantined, register
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 from featstore.dispatch.survey import Part, Survey, Watch
 from featstore.dispatch.tail import Lookahead, Open, victims
@@ -30,7 +30,7 @@ from featstore.errors import DispatchError
 _BEATS_PER_LEASE = 3
 _SURVEYS_PER_LEASE = 2
 _SURVEY_SPLITS = 64
-_TAIL_SPLITS = 1024
+_TAIL_SPLITS = 128
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 _UNBEGUN_PER_LEASE = 60
@@ -65,7 +65,6 @@ class Coordinator:
         self._lookahead = Lookahead(self._terms.is_staged)
         self._first_index: int | None = None
         self.num_takeovers, self.num_cuts = 0, 0
-        self._quarantined: dict[Part, str] = {}
         self._extents: dict[Part, int] = {}
         self._held = Holdings(self._keys)
         self._claiming, self._closed = threading.Lock(), threading.Event()
@@ -149,8 +148,8 @@ class Coordinator:
 
     @property
     def quarantined(self) -> list[str]:
-        """What this worker found quarantined, each as `{split id} from row {rows}`."""
-        return sorted(self._quarantined.values())
+        """The splits of the epoch, and parts of them, that are quarantined: each as `{split id} from row {rows}`."""
+        return sorted(f"{record.split} from row {record.rows}" for record in quarantined(self._store, self._keys))
 
     def close(self) -> None:
         """Wakes `claims()`, joins the renewing thread and gives unfinished splits back, so that nobody waits for them.
@@ -194,7 +193,7 @@ class Coordinator:
             claim = None
             if self._cursor < len(self._plan):
                 claim = self._revisit_now_and_then() or self._claim_staged() or self._advance()
-            claim = claim or self._revisit(_TAIL_SPLITS)
+            claim = claim or self._look()
             return claim, claim is None and not self._others_pending(wait_for_living)
 
     def _others_pending(self, count_living: bool) -> bool:
@@ -231,16 +230,32 @@ class Coordinator:
         """During the epoch: looks at the oldest splits that are not done, a bounded number, twice per lease time."""
         if time.monotonic() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
             return None
-        claim = self._revisit(_SURVEY_SPLITS)
+        self._share_low()
+        claim = self._revisit(self._survey.pending(self._cursor, _SURVEY_SPLITS)[:_SURVEY_SPLITS])
         if claim is None:
             self._surveyed_at = time.monotonic()
         return claim
 
-    def _revisit(self, limit: int) -> Claim | None:
-        """Takes the first split, among those not known to be done, that was given back or whose lease expired; at the end of
-        the plan a worker that holds nothing takes what a living one has not begun, or half of what it holds."""
+    def _look(self) -> Claim | None:
+        """At the end: looks at a bounded number of what is not known to be done, and at more as long as some of it is."""
+        self._share_low()
+        num_open, claim = -1, None
+        while claim is None and num_open != (num_open := self._survey.num_open):
+            claim = self._revisit(self._survey.look(self._cursor, _TAIL_SPLITS, int(self._nonce, 16)))
+        self._share_low()
+        return claim
+
+    def _share_low(self) -> None:
+        """Learns from others up to where all is done, or tells them: no worker needs to look at every split itself."""
+        told = int(self._store.get_or_none(self._keys.low) or 0)
+        self._survey.skip_below(told)
+        if self._survey.low > told:
+            self._store.set(self._keys.low, str(self._survey.low))
+
+    def _revisit(self, todo: list[Part]) -> Claim | None:
+        """Takes the first of these, none known to be done, that was given back or whose lease expired; at the end of the plan
+        a worker that holds nothing takes what a living one has not begun, or half of what it holds."""
         seen: list[Open] = []
-        todo = self._survey.pending(self._cursor, limit)[:limit]
         while todo:
             part = todo.pop(0)
             value = self._store.get_or_none(self._keys.part(part))
@@ -260,8 +275,6 @@ class Coordinator:
         if record.state in FINAL:
             self._survey.settle(part)
             self._watch.forget(part)
-        if record.state is LeaseState.QUARANTINED:
-            self._quarantined[part] = f"{record.split} from row {record.rows}"
         self._extents.update({(part[0], first): end for first, end in leases.parts(record) if end is not None})
         return self._survey.add((part[0], first) for first in record.cuts)
 
@@ -275,6 +288,7 @@ class Coordinator:
 
     def _take_over(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
         if record is not None and leases.has_failed(record, self._terms.max_failures):
+            quarantine(self._store, self._keys, part)
             if self._write(part, value, leases.quarantine(record)):
                 self._found(part, leases.quarantine(record))
             return None

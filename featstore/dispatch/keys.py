@@ -56,6 +56,15 @@ class EpochKeys:
         return f"{self.split(index)}/{first}" if first else self.split(index)
 
     @property
+    def low(self) -> str:
+        """A hint: every split below this position, and every part of it, is done."""
+        return f"{self.prefix}{self.epoch}/low"
+
+    def quarantined(self, number: int) -> str:
+        """Holds `{position} {first row}` of a split or part that was to be quarantined."""
+        return f"{self.prefix}{self.epoch}/quarantined/{number}"
+
+    @property
     def size(self) -> str:
         """Holds how many splits and rows the plan has, and what a restored state had delivered of them."""
         return f"{self.prefix}{self.epoch}/size"

@@ -131,6 +131,24 @@ def register(store: Store, keys: EpochKeys) -> None:
         number += 1
 
 
+def quarantine(store: Store, keys: EpochKeys, part: tuple[int, int]) -> None:
+    """Notes a split or part in the epoch's list, once whoever asks; to be done before its lease says so."""
+    number, mine = 0, f"{part[0]} {part[1]}"
+    while store.compare_set(keys.quarantined(number), "", mine) != mine:
+        number += 1
+
+
+def quarantined(store: Store, keys: EpochKeys) -> Iterator[Lease]:
+    """The leases of the list that are quarantined indeed."""
+    number = 0
+    while (value := store.get_or_none(keys.quarantined(number))) is not None:
+        index, first = map(int, value.split())
+        lease = store.get_or_none(keys.part((index, first)))
+        if lease is not None and (record := Lease.decode(lease)).state is LeaseState.QUARANTINED:
+            yield record
+        number += 1
+
+
 def registered(store: Store, run_id: str) -> Iterator[tuple[str, int]]:
     """The epochs of a run in the order in which they began: the prefix of their keys, and their number."""
     number, prefix = 0, f"featstore/{run_id}/"

@@ -68,6 +68,7 @@ class Survey:
     def __init__(self, settled: frozenset[int]) -> None:
         self._settled = settled
         self._known: set[Part] = set()
+        self._turn = 0
         self._pending: dict[Part, None] = {}
         self._next = 0
 
@@ -78,6 +79,29 @@ class Survey:
                 self._pending[self._next, 0] = None
             self._next += 1
         return list(self._pending)
+
+    @property
+    def num_open(self) -> int:
+        """How many parts are not known to be done, of those that were looked for."""
+        return len(self._pending)
+
+    @property
+    def low(self) -> int:
+        """All splits below this position, and their parts, are known to be done."""
+        return min((index for index, _ in self._pending), default=self._next)
+
+    def skip_below(self, low: int) -> None:
+        """Another worker knows that all splits below `low` are done."""
+        self._next = max(self._next, low)
+        for part in [part for part in self._pending if part[0] < low]:
+            self.settle(part)
+
+    def look(self, cursor: int, limit: int, salt: int) -> list[Part]:
+        """Up to `limit` of all parts below `cursor`: others at each look, and for each `salt` from another one on."""
+        parts = self.pending(cursor, cursor + 1 + len(self._pending))
+        start = (salt + self._turn * limit) % max(1, len(parts))
+        self._turn += 1
+        return (parts[start:] + parts[:start])[:limit]
 
     def add(self, parts: Iterable[Part]) -> list[Part]:
         """Notes parts that were cut off; returns those that are new."""

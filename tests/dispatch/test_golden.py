@@ -41,7 +41,13 @@ def store_keys():
         "claimed as nothing": leases.claim(replace(extent, start_row=0, end=0), worker="w", nonce="n"),
     }
     written = {"prefix": prefix, "plan": keys.plan, "cursor": keys.cursor, "split": keys.split(12)}
-    written |= {"part": keys.part((12, 500)), "size": keys.size, "epoch of the run": registered_key(prefix, 4)}
+    written |= {
+        "part": keys.part((12, 500)),
+        "size": keys.size,
+        "low": keys.low,
+        "quarantined": keys.quarantined(2),
+        "epoch of the run": registered_key(prefix, 4),
+    }
     return {"format": leases.FORMAT, "keys": written, "leases": {name: record.encode() for name, record in records.items()}}
 
 
@@ -70,7 +76,7 @@ def test_a_coordinator_writes_these_keys_and_no_other():
     keys = EpochKeys(run_prefix("run-1"), 0)
     with Coordinator(address, plan=Plan(splits=SPLITS), prefix=keys.prefix, worker="w") as coordinator:
         assert all(coordinator.complete(claim) for claim in coordinator.claims())
-    of_the_epoch = {keys.plan, keys.size, keys.cursor, *(keys.split(i) for i in range(3))}
+    of_the_epoch = {keys.plan, keys.size, keys.cursor, keys.low, *(keys.split(i) for i in range(3))}
     assert set(address.room.values) == {*of_the_epoch, registered_key(keys.prefix, 0)}
     assert address.room.values[registered_key(keys.prefix, 0)] == f"{keys.prefix} 0"
     assert address.room.values[keys.size] == '{"complete_before":[],"num_rows":12,"num_splits":3,"rows_before":0}'

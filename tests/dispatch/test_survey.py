@@ -82,6 +82,27 @@ def test_a_survey_offers_the_oldest_positions_that_are_not_settled(settled, step
             done.add(pending[0][0])
 
 
+@given(low=st.integers(0, 20), done=st.sets(st.integers(0, 20)))
+def test_what_another_worker_knows_to_be_done_is_not_looked_at(low, done):
+    survey = Survey(frozenset())
+    survey.pending(10, 100)
+    survey.add([(3, 5), (15, 5)])
+    for index in done:
+        survey.settle((index, 0))
+    survey.skip_below(low)
+    assert all(index >= low for index, _ in survey.pending(20, 100))
+    assert survey.low >= low
+    assert survey.low == min((index for index, _ in survey.pending(20, 100)), default=20)
+
+
+def test_looks_go_round_all_parts_and_begin_elsewhere_for_each_worker():
+    one, other = Survey(frozenset()), Survey(frozenset())
+    looks = [one.look(10, 4, salt=0) for _ in range(3)]
+    assert {index for look in looks for index, _ in look} == set(range(10))
+    assert all(len(look) == 4 for look in looks)
+    assert other.look(10, 4, salt=5)[0] == (5, 0)
+
+
 def test_a_part_is_offered_once_and_never_again_when_settled():
     survey = Survey(frozenset())
     assert survey.add([(0, 5), (0, 7)]) == [(0, 5), (0, 7)]

@@ -154,6 +154,18 @@ def test_a_split_that_fails_again_and_again_is_quarantined_and_named(make):
     assert worker.is_done
 
 
+def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make):
+    first = make("first", 1000)
+    for claim in first.claims():
+        _deliver(first, claim, NUM_ROWS)
+    late, looked = make("late", 1000), []
+    get = late._store.get_or_none
+    late._store.get_or_none = lambda key: looked.append(key) or get(key)
+    assert list(late.claims()) == []
+    assert late.is_done
+    assert len(looked) < 20
+
+
 def test_a_split_that_kills_its_workers_is_quarantined(make):
     for name in ("first", "second"):
         victim = make(name, lease_s=SHORT_S, max_failures=2, boundaries=None)
