@@ -29,7 +29,7 @@ class Dispatch:
     def __post_init__(self) -> None:
         if isinstance(self.lease_s, bool) or not isinstance(self.lease_s, int | float) or not 0 < self.lease_s < 86_400:
             raise ConfigError(f"dispatch.lease_s: expected seconds above 0 and below a day, found {self.lease_s!r}")
-        if isinstance(self.stall_s, bool) or not isinstance(self.stall_s, int | float) or self.stall_s < self.lease_s:
+        if isinstance(self.stall_s, bool) or not isinstance(self.stall_s, int | float) or not self.stall_s >= self.lease_s:
             raise ConfigError(f"dispatch.stall_s: expected seconds, lease_s ({self.lease_s}) or more, found {self.stall_s!r}")
         if isinstance(self.max_failures, bool) or not isinstance(self.max_failures, int) or self.max_failures < 1:
             raise ConfigError(f"dispatch.max_failures: expected an integer of 1 or more, found {self.max_failures!r}")
