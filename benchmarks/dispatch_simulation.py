@@ -4,7 +4,7 @@ One process plays all workers on a virtual clock. Plan, records, cuts and the ch
 store is a dict of records that counts operations (records are not encoded, nothing crosses a network). One worker in a hundred
 is four times slower; one in a hundred dies at some time. What is simplified: a dead worker's splits come back a lease time
 after its death, without the reads by which they are found; renewals are counted as a rate. Ends with one line `RESULT {json}`;
-exit code 1 if a row is missing or the tail, from the first idle worker to the last row, is longer than a twentieth of the epoch.
+exit code 1 if a row is missing or the tail, from the first idle worker to the last row, is over a twentieth of the epoch.
 """
 
 import argparse

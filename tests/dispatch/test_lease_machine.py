@@ -48,7 +48,7 @@ class Interleavings(RuleBasedStateMachine):
     has reserved, and never asks the store when it does, as a real consumer that holds a decoded batch.
     """
 
-    @initialize(num_splits=st.integers(1, 4), num_workers=st.integers(1, 4), delivered=st.booleans())
+    @initialize(num_splits=st.integers(1, 2), num_workers=st.integers(2, 3), delivered=st.booleans())
     def begin(self, num_splits, num_workers, delivered):
         self.now, self.cursor, self.num_starts = 0.0, 0, 0
         self.store, self.num_splits = Values(), num_splits
@@ -120,11 +120,15 @@ class Interleavings(RuleBasedStateMachine):
         self.cursor += 1
 
     @precondition(lambda self: self.cursor > 0)
-    @rule(data=st.data())
-    def take_over(self, data):
+    @rule(data=st.data(), waits=st.booleans())
+    def take_over(self, data, waits):
+        """A worker looks once, or for a whole lease time in which all others stand still."""
         worker, part, value, record = self._other(data)
         if worker is None:
             return
+        if waits:
+            worker.watch.is_expired(part, value, self.now)
+            self.now += LEASE_S
         expired = worker.watch.is_expired(part, value, self.now)
         stalled = record is not None and worker.watch.is_stalled(part, record, self.now)
         if not (expired or stalled or (record is not None and record.state is LeaseState.FREE)):
@@ -156,23 +160,56 @@ class Interleavings(RuleBasedStateMachine):
         if not dies:
             self._claim(worker, (part[0], at), None, None)
 
-    @rule(data=st.data(), through=st.sampled_from((*BOUNDARIES, NUM_ROWS)))
-    def reserve(self, data, through):
+    @rule(data=st.data(), through=st.sampled_from((*BOUNDARIES, NUM_ROWS)), delivers=st.booleans())
+    def reserve(self, data, through, delivers):
         worker, part, _ = self._own(data)
-        if worker is not None:
-            worker.holdings.worked()
-            worker.holdings.change(self.store, part, lambda mine, work: leases.reserve(mine, through, work))
+        if worker is None:
+            return
+        worker.holdings.worked()
+        mine = worker.holdings.change(self.store, part, lambda mine, work: leases.reserve(mine, through, work))
+        if mine is not None and delivers:
+            self._deliver(worker, part, mine, NUM_ROWS)
 
     @rule(data=st.data(), num_rows=st.integers(1, NUM_ROWS))
     def deliver(self, data, num_rows):
         """Rows reach a consumer; whether the lease still stands is not asked."""
         worker, part, mine = self._own(data)
-        if worker is None:
-            return
+        if worker is not None:
+            self._deliver(worker, part, mine, num_rows)
+
+    def _deliver(self, worker, part, mine, num_rows):
         before = worker.delivered[part, mine.fence]
         after = min(before + num_rows, mine.reserved)
         self.counts.update((part[0], row) for row in range(before, after))
         worker.delivered[part, mine.fence] = max(before, after)
+
+    @rule(data=st.data(), through=st.sampled_from(BOUNDARIES), how=st.sampled_from(["cut", "take over", "take unbegun"]))
+    def race(self, data, through, how):
+        """Another worker comes between a holder's reservation and its delivery, and is the faster one."""
+        holder, part, _ = self._own(data)
+        if holder is None:
+            return
+        mine = holder.holdings.change(self.store, part, lambda mine, work: leases.reserve(mine, through, work))
+        value, record = self._read(part)
+        if mine is None or value != mine.encode():
+            return
+        self.workers.append(thief := self._start())
+        at, taken = leases.choose_cut(record, BOUNDARIES), part
+        if how == "take over":
+            self.num_forced += 1
+            self._claim(thief, part, value, record)
+        elif how == "take unbegun" and not record.is_begun:
+            self._claim(thief, part, value, record)
+        elif at is not None:
+            assert self.store.compare_set(KEYS.part(part), value, leases.cut(record, at).encode()) != value
+            self._read(part)
+            taken = (part[0], at)
+            self._claim(thief, taken, None, None)
+        if taken in thief.holdings:
+            theirs = thief.holdings.change(self.store, taken, lambda mine, work: leases.reserve(mine, NUM_ROWS, work))
+            self._deliver(thief, taken, theirs, NUM_ROWS)
+        self._deliver(holder, part, mine, NUM_ROWS)
+        self.workers.remove(thief)
 
     @rule(data=st.data())
     def acknowledge(self, data):
@@ -267,4 +304,4 @@ class Interleavings(RuleBasedStateMachine):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestInterleavings.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
