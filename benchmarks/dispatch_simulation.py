@@ -4,7 +4,8 @@ One process plays all workers on a virtual clock. Plan, records, cuts and the ch
 store is a dict of records that counts operations (records are not encoded, nothing crosses a network). One worker in a hundred
 is four times slower; one in a hundred dies at some time. What is simplified: a dead worker's splits come back a lease time
 after its death, without the reads by which they are found; renewals are counted as a rate. Ends with one line `RESULT {json}`;
-exit code 1 if a row is missing or the tail, from the first idle worker to the last row, is over a twentieth of the epoch.
+exit code 1 if a row is missing, or the tail, from the first idle worker to the last row, is longer than a lease time and one
+window of a slow worker: somebody may die at the very end.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from featstore.dispatch.tail import Open, victims
 WINDOW_ROWS, WINDOW_S = 100_000, 2.0
 LEASE_S, BEATS_PER_LEASE = 60.0, 3
 LOOK, PAUSE_S = 32, 1.0
-TAIL_LIMIT = 0.05
+TAIL_LIMIT_S = LEASE_S + 4 * WINDOW_S
 
 
 class Files(Sequence[Split]):
@@ -40,6 +41,8 @@ class Files(Sequence[Split]):
         return self._num_files
 
     def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._num_files:
+            raise IndexError(f"file {index} of {self._num_files}")
         draw = random.Random(index)
         num_windows = 100 if draw.random() < 0.0005 else min(12, int(draw.paretovariate(1.3)))
         return Split(path=f"dt=2026-11-01/part-{index:07d}.parquet", num_rows=num_windows * WINDOW_ROWS)
@@ -162,8 +165,8 @@ def main() -> int:
         "store_bytes_per_file": round(_record_bytes(cluster), 1),
         "worker_bytes": _worker_bytes(num_files),
     }
-    ok = missing == 0 and tail_s <= TAIL_LIMIT * cluster.last_s
-    print("RESULT " + json.dumps({"ok": ok, "tail_limit": TAIL_LIMIT, **figures}))
+    ok = missing == 0 and tail_s <= TAIL_LIMIT_S
+    print("RESULT " + json.dumps({"ok": ok, "tail_limit_s": TAIL_LIMIT_S, **figures}))
     return 0 if ok else 1
 
 
