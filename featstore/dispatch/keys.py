@@ -44,3 +44,22 @@ class EpochKeys:
     def split(self, index: int) -> str:
         """Holds the lease of the split at one position of the plan."""
         return f"{self.prefix}{self.epoch}/split/{index}"
+
+    def part(self, part: tuple[int, int]) -> str:
+        """Holds the lease of a split, `(position, 0)`, or of what was cut off it at a row of its delivery order."""
+        index, first = part
+        return f"{self.split(index)}/{first}" if first else self.split(index)
+
+    @property
+    def low(self) -> str:
+        """A hint: every split below this position, and every part of it, is done."""
+        return f"{self.prefix}{self.epoch}/low"
+
+    def quarantined(self, number: int) -> str:
+        """Holds `{position} {first row}` of a split or part that was to be quarantined."""
+        return f"{self.prefix}{self.epoch}/quarantined/{number}"
+
+    @property
+    def size(self) -> str:
+        """Holds how many splits and rows the plan has, and what a restored state had delivered of them."""
+        return f"{self.prefix}{self.epoch}/size"

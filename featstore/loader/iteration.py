@@ -3,16 +3,18 @@
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
-from typing import Protocol
+from pathlib import Path
+from typing import BinaryIO, Protocol
 
-from featstore.dispatch.coordinator import Claim, Coordinator
+from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.registry import EpochNote, announce
-from featstore.errors import DispatchError, StateError
+from featstore.dispatch.terms import Claim, Terms
+from featstore.errors import DataFileError, DispatchError, StateError
 from featstore.files import local_path, open_read
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
@@ -24,14 +26,19 @@ from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
-from featstore.loader.stream import Order, SplitReader, Work, read_blocks
+from featstore.loader.stream import Order, SplitReader, Work, boundaries, read_blocks
 from featstore.loader.tensors import Batch
+from featstore.reading.footer import Footer
 from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Staged, Stager
 from featstore.table.snapshot import DataFile
 
 _REPORT_EVERY_S = 0.5
-_ClaimKey = tuple[int, int]  # position in the plan, fence: a worker may claim a split again that it lost
+_QUARANTINED = (
+    "rows are missing that no worker could read: each of these splits has failed {num} times in a row, or killed its worker: "
+    "{splits}; all other rows were delivered; see the errors of the workers, and `featstore dispatch receipt`"
+)
+_ClaimKey = tuple[int, int, int]  # Claim.key
 _ALL_DONE = (
     "epochs {first} to {last}: nothing is left to read: in dispatch store {url} an earlier run, or another loader "
     "with the same selection, has read every row under this run_id; give each run, and each loader that is to read for "
@@ -52,7 +59,7 @@ class Job:
     drop_last: bool = False
     shuffle: Shuffle | None = None
     budget_bytes: int = 1_000_000_000
-    lease_s: float = 60.0
+    terms: Terms = field(default_factory=Terms)
 
     def plan(self, epoch: int) -> Plan:
         splits = [Split(path=path, num_rows=file.num_rows) for path, (file, _) in self.files.items()]
@@ -97,6 +104,9 @@ class Run:
         self._claims: dict[_ClaimKey, Claim] = {}
         self._unreported: dict[_ClaimKey, int] = {}
         self._lost: set[_ClaimKey] = set()
+        self._failed: list[Claim] = []
+        self._quarantined: list[str] = []
+        self._boundaries_of: dict[str, list[int]] = {}
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
         self._has_claimed = False
@@ -114,12 +124,13 @@ class Run:
         end = self._begun.first_epoch + self._job.num_epochs
         finds_all_done = self._begun.is_repeated
         for epoch in range(self._place_in_epoch.epoch, end):
-            with self._coordinate(epoch) as coordinator:
+            with self._coordinate(epoch) as coordinator, self._settling():
                 while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
                     yield from self._read(coordinator, claim)
                 if self.is_closed:
                     return
                 finds_all_done &= not self._has_claimed and coordinator.is_done
+                self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
             self._stats.counts["epochs"] += 1
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
@@ -128,6 +139,8 @@ class Run:
         if finds_all_done:
             raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
+        if self._quarantined:
+            raise DispatchError(_QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined)))
 
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
@@ -151,7 +164,7 @@ class Run:
                 self._tell(segment)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
         # A worker that stood still for a whole lease tells the store at its first batch, and so learns of a takeover at once.
-        every_s = min(_REPORT_EVERY_S, self._job.lease_s / 4)
+        every_s = min(_REPORT_EVERY_S, self._job.terms.lease_s / 4)
         if not self.is_closed and time.monotonic() - self._reported_at >= every_s:
             self._report()
 
@@ -165,37 +178,35 @@ class Run:
                 parts.callback(part.close)
             if self._coordinator is not None:
                 parts.callback(self._coordinator.close)
-                self._report()
+                self._settle()
+
+    @contextmanager
+    def _settling(self) -> Iterator[None]:
+        """On an error tells the store what was delivered, and what could not be read, before the coordinator gives it back."""
+        try:
+            yield
+        except BaseException:
+            with suppress(DispatchError):
+                if not self.is_closed:
+                    self._settle()
+            raise
+
+    def _settle(self) -> None:
+        assert self._coordinator is not None
+        self._report()
+        while self._failed:
+            self._coordinator.fail(self._failed.pop())
 
     def _coordinate(self, epoch: int) -> Coordinator:
-        plan = self._job.plan(epoch)
         self._coordinator = Coordinator(
             self._begun.address,
-            plan=plan,
+            plan=self._job.plan(epoch),
             prefix=self._begun.prefix,
             worker=self._worker,
-            lease_s=self._job.lease_s,
+            terms=replace(self._job.terms, boundaries=self._boundaries),
             done=dict(self._done),
         )
-        if self._begun.address.room is None:
-            self._announce(plan)
         return self._coordinator
-
-    def _announce(self, plan: Plan) -> None:
-        """For `featstore dispatch status`, in a store that another process can read."""
-        before = [index for index, rows in self._done.items() if rows == "complete"]
-        note = EpochNote(
-            prefix=self._begun.prefix,
-            epoch=plan.epoch,
-            num_splits=len(plan),
-            num_rows=sum(split.num_rows for split in plan.splits),
-            num_splits_before=len(before),
-            num_rows_before=sum(plan[index].num_rows for index in before),
-            lease_s=self._job.lease_s,
-            started_unix_s=time.time(),
-        )
-        with closing(self._begun.address.open()) as store:
-            announce(store, note)
 
     def _read(self, coordinator: Coordinator, first: Claim) -> Iterator[Cut]:
         """Batches of all that can be claimed without waiting for others; the last of them may be short."""
@@ -224,15 +235,38 @@ class Run:
 
     def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         for claim in claims:
-            self._claims[claim.index, claim.fence] = claim
+            self._claims[claim.key] = claim
             self._has_claimed = True
             yield claim
+
+    def _work(self, claim: Claim, source: Path | BinaryIO, release: Callable[[], None]) -> Work:
+        assert self._coordinator is not None
+        return Work(
+            claim=claim,
+            source=source,
+            partition=self._job.files[claim.split.path][1],
+            release=release,
+            reserve=partial(self._coordinator.reserve, claim),
+            fail=partial(self._failed.append, claim),
+        )
+
+    def _boundaries(self, split: Split) -> list[int]:
+        """Where a split of another worker may be cut; nowhere in a file that cannot be read, as its own worker will say."""
+        if split.id not in self._boundaries_of:
+            url = self._job.files[split.path][0].url
+            window_rows = self._job.shuffle.window_rows if self._job.shuffle else None
+            try:
+                with closing(Footer(local_path(url) or open_read(url), split.path)) as footer:
+                    self._boundaries_of[split.id] = boundaries(split, footer, window_rows)
+            except (DataFileError, OSError):
+                self._boundaries_of[split.id] = []
+        return self._boundaries_of[split.id]
 
     def _direct(self, claims: Iterable[Claim]) -> Iterator[Work]:
         """Files read where they are."""
         for claim in claims:
-            file, partition = self._job.files[claim.split.path]
-            yield Work(claim=claim, source=local_path(file.url) or open_read(file.url), partition=partition)
+            url = self._job.files[claim.split.path][0].url
+            yield self._work(claim, local_path(url) or open_read(url), _nothing)
 
     def _staged(self, stager: Stager, claims: Iterable[Claim]) -> Iterator[Work]:
         """Files brought to the local disk first, in a thread of the stager's that takes the claims, unless it leaves one where
@@ -242,16 +276,15 @@ class Run:
         for staged in stream:
             claim = staged.key
             assert isinstance(claim, Claim)
-            _, partition = self._job.files[claim.split.path]
             source = open_read(staged.url) if staged.path is None else staged.path
-            yield Work(claim=claim, source=source, partition=partition, held=staged.held, release=staged.release)
+            yield replace(self._work(claim, source, staged.release), held=staged.held)
 
     def _item(self, claim: Claim) -> StageItem:
         file, _ = self._job.files[claim.split.path]
         return StageItem(key=claim, url=file.url, size_bytes=file.size_bytes, version=file.version)
 
     def _tell(self, segment: Segment) -> None:
-        key = (segment.split_index, segment.fence)
+        key = segment.claim_key
         if key in self._lost:
             return
         self._unreported[key] = segment.through
@@ -262,7 +295,7 @@ class Run:
     def _complete(self, claim: Claim) -> None:
         assert self._coordinator is not None
         if not self._coordinator.complete(claim):
-            self._lose((claim.index, claim.fence))
+            self._lose(claim.key)
 
     def _lose(self, key: _ClaimKey) -> None:
         """Another worker has taken the split over, and delivers what this one has not told the store of."""
@@ -273,8 +306,8 @@ class Run:
 
     def _is_lost(self, span: Span) -> bool:
         assert self._coordinator is not None
-        key = (span.block.origin.split_index, span.block.origin.fence)
-        if not self._coordinator.is_lost(*key):
+        key = span.block.origin.claim_key
+        if not self._coordinator.is_lost(key):
             return False
         self._lose(key)
         self._stats.counts["rows_left_to_others"] += span.block.num_rows - span.begin
@@ -288,6 +321,10 @@ class Run:
             if not self._coordinator.acknowledge(self._claims[key], through):
                 self._lose(key)
         self._unreported.clear()
+
+
+def _nothing() -> None:
+    """Lets go of nothing."""
 
 
 class _Stream:

@@ -89,7 +89,7 @@ class FeatureLoader(IterableDataset[Batch]):
             drop_last=drop_last,
             shuffle=as_options(Shuffle, shuffle, "shuffle"),
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
-            lease_s=options.lease_s,
+            terms=options.terms,
         )
         self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
         self._passes = Passes(options, self._job.key, num_epochs)
