@@ -7,6 +7,7 @@ compare-and-set; the keys of the splits are the only truth. While the process li
 import contextlib
 import hashlib
 import os
+import random
 import threading
 import time
 import uuid
@@ -17,11 +18,13 @@ from typing import Any
 from featstore.dispatch import lease as leases
 from featstore.dispatch.delivered import Done, extent, part_extent
 from featstore.dispatch.held import Holdings
+from featstore.dispatch.hints import Hints
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.registry import EpochNote, announce
+from featstore.dispatch.renewer import Renewer
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 from featstore.dispatch.survey import Part, Survey, Watch
 from featstore.dispatch.tail import Lookahead, Open, victims
@@ -31,7 +34,8 @@ from featstore.errors import DispatchError
 _BEATS_PER_LEASE = 3
 _SURVEYS_PER_LEASE = 2
 _SURVEY_SPLITS = 64
-_TAIL_SPLITS = 32
+_TAIL_SPLITS = 64
+_LOOKS_PER_LEASE = 8
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 _UNBEGUN_PER_LEASE = 60
@@ -67,14 +71,16 @@ class Coordinator:
         self._first_index: int | None = None
         self.num_takeovers, self.num_cuts = 0, 0
         self._extents: dict[Part, int] = {}
+        self._may_relieve = False
         self._held = Holdings(self._keys)
         self._claiming, self._closed = threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
         address = bind(store, timeout_s=self._terms.lease_s / 4) if isinstance(store, str) else store
         self._store = address.open()
+        self._hints = Hints(self._store, self._keys, self._survey, len(plan))
         try:
             self._require_same_plan()
-            self._renewer = _Renewer(address.open(), self._terms.lease_s / _BEATS_PER_LEASE, self._renew_all, self._closed)
+            self._renewer = Renewer(address.open(), self._terms.lease_s / _BEATS_PER_LEASE, self._renew_all, self._closed)
         except BaseException:
             self._store.close()
             raise
@@ -90,17 +96,14 @@ class Coordinator:
         `wait_for_living=False` it waits only for splits that were claimed before this worker came, until their holder is
         seen to live, by a renewal, or to be dead.
         """
-        pause_s = _FIRST_PAUSE_S
         while not self._closed.is_set():
-            claim, is_over = self._next_claim(wait_for_living)
+            claim, is_over = self._next_claim(wait, wait_for_living)
             if claim is not None:
-                pause_s = _FIRST_PAUSE_S
                 yield claim
             elif is_over or not wait:
                 return
             else:
-                self._closed.wait(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, self._terms.lease_s / 4)
+                self._rest()
 
     def reserve(self, claim: Claim, through: int, *, delivered: int = 0) -> int | None:
         """How far this worker may deliver the split, `through` at most: less where the rest was cut off for another worker.
@@ -135,7 +138,10 @@ class Coordinator:
 
     def fail(self, claim: Claim) -> bool:
         """The split could not be read: given back, and quarantined after too many failures. False when it was taken over."""
-        return self._change(claim, lambda mine, _: leases.fail(mine))
+        is_mine = self._change(claim, lambda mine, _: leases.fail(mine))
+        if is_mine:
+            self._hints.gave_back([(claim.index, claim.part)])
+        return is_mine
 
     def is_lost(self, claim_key: tuple[int, int, int]) -> bool:
         """Whether a claim of this worker was found to be taken over, by its renewing thread too. Asks no store."""
@@ -163,7 +169,7 @@ class Coordinator:
         self._renewer.join()
         with self._claiming:
             with contextlib.suppress(DispatchError):
-                self._held.release_all(self._store)
+                self._hints.gave_back(self._held.release_all(self._store))
             self._store.close()
 
     def __enter__(self) -> "Coordinator":
@@ -186,7 +192,21 @@ class Coordinator:
         now, lease_s = time.time(), self._terms.lease_s
         announce(self._store, EpochNote.of(self._keys, self._plan, self._done, lease_s=lease_s, started_unix_s=now))
 
-    def _next_claim(self, wait_for_living: bool) -> tuple[Claim | None, bool]:
+    def _rest(self) -> None:
+        """Waits until a look at leases may be worth it: now and then, sooner where somebody may be relieved before long, and
+        where a hint says that something has changed. So idle workers ask for two keys, not for leases."""
+        longest_s = min(_LONGEST_PAUSE_S, self._terms.lease_s / 4)
+        pause_s, until = _FIRST_PAUSE_S, time.monotonic() + self._terms.lease_s / _LOOKS_PER_LEASE * random.uniform(0.5, 1.5)
+        while not self._closed.wait(pause_s * random.uniform(0.5, 1)):
+            with self._claiming:
+                self._require_usable()
+                if self._closed.is_set() or self._hints.have_changed() or time.monotonic() >= until:
+                    return
+            if self._may_relieve and pause_s >= longest_s:
+                return
+            pause_s = min(2 * pause_s, longest_s)
+
+    def _next_claim(self, wait: bool, wait_for_living: bool) -> tuple[Claim | None, bool]:
         """A claim, if one can be had now, and whether nothing is left to wait for."""
         with self._claiming:
             self._require_usable()
@@ -195,7 +215,7 @@ class Coordinator:
             claim = None
             if self._cursor < len(self._plan):
                 claim = self._revisit_now_and_then() or self._claim_staged() or self._advance()
-            claim = claim or self._look()
+            claim = claim or self._look(everything=not wait)
             return claim, claim is None and not self._others_pending(wait_for_living)
 
     def _others_pending(self, count_living: bool) -> bool:
@@ -232,44 +252,35 @@ class Coordinator:
         """During the epoch: looks at the oldest splits that are not done, a bounded number, twice per lease time."""
         if time.monotonic() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
             return None
-        self._share_low()
         claim = self._revisit(self._survey.pending(self._cursor, _SURVEY_SPLITS)[:_SURVEY_SPLITS])
         if claim is None:
             self._surveyed_at = time.monotonic()
         return claim
 
-    def _look(self) -> Claim | None:
-        """At the end: looks at a bounded number of what is not known to be done, and at more as long as some of it is."""
-        self._share_low()
+    def _look(self, *, everything: bool) -> Claim | None:
+        """At the end: looks at some of what is not known to be done, and at more as long as some of it is; or at all of it."""
         num_open, claim = -1, None
+        limit = len(self._plan) + self._survey.num_open + 1 if everything else _TAIL_SPLITS
         while claim is None and num_open != (num_open := self._survey.num_open):
-            claim = self._revisit(self._survey.look(self._cursor, _TAIL_SPLITS, int(self._nonce, 16)))
-        self._share_low()
+            claim = self._revisit([*self._hints.given_back(), *self._survey.look(self._cursor, limit, self._nonce)])
+            limit *= 2
+        self._hints.tell()
         return claim
-
-    def _share_low(self) -> None:
-        """Learns from others up to where all is done, or tells them: no worker needs to look at every split itself."""
-        told = int(self._store.get_or_none(self._keys.low) or 0)
-        self._survey.skip_below(told)
-        if self._survey.low > told:
-            self._store.set(self._keys.low, str(self._survey.low))
 
     def _revisit(self, todo: list[Part]) -> Claim | None:
         """Takes the first of these, none known to be done, that was given back or whose lease expired; at the end of the plan
         a worker that holds nothing takes what a living one has not begun, or half of what it holds."""
         seen: list[Open] = []
         while todo:
-            part = todo.pop(0)
-            value = self._store.get_or_none(self._keys.part(part))
-            record = None if value is None else Lease.decode(value)
-            if record is not None:
-                todo += self._found(part, record)
-            if part in self._held or (record is not None and record.state in FINAL):
-                continue
-            if self._may_take(part, value, record) and (claim := self._take_over(part, value, record)) is not None:
-                return claim
-            if record is not None and value is not None:
-                seen.append(Open(part=part, record=record, value=value))
+            for part, value, record in self._hints.read(todo):
+                if record is not None:
+                    todo += self._found(part, record)
+                if part in self._held or (record is not None and record.state in FINAL):
+                    continue
+                if self._may_take(part, value, record) and (claim := self._take_over(part, value, record)) is not None:
+                    return claim
+                if record is not None and value is not None:
+                    seen.append(Open(part=part, record=record, value=value))
         return self._relieve(seen)
 
     def _found(self, part: Part, record: Lease) -> list[Part]:
@@ -302,7 +313,9 @@ class Coordinator:
         if self._terms.boundaries is None or len(self._held) or self._cursor < len(self._plan):
             return None
         now, for_s = time.monotonic(), self._terms.lease_s / _UNBEGUN_PER_LEASE
-        for one in victims(seen, self._nonce):
+        relieved = victims(seen, self._nonce)
+        self._may_relieve = bool(relieved)
+        for one in relieved[:_TAIL_SPLITS]:
             if self._watch.is_unbegun(one.part, one.record, now, for_s):
                 claim = self._claim(one.part, one.value, one.record)
             else:
@@ -373,21 +386,3 @@ class Coordinator:
             )
         if self._failure is not None:
             raise DispatchError(f"leases could not be renewed: {self._failure}") from self._failure
-
-
-class _Renewer:
-    """The thread that renews leases at an even pace with a store handle of its own; ends when `closed` is set."""
-
-    def __init__(self, store: Store, interval_s: float, renew: Callable[[Store], None], closed: threading.Event) -> None:
-        self._store, self._interval_s, self._renew, self._closed = store, interval_s, renew, closed
-        self._thread = threading.Thread(target=self._run, name="featstore-lease-renewal", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with contextlib.closing(self._store), contextlib.suppress(DispatchError):
-            while not self._closed.wait(self._interval_s):
-                self._renew(self._store)
-
-    def join(self) -> None:
-        if self._thread is not threading.current_thread():
-            self._thread.join()

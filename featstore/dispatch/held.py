@@ -71,9 +71,9 @@ class Holdings:
         for part in list(self._held):
             self.change(store, part, leases.renew)
 
-    def release_all(self, store: Store) -> None:
-        for part in list(self._held):
-            self.change(store, part, lambda mine, _: leases.release(mine))
+    def release_all(self, store: Store) -> list[Part]:
+        """Gives all back; returns what was given back indeed."""
+        return [part for part in list(self._held) if self.change(store, part, lambda mine, _: leases.release(mine)) is not None]
 
     def _remember(self, part: Part, record: Lease) -> None:
         """Keeps what was written as this worker's view, unless the other thread already saw the claim end."""

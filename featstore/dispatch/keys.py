@@ -55,6 +55,15 @@ class EpochKeys:
         """A hint: every split below this position, and every part of it, is done."""
         return f"{self.prefix}{self.epoch}/low"
 
+    @property
+    def given_back(self) -> str:
+        """A hint: counts how often a worker gave leases back."""
+        return f"{self.prefix}{self.epoch}/given_back"
+
+    def gave_back(self, number: int) -> str:
+        """Holds `{position} {first row}` of the split or part that was given back as the number-th, from 1."""
+        return f"{self.given_back}/{number}"
+
     def quarantined(self, number: int) -> str:
         """Holds `{position} {first row}` of a split or part that was to be quarantined."""
         return f"{self.prefix}{self.epoch}/quarantined/{number}"

@@ -5,6 +5,8 @@ A part is `(position in the plan, first row)`: `(7, 0)` is split 7 itself, `(7, 
 
 import math
 from collections.abc import Hashable, Iterable
+from heapq import nsmallest
+from zlib import crc32
 
 from featstore.dispatch.lease import Lease
 
@@ -68,7 +70,6 @@ class Survey:
     def __init__(self, settled: frozenset[int]) -> None:
         self._settled = settled
         self._known: set[Part] = set()
-        self._turn = 0
         self._pending: dict[Part, None] = {}
         self._next = 0
 
@@ -96,12 +97,11 @@ class Survey:
         for part in [part for part in self._pending if part[0] < low]:
             self.settle(part)
 
-    def look(self, cursor: int, limit: int, salt: int) -> list[Part]:
-        """Up to `limit` of all parts below `cursor`: others at each look, and for each `salt` from another one on."""
+    def look(self, cursor: int, limit: int, salt: str) -> list[Part]:
+        """Up to `limit` of all parts below `cursor`: the same at each look until they are settled, as whoever is to see a
+        lease expire must look at it twice, and others for each `salt`, so that many observers together see all."""
         parts = self.pending(cursor, cursor + 1 + len(self._pending))
-        start = (salt + self._turn * limit) % max(1, len(parts))
-        self._turn += 1
-        return (parts[start:] + parts[:start])[:limit]
+        return parts if len(parts) <= limit else nsmallest(limit, parts, key=lambda part: crc32(f"{salt} {part}".encode()))
 
     def add(self, parts: Iterable[Part]) -> list[Part]:
         """Notes parts that were cut off; returns those that are new."""

@@ -45,6 +45,8 @@ def store_keys():
         "part": keys.part((12, 500)),
         "size": keys.size,
         "low": keys.low,
+        "given back": keys.given_back,
+        "gave back": keys.gave_back(3),
         "quarantined": keys.quarantined(2),
     }
     return {"format": leases.FORMAT, "keys": written, "leases": {name: record.encode() for name, record in records.items()}}

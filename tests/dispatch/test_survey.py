@@ -95,12 +95,15 @@ def test_what_another_worker_knows_to_be_done_is_not_looked_at(low, done):
     assert survey.low == min((index for index, _ in survey.pending(20, 100)), default=20)
 
 
-def test_looks_go_round_all_parts_and_begin_elsewhere_for_each_worker():
-    one, other = Survey(frozenset()), Survey(frozenset())
-    looks = [one.look(10, 4, salt=0) for _ in range(3)]
-    assert {index for look in looks for index, _ in look} == set(range(10))
-    assert all(len(look) == 4 for look in looks)
-    assert other.look(10, 4, salt=5)[0] == (5, 0)
+def test_a_look_is_the_same_until_its_parts_are_settled_and_another_for_each_worker():
+    one, others = Survey(frozenset()), [Survey(frozenset()) for _ in range(20)]
+    first = one.look(100, 10, salt="one")
+    assert (len(first), one.look(100, 10, salt="one")) == (10, first)
+    one.settle(first[3])
+    assert [part for part in one.look(100, 10, salt="one") if part in first] == [*first[:3], *first[4:]]
+    seen = [part for number, other in enumerate(others) for part in other.look(100, 10, salt=str(number))]
+    assert len(set(seen)) > 70
+    assert one.look(100, 1000, salt="one") == one.pending(100, 1000)
 
 
 def test_a_part_is_offered_once_and_never_again_when_settled():

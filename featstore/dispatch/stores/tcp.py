@@ -25,6 +25,8 @@ from featstore.errors import DispatchError
 _SERVER_KEY = "featstore/server"
 _RETRY_S = 0.1
 _MANY = 256
+# torch looks up the name of the address that it has connected to; the resolver asks again after 5 s, and gives up after 10.
+_CONNECT_S = 11.0
 _Act = Callable[[TCPStore], Any]
 
 
@@ -104,7 +106,8 @@ class TcpStore:
         try:
             _await_server(self._endpoint, self._timeout_s)
             line = _Line(self._endpoint, self._timeout_s)
-            name = line.ask(lambda store: store.compare_set(_SERVER_KEY, "", uuid.uuid4().hex).decode(), self._timeout_s)
+            patience_s = max(self._timeout_s, _CONNECT_S)
+            name = line.ask(lambda store: store.compare_set(_SERVER_KEY, "", uuid.uuid4().hex).decode(), patience_s)
         except (RuntimeError, OSError) as error:
             if line is not None:
                 line.leave()
