@@ -66,7 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="one round of shorter epochs")
     small = parser.parse_args().small
-    ideal_s, num_rounds = (30.0, 1) if small else (40.0, 2)
+    ideal_s, num_rounds = (30.0, 1) if small else (40.0, 3)
     ratios: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     missing, twice, hosts = 0, dict.fromkeys(STRATEGIES, 0), []
     for round_ in range(num_rounds):

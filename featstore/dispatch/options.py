@@ -17,8 +17,10 @@ class Dispatch:
     `store`: `auto` (the loader chooses: memory, or under torchrun the job's own store), `memory://`,
     `sqlite:///absolute/path` or `tcp://host:port`. `lease_s`: a worker silent for so long loses its splits, as does one that
     lives but does nothing for `stall_s`. A split that failed `max_failures` times in a row, or killed its worker, is left out
-    and named at the end. `run_id`: the same text for all workers of a run, another one for each run; None is for `auto` and
-    `memory://`, and under torchrun, whose own it is then. ConfigError for what cannot be.
+    and named at the end. `split_rows`, or `split_bytes` (a number, or text such as `200MB`): larger data files are cut at
+    their row groups into splits of at most so much; None leaves them whole. `run_id`: the same text for all workers of a
+    run, another one for each run; None is for `auto` and `memory://`, and under torchrun, whose own it is then.
+    ConfigError for what cannot be.
     """
 
     store: str = AUTO
@@ -26,6 +28,8 @@ class Dispatch:
     run_id: str | None = None
     stall_s: float = 1800.0
     max_failures: int = 5
+    split_rows: int | None = None
+    split_bytes: int | str | None = None
 
     @property
     def store_timeout_s(self) -> float:
@@ -39,6 +43,10 @@ class Dispatch:
             raise ConfigError(f"dispatch.stall_s: expected seconds, lease_s ({self.lease_s}) or more, found {self.stall_s!r}")
         if isinstance(self.max_failures, bool) or not isinstance(self.max_failures, int) or self.max_failures < 1:
             raise ConfigError(f"dispatch.max_failures: expected an integer of 1 or more, found {self.max_failures!r}")
+        if self.split_rows is not None and self.split_bytes is not None:
+            raise ConfigError("dispatch: expected split_rows or split_bytes, found both")
+        if self.split_rows is not None and (isinstance(self.split_rows, bool) or self.split_rows < 1):
+            raise ConfigError(f"dispatch.split_rows: expected an integer of 1 or more, found {self.split_rows!r}")
         if self.store != AUTO:
             bind(self.store)
         if self.run_id is not None:

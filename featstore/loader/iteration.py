@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.delivered import as_ranges
+from featstore.dispatch.orders import Seat, num_static_batches
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import Claim, Terms
 from featstore.errors import DataFileError, DispatchError, StateError
@@ -20,13 +22,14 @@ from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
 from featstore.loader.decode import Partition
+from featstore.loader.ordering import Ordering
 from featstore.loader.passes import Pass, Place
 from featstore.loader.pipeline import Pipeline
-from featstore.loader.request import Request
+from featstore.loader.request import DROP, Request
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
-from featstore.loader.stream import Order, SplitReader, Work, boundaries, read_blocks
+from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
 from featstore.loader.tensors import Batch
 from featstore.reading.footer import Footer
 from featstore.staging.fetcher import StageItem
@@ -60,10 +63,26 @@ class Job:
     shuffle: Shuffle | None = None
     budget_bytes: int = 1_000_000_000
     terms: Terms = field(default_factory=Terms)
+    ordering: Ordering = field(default_factory=Ordering)
+    splits: tuple[Split, ...] = ()
 
     def plan(self, epoch: int) -> Plan:
-        splits = [Split(path=path, num_rows=file.num_rows) for path, (file, _) in self.files.items()]
-        return Plan(splits=splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
+        return Plan(splits=self.splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
+
+    @property
+    def filters_rows(self) -> bool:
+        """Whether rows are left out that have to be read first."""
+        is_decided = all(partition.is_decided for _, partition in self.files.values())
+        drops = any(number.null == DROP for number in self.request.numbers)
+        return drops or (self.request.where is not None and not is_decided)
+
+    def num_static_batches(self, start: LoaderState, seat: Seat) -> int:
+        """How many batches a worker gets in static order of the epochs that are left."""
+        plan = self.plan(start.epoch)
+        before = sum(end - first for index, rows in start.done.items() for first, end in as_ranges(rows, plan[index].num_rows))
+        later = start.first_epoch + self.num_epochs - start.epoch - 1
+        count = partial(num_static_batches, seat=seat, batch_rows=self.batch_size, drop_last=self.drop_last)
+        return count(plan.num_rows - before) + later * count(plan.num_rows)
 
     @property
     def key(self) -> str:
@@ -109,7 +128,7 @@ class Run:
         self._boundaries_of: dict[str, list[int]] = {}
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
-        self._has_claimed = False
+        self._has_claimed = self._finds_done = False
         self._open: list[_Closeable] = []
         self._pending: Cut | None = None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
@@ -124,13 +143,14 @@ class Run:
         end = self._begun.first_epoch + self._job.num_epochs
         finds_all_done = self._begun.is_repeated
         for epoch in range(self._place_in_epoch.epoch, end):
-            with self._coordinate(epoch) as coordinator, self._settling():
-                while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
-                    yield from self._read(coordinator, claim)
-                if self.is_closed:
-                    return
-                finds_all_done &= not self._has_claimed and coordinator.is_done
-                self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
+            if not self._job.ordering.is_dynamic:
+                finds_all_done = False
+                yield from self._ordered(epoch)
+            else:
+                yield from self._dispatched(epoch)
+                finds_all_done &= self._finds_done
+            if self.is_closed:
+                return
             self._stats.counts["epochs"] += 1
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
@@ -141,6 +161,23 @@ class Run:
         self.is_exhausted = True
         if self._quarantined:
             raise DispatchError(_QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined)))
+
+    def _dispatched(self, epoch: int) -> Iterator[Cut]:
+        """What this worker can claim of an epoch."""
+        with self._coordinate(epoch) as coordinator, self._settling():
+            while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
+                yield from self._read(chain([claim], coordinator.claims(wait=False)))
+            if not self.is_closed:
+                self._finds_done = not self._has_claimed and coordinator.is_done
+                self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
+        self._coordinator = None
+
+    def _ordered(self, epoch: int) -> Iterator[Cut]:
+        """What is this worker's of an epoch, in an order for which nobody is asked."""
+        seat = Seat(worker=self._begun.place.static_index, num_workers=self._begun.place.num_workers)
+        for claims in self._job.ordering.parts(self._job.plan(epoch), seat, self._job.batch_size, dict(self._done)):
+            if not self.is_closed:
+                yield from self._read(claims)
 
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
@@ -160,12 +197,12 @@ class Run:
         """The consumer has what the cut stands for: notes it, and tells the store now and then, unless closed."""
         for segment in delivery.segments:
             self._done[segment.split_index] = delivered(self._done, segment)
-            if not self.is_closed:
+            if self._coordinator is not None and not self.is_closed:
                 self._tell(segment)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
         # A worker that stood still for a whole lease tells the store at its first batch, and so learns of a takeover at once.
         every_s = min(_REPORT_EVERY_S, self._job.terms.lease_s / 4)
-        if not self.is_closed and time.monotonic() - self._reported_at >= every_s:
+        if self._coordinator is not None and not self.is_closed and time.monotonic() - self._reported_at >= every_s:
             self._report()
 
     def close(self) -> None:
@@ -203,20 +240,24 @@ class Run:
             plan=self._job.plan(epoch),
             prefix=self._begun.prefix,
             worker=self._worker,
-            terms=replace(self._job.terms, boundaries=self._boundaries),
+            terms=replace(self._job.terms, boundaries=self._boundaries, is_staged=self._is_staged),
             done=dict(self._done),
         )
         return self._coordinator
 
-    def _read(self, coordinator: Coordinator, first: Claim) -> Iterator[Cut]:
+    def _read(self, claims: Iterable[Claim]) -> Iterator[Cut]:
         """Batches of all that can be claimed without waiting for others; the last of them may be short."""
-        claims = self._noted(chain([first], coordinator.claims(wait=False)))
+        claims = self._noted(claims)
         order = Order(seed=self._job.seed, epoch=self._place_in_epoch.epoch, shuffle=self._job.shuffle)
+
+        memo = None if self._job.ordering.is_dynamic else Memo()
 
         def open_split(work: Work) -> SplitReader:
             # Workers of a DataLoader are many: each decodes on one core, as torch computes on one there.
             use_threads = not self._begun.is_dataloader
-            return SplitReader(work, request=self._job.request, order=order, stats=self._stats, use_threads=use_threads)
+            return SplitReader(
+                work, request=self._job.request, order=order, stats=self._stats, use_threads=use_threads, memo=memo
+            )
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
         pipeline = Pipeline(read_blocks(work, open_split, order.interleave), self._job.budget_bytes, self._stats)
@@ -240,15 +281,19 @@ class Run:
             yield claim
 
     def _work(self, claim: Claim, source: Path | BinaryIO, release: Callable[[], None]) -> Work:
-        assert self._coordinator is not None
-        return Work(
-            claim=claim,
-            source=source,
-            partition=self._job.files[claim.split.path][1],
-            release=release,
+        work = Work(claim=claim, source=source, partition=self._job.files[claim.split.path][1], release=release)
+        if self._coordinator is None:
+            return work
+        return replace(
+            work,
             reserve=partial(self._coordinator.reserve, claim),
             fail=partial(self._failed.append, claim),
         )
+
+    def _is_staged(self, path: str) -> bool:
+        """Whether the host has the file in its cache already."""
+        file, _ = self._job.files[path]
+        return self._stager is not None and self._stager.has(file.url, file.size_bytes, file.version)
 
     def _boundaries(self, split: Split) -> list[int]:
         """Where a split of another worker may be cut; nowhere in a file that cannot be read, as its own worker will say."""
@@ -305,9 +350,8 @@ class Run:
             self._stats.counts["leases_lost"] += 1
 
     def _is_lost(self, span: Span) -> bool:
-        assert self._coordinator is not None
         key = span.block.origin.claim_key
-        if not self._coordinator.is_lost(key):
+        if self._coordinator is None or not self._coordinator.is_lost(key):
             return False
         self._lose(key)
         self._stats.counts["rows_left_to_others"] += span.block.num_rows - span.begin

@@ -4,21 +4,24 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from featstore.datafiles import staging_source
 from featstore.dispatch.options import Dispatch
+from featstore.dispatch.orders import Seat
 from featstore.errors import ConfigError, SelectionError, StateError
 from featstore.files import redact
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.decode import Partition
 from featstore.loader.iteration import Iteration, Job, Run
+from featstore.loader.ordering import STATIC, Ordering
 from featstore.loader.passes import Passes, Place
 from featstore.loader.request import Request, resolve
 from featstore.loader.shuffle import Shuffle
+from featstore.loader.splitting import make_splits, split_size
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
 from featstore.loader.tensors import Batch
@@ -27,8 +30,6 @@ from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
-
-_ORDERS = ("dynamic",)
 
 
 class TableLike(Protocol):
@@ -48,9 +49,9 @@ class FeatureLoader(IterableDataset[Batch]):
     `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len}`. `labels`, `weight`: scalar
     numeric columns, delivered as float32; `{name, null: drop | raise | <value>}` says what a null label does. `extras`:
     columns delivered as an Arrow table. `where`: SQL over partition keys and columns. `shuffle`: None reads files in their
-    order. `staging`: None reads local files in place and stages remote ones, or what is selected of them, in a private
-    directory. `dispatch`: `auto`, a store's URL, or options. `memory_budget`: bytes of decoded rows that may wait for the
-    consumer.
+    order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
+    files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
+    URL, or options. `memory_budget`: bytes of decoded rows that may wait for the consumer.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -68,20 +69,22 @@ class FeatureLoader(IterableDataset[Batch]):
         seed: int = 0,
         num_epochs: int = 1,
         drop_last: bool = False,
-        order: str = "dynamic",
+        order: Ordering | Mapping[str, Any] | str = "dynamic",
         shuffle: Shuffle | Mapping[str, Any] | None = None,
         staging: Staging | Mapping[str, Any] | None = None,
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
         memory_budget: int | str = "1GB",
     ) -> None:
-        if order not in _ORDERS:
-            raise ConfigError(f"order: expected one of {', '.join(_ORDERS)}, found {order!r}; static order is not built yet")
+        ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
         options = as_options(Dispatch, {"store": dispatch} if isinstance(dispatch, str) else dispatch, "dispatch") or Dispatch()
         snapshot = _snapshot(table)
         request = resolve(snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where)
+        files = _files(snapshot, request)
         self._job = Job(
             request=request,
-            files=_files(snapshot, request),
+            files=files,
+            splits=make_splits((file for file, _ in files.values()), split_size(options)),
+            ordering=ordering,
             table=snapshot.digest,
             seed=_count("seed", seed, minimum=0),
             num_epochs=_count("num_epochs", num_epochs, minimum=1),
@@ -117,11 +120,24 @@ class FeatureLoader(IterableDataset[Batch]):
         self._run = Run(self._job, begun, start, stats=self._stats, stager=self._stager_here())
         return Iteration(self._run, self)
 
-    def __len__(self) -> NoReturn:
-        raise TypeError(
-            "a loader in dynamic order has no len(): how many batches a worker gets depends on how fast the others are; "
-            "count rows instead"
-        )
+    def __len__(self) -> int:
+        """How many batches the next iteration has for this process and its DataLoader workers: exact in static order.
+
+        TypeError in other orders, and where rows are left out that have to be read first.
+        """
+        if self._job.ordering.kind != STATIC:
+            raise TypeError(
+                f"a loader in {self._job.ordering.kind} order has no len(): how many batches a worker gets depends on how "
+                "fast the others are or which files are its own; count rows instead, or choose order static"
+            )
+        if self._job.filters_rows:
+            raise TypeError(
+                "this loader has no len(): which rows `where`, or `null: drop` of a label, leave out is known only when they "
+                "are read"
+            )
+        place = Place.here()
+        start = self._start(*self._passes.next_pass(), place)
+        return self._job.num_static_batches(start, Seat(worker=place.rank, num_workers=place.num_ranks))
 
     def __bool__(self) -> bool:
         return True

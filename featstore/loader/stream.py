@@ -60,10 +60,28 @@ class Order:
         return permutation(num_rows, self.seed, self.epoch, split_index, window) if self.shuffle else None
 
 
+class Memo:
+    """The window that was read last, kept where the next claim is likely to be of the same one. For one thread, and one
+    selection."""
+
+    def __init__(self) -> None:
+        self._key: tuple[str, range] | None = None
+        self._rows: Rows | None = None
+
+    def rows(self, path: str, groups: range, reader: RowGroupReader) -> Rows:
+        if self._rows is None or self._key != (path, groups):
+            self._rows = None
+            self._key, self._rows = (path, groups), reader.read(groups)
+        return self._rows
+
+
 class SplitReader:
     """Reads one split window by window; owned by one thread, which closes it."""
 
-    def __init__(self, work: Work, *, request: Request, order: Order, stats: Stats, use_threads: bool = True) -> None:
+    def __init__(
+        self, work: Work, *, request: Request, order: Order, stats: Stats, use_threads: bool = True, memo: "Memo | None" = None
+    ) -> None:
+        self._memo = memo
         self._work, self._request, self._order, self._stats = work, request, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
         with stats.timed("decode_s"):
@@ -94,7 +112,7 @@ class SplitReader:
     def read(self) -> Block | None:
         """The next block; there must be one. An empty one where the rest of the claim went to another worker, None where all
         of it did: then the split is finished."""
-        end_row = self._row + self._num_rows(self._windows[self._next])
+        end_row = self._end_row(self._row + self._num_rows(self._windows[self._next]))
         through = self._work.reserve(end_row)
         self._has_ended = through is None or through < end_row
         return None if through is None else self._read(through < end_row)
@@ -111,7 +129,7 @@ class SplitReader:
                 part=self._work.claim.part,
                 split_rows=self._work.claim.split.num_rows,
                 first_row=first_row,
-                end_row=self._row,
+                end_row=self._end_row(self._row),
                 is_last=self.is_finished,
                 places=places,
             )
@@ -129,8 +147,12 @@ class SplitReader:
 
     def _rows(self, groups: range, window: int, num_rows: int) -> tuple[Rows, Array | None]:
         """The window's rows in the order of delivery without those filtered out, and the places of those that are left."""
-        rows = self._reader.read(groups)
+        path = self._work.claim.split.path
+        rows = self._reader.read(groups) if self._memo is None else self._memo.rows(path, groups, self._reader)
         order = self._order.permutation(num_rows, self._work.claim.index, window)
+        left = self._end_row(self._row) - (self._row - num_rows)
+        if left < num_rows:  # The claim ends within the window.
+            order = (np.arange(num_rows) if order is None else order)[:left]
         mask = passing(rows, self._request, self._work.partition, self._stats.counts)
         if mask is None:
             return (rows if order is None else rows.take(order)), None
@@ -152,6 +174,9 @@ class SplitReader:
             if after > self._work.claim.start_row:
                 break
             self._next, self._row = self._next + 1, after
+
+    def _end_row(self, row: int) -> int:
+        return min(row, self._work.claim.end_row or row)
 
     def _num_rows(self, window: range) -> int:
         return sum(self._footer.row_group_rows[index] for index in window)
