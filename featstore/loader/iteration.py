@@ -164,13 +164,15 @@ class Run:
 
     def _dispatched(self, epoch: int) -> Iterator[Cut]:
         """What this worker can claim of an epoch."""
-        with self._coordinate(epoch) as coordinator, self._settling():
-            while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
-                yield from self._read(chain([claim], coordinator.claims(wait=False)))
-            if not self.is_closed:
-                self._finds_done = not self._has_claimed and coordinator.is_done
-                self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
-        self._coordinator = None
+        try:
+            with self._coordinate(epoch) as coordinator, self._settling():
+                while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
+                    yield from self._read(chain([claim], coordinator.claims(wait=False)))
+                if not self.is_closed:
+                    self._finds_done = not self._has_claimed and coordinator.is_done
+                    self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
+        finally:
+            self._coordinator = None
 
     def _ordered(self, epoch: int) -> Iterator[Cut]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""

@@ -178,11 +178,8 @@ def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random
     times.sort()
     longest_s = max(after - before for before, after in itertools.pairwise(times))
     twice = delivered.total() - len(delivered)
-    print(
-        f"{num_kills} kills, {num_stops} stops, {cluster.exits} exits, {twice} rows twice, {receipt.repeated_at_most} at most, "
-    )
     facts = f"{cluster.exits} exits, {twice} rows twice, {receipt.repeated_at_most} at most, longest pause {longest_s:.2f} s"
-    sys.stdout.write(f"{num_kills} kills, {num_stops} stops in {times[-1] - times[0]:.0f} s: {facts}\n")
+    sys.stderr.write(f"{num_kills} kills, {num_stops} stops in {times[-1] - times[0]:.0f} s: {facts}\n")
     assert cluster.exits[-signal.SIGKILL] == num_kills
     assert len(delivered) == num_splits * WINDOW_ROWS * NUM_WINDOWS, "rows are missing"
     assert (receipt.missing, receipt.quarantined) == (0, ())
