@@ -69,6 +69,11 @@ class EpochKeys:
         return f"{self.prefix}{self.epoch}/quarantined/{number}"
 
     @property
+    def version(self) -> str:
+        """Holds the version of a followed table whose new partitions are this epoch's plan."""
+        return f"{self.prefix}{self.epoch}/version"
+
+    @property
     def size(self) -> str:
         """Holds how many splits and rows the plan has, and what a restored state had delivered of them."""
         return f"{self.prefix}{self.epoch}/size"

@@ -1,32 +1,29 @@
 """One pass over a loader's epochs: claims to work, work to blocks, blocks to batches, batches to delivered progress."""
 
-import hashlib
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.delivered import as_ranges
-from featstore.dispatch.orders import Seat, num_static_batches
-from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.terms import Claim, Terms
-from featstore.errors import DataFileError, DispatchError, StateError
+from featstore.dispatch.keys import EpochKeys
+from featstore.dispatch.orders import Seat
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
+from featstore.errors import ConfigError, DataFileError, DispatchError, StateError
 from featstore.files import local_path, open_read
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
-from featstore.loader.decode import Partition
-from featstore.loader.ordering import Ordering
-from featstore.loader.passes import Pass, Place
+from featstore.loader.job import Job
+from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Pipeline
-from featstore.loader.request import DROP, Request
-from featstore.loader.shuffle import Shuffle
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
@@ -34,7 +31,6 @@ from featstore.loader.tensors import Batch
 from featstore.reading.footer import Footer
 from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Staged, Stager
-from featstore.table.snapshot import DataFile
 
 _REPORT_EVERY_S = 0.5
 _QUARANTINED = (
@@ -49,66 +45,6 @@ _ALL_DONE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What a loader reads and how: equal in all of its workers."""
-
-    request: Request
-    files: Mapping[str, tuple[DataFile, Partition]]
-    table: str
-    seed: int = 0
-    num_epochs: int = 1
-    batch_size: int = 8192
-    drop_last: bool = False
-    shuffle: Shuffle | None = None
-    budget_bytes: int = 1_000_000_000
-    terms: Terms = field(default_factory=Terms)
-    ordering: Ordering = field(default_factory=Ordering)
-    splits: tuple[Split, ...] = ()
-
-    def plan(self, epoch: int) -> Plan:
-        return Plan(splits=self.splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
-
-    @property
-    def filters_rows(self) -> bool:
-        """Whether rows are left out that have to be read first."""
-        is_decided = all(partition.is_decided for _, partition in self.files.values())
-        drops = any(number.null == DROP for number in self.request.numbers)
-        return drops or (self.request.where is not None and not is_decided)
-
-    def num_static_batches(self, start: LoaderState, seat: Seat) -> int:
-        """How many batches a worker gets in static order of the epochs that are left."""
-        plan = self.plan(start.epoch)
-        before = sum(end - first for index, rows in start.done.items() for first, end in as_ranges(rows, plan[index].num_rows))
-        later = start.first_epoch + self.num_epochs - start.epoch - 1
-        count = partial(num_static_batches, seat=seat, batch_rows=self.batch_size, drop_last=self.drop_last)
-        return count(plan.num_rows - before) + later * count(plan.num_rows)
-
-    @property
-    def key(self) -> str:
-        """Names what is read, and so the keys in the store of all who share its reading: 16 hex digits."""
-        return hashlib.sha256(f"{self.plan(epoch=0).digest}\n{self.request.digest}".encode()).hexdigest()[:16]
-
-    def start(self, epoch: int, first_epoch: int, place: Place) -> LoaderState:
-        """The state of a worker that has delivered nothing of the epoch."""
-        return LoaderState(
-            table=self.table,
-            plan=self.plan(epoch=0).digest,
-            request=self.request.digest,
-            seed=self.seed,
-            window_rows=self.shuffle.window_rows if self.shuffle else None,
-            num_epochs=self.num_epochs,
-            epoch=epoch,
-            first_epoch=first_epoch,
-            num_workers=place.num_workers,
-            workers=(place.index,),
-        )
-
-    def resumed(self, saved: LoaderState, place: Place) -> LoaderState:
-        """The state of a worker that goes on from a saved one."""
-        return replace(saved, num_workers=place.num_workers, workers=(place.index,))
-
-
 class _Closeable(Protocol):
     def close(self) -> None: ...
 
@@ -118,6 +54,12 @@ class Run:
 
     def __init__(self, job: Job, begun: Pass, start: LoaderState, *, stats: Stats, stager: Stager | None) -> None:
         self._job, self._begun, self._stats, self._stager = job, begun, stats, stager
+        self._follower, self._closed = None if job.follow is None else job.follow(), threading.Event()
+        if self._follower is not None and begun.is_dataloader:
+            raise ConfigError(
+                "follow: expected a process that reads by itself, found a worker of a DataLoader: it asks its workers in "
+                "turn, and one that waits for what is new holds up the others"
+            )
         self._place_in_epoch, self._done = start, dict(start.done)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
         self._claims: dict[_ClaimKey, Claim] = {}
@@ -135,14 +77,19 @@ class Run:
 
     @property
     def state(self) -> LoaderState:
-        """A copy of where the pass is, at what was delivered last."""
+        """A copy of where the pass is, at what was delivered last. StateError where the table is followed."""
+        if self._follower is not None:
+            raise StateError(
+                "a loader that follows a table has no state: its plans are those that came while it ran; note the partitions "
+                "that were read, and leave them out by `where` when starting again"
+            )
         return replace(self._place_in_epoch, done=dict(self._done))
 
     def cuts(self) -> Iterator[Cut]:
         """The batches of all epochs that are left, each to be delivered before the next is asked for."""
         end = self._begun.first_epoch + self._job.num_epochs
         finds_all_done = self._begun.is_repeated
-        for epoch in range(self._place_in_epoch.epoch, end):
+        for epoch in self._epochs(end):
             if not self._job.ordering.is_dynamic:
                 finds_all_done = False
                 yield from self._ordered(epoch)
@@ -156,11 +103,23 @@ class Run:
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
             for notes in (self._done, self._claims, self._unreported, self._lost):
                 notes.clear()
-        if finds_all_done:
+        if finds_all_done and self._follower is None:
             raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
         if self._quarantined:
             raise DispatchError(_QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined)))
+
+    def _epochs(self, end: int) -> Iterator[int]:
+        """The epochs of the pass; of a followed table one for each plan, which the job is then of."""
+        yield from range(self._place_in_epoch.epoch, end)
+        while self._follower is not None and not self._follower.is_over(self._job.files):
+            files = self._follower.next(self._begun.address, EpochKeys(self._begun.prefix, end), self._closed)
+            if files is None:
+                return
+            splits = tuple(Split(path=path, num_rows=file.num_rows) for path, (file, _) in files.items())
+            self._job = replace(self._job, files=files, splits=splits)
+            yield end
+            end += 1
 
     def _dispatched(self, epoch: int) -> Iterator[Cut]:
         """What this worker can claim of an epoch."""
@@ -212,6 +171,7 @@ class Run:
         if self.is_closed or os.getpid() != self._pid:
             return
         self.is_closed = True
+        self._closed.set()
         with ExitStack() as parts:
             for part in reversed(self._open):
                 parts.callback(part.close)

@@ -1,8 +1,9 @@
 """`FeatureLoader`: from a table and a selection to batches. Where dispatch, staging, reading and tensors meet."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,9 @@ from featstore.files import redact
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.decode import Partition
-from featstore.loader.iteration import Iteration, Job, Run
+from featstore.loader.follow import Follow, Follower
+from featstore.loader.iteration import Iteration, Run
+from featstore.loader.job import Job
 from featstore.loader.ordering import STATIC, Ordering
 from featstore.loader.passes import Passes, Place
 from featstore.loader.request import Request, resolve
@@ -25,6 +28,7 @@ from featstore.loader.splitting import make_splits, split_size
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
 from featstore.loader.tensors import Batch
+from featstore.selection import parse_where
 from featstore.staging.budget import parse_bytes, require_fits
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
@@ -51,7 +55,8 @@ class FeatureLoader(IterableDataset[Batch]):
     columns delivered as an Arrow table. `where`: SQL over partition keys and columns. `shuffle`: None reads files in their
     order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
-    URL, or options. `memory_budget`: bytes of decoded rows that may wait for the consumer.
+    URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
+    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -73,6 +78,7 @@ class FeatureLoader(IterableDataset[Batch]):
         shuffle: Shuffle | Mapping[str, Any] | None = None,
         staging: Staging | Mapping[str, Any] | None = None,
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
+        follow: Follow | Mapping[str, Any] | bool = False,
         memory_budget: int | str = "1GB",
     ) -> None:
         ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
@@ -93,6 +99,7 @@ class FeatureLoader(IterableDataset[Batch]):
             shuffle=as_options(Shuffle, shuffle, "shuffle"),
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
+            follow=_follow(follow, snapshot, request, num_epochs),
         )
         self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
         self._passes = Passes(options, self._job.key, num_epochs)
@@ -249,6 +256,32 @@ class FeatureLoader(IterableDataset[Batch]):
         return self._stager
 
 
+def _follow(
+    follow: Follow | Mapping[str, Any] | bool, snapshot: Snapshot, request: Request, num_epochs: int
+) -> Callable[[], Follower] | None:
+    """What makes the follower of a pass; ConfigError for a table that cannot be followed."""
+    if follow is False:
+        return None
+    options = as_options(Follow, {} if follow is True else follow, "follow") or Follow()
+    if snapshot.version is None or num_epochs != 1:
+        found = "plain Parquet files" if snapshot.version is None else f"num_epochs {num_epochs}"
+        raise ConfigError(f"follow: expected a Delta table, each partition of which is read once, found {found}")
+    until = (
+        None if options.until is None else parse_where(options.until, {f.name: f.type for f in snapshot.schema.partition_keys})
+    )
+    return partial(Follower, options, snapshot, until, partial(_matching, request=request))
+
+
+def _matching(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
+    """The data files whose partitions can match `where`, by path."""
+    files = {}
+    for file in snapshot.data_files:
+        matches = None if request.where is None else request.where.matches_partition(file.partition)
+        if matches is not False:
+            files[file.path] = (file, Partition(values=file.partition, is_decided=matches is True))
+    return files
+
+
 def _snapshot(table: TableLike | Snapshot | str | Path) -> Snapshot:
     if isinstance(table, Snapshot):
         return table
@@ -261,12 +294,8 @@ def _snapshot(table: TableLike | Snapshot | str | Path) -> Snapshot:
 
 
 def _files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
-    """The data files whose partitions can match `where`, by path."""
-    files = {}
-    for file in snapshot.data_files:
-        matches = None if request.where is None else request.where.matches_partition(file.partition)
-        if matches is not False:
-            files[file.path] = (file, Partition(values=file.partition, is_decided=matches is True))
+    """The data files whose partitions can match `where`, by path. SelectionError where there are none of those in the table."""
+    files = _matching(snapshot, request)
     if snapshot.data_files and not files and request.where is not None:
         found = ", ".join(sorted({"/".join(f"{k}={v}" for k, v in file.partition.items()) for file in snapshot.data_files})[:5])
         raise SelectionError(f"where {request.where.text!r}: matches no partition of the table, which has {found}")
