@@ -22,6 +22,7 @@ from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
 from featstore.loader.job import Job
+from featstore.loader.ordering import rank_claims
 from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Pipeline
 from featstore.loader.state import LoaderState, delivered
@@ -136,9 +137,17 @@ class Run:
     def _ordered(self, epoch: int) -> Iterator[Cut]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""
         seat = Seat(worker=self._begun.place.static_index, num_workers=self._begun.place.num_workers)
-        for claims in self._job.ordering.parts(self._job.plan(epoch), seat, self._job.batch_size, dict(self._done)):
+        listing = self._job.listing
+        if listing is None:
+            claims = self._job.ordering.claims(self._job.plan(epoch), seat, self._job.batch_size, dict(self._done))
+            yield from self._read(claims)
+            return
+        for number in range(self._job.ordering.mini_epochs):
             if not self.is_closed:
-                yield from self._read(claims)
+                part = self._job.ordering.mini_epoch(number, self._job.seed, epoch, seat)
+                self._job = self._job.part(part)
+                positions = part.positions(listing.num_splits)
+                yield from self._read(rank_claims(self._job.splits, positions, dict(self._done)))
 
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""

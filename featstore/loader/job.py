@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from featstore.dispatch.delivered import as_ranges
-from featstore.dispatch.orders import Seat, num_static_batches
+from featstore.dispatch.orders import MiniEpoch, Seat, num_static_batches
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import Terms
 from featstore.loader.decode import Partition
 from featstore.loader.follow import Follower
+from featstore.loader.listing import Listing
 from featstore.loader.ordering import Ordering
 from featstore.loader.passes import Place
 from featstore.loader.request import DROP, Request
@@ -36,6 +37,24 @@ class Job:
     ordering: Ordering = field(default_factory=Ordering)
     splits: tuple[Split, ...] = ()
     follow: Callable[[], Follower] | None = None
+    listing: Listing | None = None
+
+    def in_parts(self, listing: Listing) -> "Job":
+        """The job without its files, for rank order: each part lists its own."""
+        return replace(
+            self, files={}, splits=(), listing=replace(listing, plan=self.plan(epoch=0).digest, num_splits=len(self.splits))
+        )
+
+    def part(self, part: MiniEpoch) -> "Job":
+        """The job with the files of one part and no others; `splits` are in the order of `part.positions`."""
+        assert self.listing is not None
+        files, splits = self.listing.part(part)
+        return replace(self, files=files, splits=splits)
+
+    @property
+    def plan_digest(self) -> str:
+        """Names the files and their splits."""
+        return self.plan(epoch=0).digest if self.listing is None else self.listing.plan
 
     def plan(self, epoch: int) -> Plan:
         return Plan(splits=self.splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
@@ -58,13 +77,13 @@ class Job:
     @property
     def key(self) -> str:
         """Names what is read, and so the keys in the store of all who share its reading: 16 hex digits."""
-        return hashlib.sha256(f"{self.plan(epoch=0).digest}\n{self.request.digest}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self.plan_digest}\n{self.request.digest}".encode()).hexdigest()[:16]
 
     def start(self, epoch: int, first_epoch: int, place: Place) -> LoaderState:
         """The state of a worker that has delivered nothing of the epoch."""
         return LoaderState(
             table=self.table,
-            plan=self.plan(epoch=0).digest,
+            plan=self.plan_digest,
             request=self.request.digest,
             seed=self.seed,
             window_rows=self.shuffle.window_rows if self.shuffle else None,

@@ -20,7 +20,8 @@ from featstore.loader.decode import Partition
 from featstore.loader.follow import Follow, Follower
 from featstore.loader.iteration import Iteration, Run
 from featstore.loader.job import Job
-from featstore.loader.ordering import STATIC, Ordering
+from featstore.loader.listing import Listing
+from featstore.loader.ordering import RANK, STATIC, Ordering
 from featstore.loader.passes import Passes, Place
 from featstore.loader.request import Request, resolve
 from featstore.loader.shuffle import Shuffle
@@ -85,11 +86,11 @@ class FeatureLoader(IterableDataset[Batch]):
         options = as_options(Dispatch, {"store": dispatch} if isinstance(dispatch, str) else dispatch, "dispatch") or Dispatch()
         snapshot = _snapshot(table)
         request = resolve(snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where)
-        files = _files(snapshot, request)
+        files, cut = _files(snapshot, request), partial(make_splits, size=split_size(options))
         self._job = Job(
             request=request,
             files=files,
-            splits=make_splits((file for file, _ in files.values()), split_size(options)),
+            splits=tuple(cut(file for file, _ in files.values())),
             ordering=ordering,
             table=snapshot.digest,
             seed=_count("seed", seed, minimum=0),
@@ -102,6 +103,8 @@ class FeatureLoader(IterableDataset[Batch]):
             follow=_follow(follow, snapshot, request, num_epochs),
         )
         self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
+        if ordering.kind == RANK:
+            self._job = self._job.in_parts(Listing(list_files=_lister(snapshot, request), cut=cut))
         self._passes = Passes(options, self._job.key, num_epochs)
         self._stats = Stats()
         self._restored: LoaderState | None = None
@@ -272,6 +275,17 @@ def _follow(
     return partial(Follower, options, snapshot, until, partial(_matching, request=request))
 
 
+def _lister(snapshot: Snapshot, request: Request) -> Callable[[], Mapping[str, tuple[DataFile, Partition]]]:
+    """Lists the snapshot's files without keeping them, where it can be opened again; plain files have no versions."""
+    if snapshot.version is None:
+        return partial(_matching, snapshot, request)
+    return partial(_listed, snapshot.url, snapshot.version, request)
+
+
+def _listed(url: str, version: int, request: Request) -> dict[str, tuple[DataFile, Partition]]:
+    return _matching(open_snapshot(url, version), request)
+
+
 def _matching(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
     """The data files whose partitions can match `where`, by path."""
     files = {}
@@ -326,7 +340,7 @@ def _share(options: Staging, job: Job, num_workers: int) -> Staging:
         return replace(options, ahead_bytes=max(1, min(options.num_budget_bytes // (2 * num_workers), options.ahead.max_bytes)))
     sizes, num_open = _staged_sizes(options, job), _num_open(job)
     require_fits(sizes, options.num_budget_bytes, num_open=(num_open + 1) * num_workers)
-    room_bytes = options.num_budget_bytes // num_workers - num_open * max(size for _, size in sizes)
+    room_bytes = options.num_budget_bytes // num_workers - num_open * max((size for _, size in sizes), default=0)
     return replace(options, ahead_bytes=max(1, min(room_bytes, options.ahead.max_bytes)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from featstore.dispatch.delivered import Done, as_ranges
 from featstore.dispatch.orders import MiniEpoch, Seat, Stretch, static_stretches
-from featstore.dispatch.plan import Plan
+from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim
 from featstore.errors import ConfigError
@@ -48,20 +48,18 @@ class Ordering:
     def is_dynamic(self) -> bool:
         return self.kind == DYNAMIC
 
-    def parts(self, plan: Plan, seat: Seat, batch_rows: int, done: Done) -> Iterator[Iterable[Claim]]:
-        """What the worker reads of an epoch, in its order: one iterable of claims for each part that is read by itself.
+    def claims(self, plan: Plan, seat: Seat, batch_rows: int, done: Done) -> Iterator[Claim]:
+        """What the worker reads of an epoch in static order, or replayed, in its order.
 
         ConfigError where a recorded order is of another plan, epoch or number of workers.
         """
         if self.kind == STATIC:
-            yield _claims(plan, static_stretches(plan, seat, batch_rows, done))
-        elif self.kind == RANK:
-            for number in range(self.mini_epochs):
-                part = MiniEpoch(seed=plan.seed, epoch=plan.epoch, seat=seat, number=number, num_mini_epochs=self.mini_epochs)
-                whole = (Stretch(index=i, first=0, end=plan[i].num_rows) for i in part.positions(len(plan)))
-                yield _claims(plan, _without(done, whole, plan))
-        else:
-            yield _claims(plan, _without(done, self._recorded(plan, seat), plan))
+            return _claims(plan, static_stretches(plan, seat, batch_rows, done))
+        return _claims(plan, _without(done, self._recorded(plan, seat), plan))
+
+    def mini_epoch(self, number: int, seed: int, epoch: int, seat: Seat) -> MiniEpoch:
+        """A worker's part of an epoch in rank order."""
+        return MiniEpoch(seed=seed, epoch=epoch, seat=seat, number=number, num_mini_epochs=self.mini_epochs)
 
     def _recorded(self, plan: Plan, seat: Seat) -> Iterator[Stretch]:
         assert isinstance(self.recording, Recording)
@@ -77,7 +75,7 @@ class Ordering:
         return recording.of(seat.worker)
 
 
-def _without(done: Done, stretches: Iterable[Stretch], plan: Plan) -> Iterator[Stretch]:
+def _without(done: Done, stretches: Iterable[Stretch], plan: Plan | Mapping[int, Split]) -> Iterator[Stretch]:
     """The stretches without what was delivered of them."""
     for stretch in stretches:
         row = stretch.first
@@ -89,7 +87,14 @@ def _without(done: Done, stretches: Iterable[Stretch], plan: Plan) -> Iterator[S
             yield Stretch(index=stretch.index, first=row, end=stretch.end)
 
 
-def _claims(plan: Plan, stretches: Iterable[Stretch]) -> Iterator[Claim]:
+def rank_claims(splits: Iterable[Split], positions: Iterable[int], done: Done) -> Iterator[Claim]:
+    """Whole splits at these positions of the epoch's order, without what was delivered of them."""
+    for index, split in zip(positions, splits, strict=True):
+        whole = [Stretch(index=index, first=0, end=split.num_rows)]
+        yield from _claims({index: split}, _without(done, whole, {index: split}))
+
+
+def _claims(plan: Plan | Mapping[int, Split], stretches: Iterable[Stretch]) -> Iterator[Claim]:
     for stretch in stretches:
         split, first = plan[stretch.index], stretch.first
         yield Claim(index=stretch.index, split=split, fence=1, start_row=first, part=first, end_row=stretch.end)

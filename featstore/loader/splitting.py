@@ -1,6 +1,6 @@
 """Data files to splits: whole, or cut at their row groups, which takes a look into the footers of the large ones."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pyarrow.parquet as pq
 
@@ -20,15 +20,13 @@ def split_size(options: Dispatch) -> SplitSize | None:
     return None if options.split_rows is None else SplitSize(num_rows=options.split_rows)
 
 
-def make_splits(files: Iterable[DataFile], size: SplitSize | None) -> tuple[Split, ...]:
+def make_splits(files: Iterable[DataFile], size: SplitSize | None) -> Iterator[Split]:
     """The splits of the files, in their order. Opens those that are larger than `size`; DataFileError for one that is none."""
-    splits: list[Split] = []
     for file in files:
         if size is None or not _is_large(file, size):
-            splits.append(Split(path=file.path, num_rows=file.num_rows))
+            yield Split(path=file.path, num_rows=file.num_rows)
         else:
-            splits += splits_of(_row_groups(file), size)
-    return tuple(splits)
+            yield from splits_of(_row_groups(file), size)
 
 
 def _is_large(file: DataFile, size: SplitSize) -> bool:

@@ -4,8 +4,10 @@ import itertools
 import json
 import re
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from deltalake import write_deltalake
 from torch.utils.data import DataLoader
 
 import featstore
@@ -110,6 +112,26 @@ def test_in_rank_order_each_worker_has_its_own_files_and_all_have_all(table_url,
     assert sorted(row for share in shares for batch in share for row in batch) == list(range(280))
 
 
+def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(tmp_path, as_rank):
+    """A real table of 400 files, in four mini-epochs of two workers: an eighth of them at a time."""
+    paths = [f"dt=2026-11-{day:02}" for day in range(1, 21)]
+    rows = [(path.removeprefix("dt="), number) for path in paths for number in range(20)]
+    table = pa.table({"dt": [dt for dt, _ in rows], "row": pa.array(range(1, 401), pa.int64())})
+    write_deltalake(str(tmp_path / "table"), table, partition_by=["dt"], target_file_size=1)
+    num_files = len(featstore.open_table(tmp_path / "table").data_files())
+    seen, found = [], []
+    for rank in range(2):
+        as_rank(rank, 2)
+        store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
+        with loader(tmp_path / "table", order={"kind": "rank", "mini_epochs": 4}, dispatch=store, memory_budget=1) as one:
+            assert (len(one._job.files), len(one._job.splits)) == (0, 0)
+            for batch in one:
+                found += batch["row"].tolist()
+                seen.append(len(one._run._job.files))
+    assert sorted(found) == list(range(1, 401))
+    assert max(seen) <= -(-num_files // 8)
+
+
 def test_rank_order_has_no_length(table_url):
     with loader(table_url, order="rank") as one, pytest.raises(TypeError, match="a loader in rank order has no len"):
         len(one)
@@ -199,3 +221,34 @@ def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(table_u
 def test_an_order_that_cannot_be_is_refused(options, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         Ordering(**options)
+
+
+def test_a_worker_goes_epochs_ahead_of_one_that_still_holds_a_batch_of_the_first(table_url, tmp_path):
+    """No barrier: the slow one's rows are its own, and all others of three epochs are read meanwhile."""
+    store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "lease_s": 3.0}
+    with (
+        loader(table_url, dispatch=store, num_epochs=3, batch_size=10, memory_budget=1) as slow,
+        loader(table_url, dispatch=store, num_epochs=3, batch_size=10, memory_budget=1) as fast,
+    ):
+        held = iter(slow)
+        rows = next(held)["row"].tolist()
+        others = list(itertools.chain(*batches(fast)))
+        assert fast.stats()["epochs"] == 3
+        assert len(others) >= 2 * 280
+        rows += list(itertools.chain(*batches(held)))
+    assert sorted(rows + others) == sorted([*range(280)] * 3)
+
+
+def test_a_host_prefers_files_that_it_has_staged(table_url, tmp_path):
+    """A later pass claims what is in the cache first, where positions allow."""
+    staging = {"directory": str(tmp_path / "cache"), "mode": "whole", "budget_bytes": "1GB"}
+    asked = []
+    with loader(table_url, staging=staging) as one:
+        assert sorted(itertools.chain(*batches(one))) == list(range(280))
+        staged = {
+            path: one._stager_here().has(file.url, file.size_bytes, file.version) for path, (file, _) in one._job.files.items()
+        }
+        assert one._run._is_staged(next(iter(staged))) is staged[next(iter(staged))]
+        asked = list(staged.values())
+        assert not one._stager_here().has("file:///nowhere", 1)
+    assert all(asked)

@@ -15,9 +15,9 @@ from featstore.table.open import open_snapshot
 def test_files_larger_than_the_size_are_cut_at_their_row_groups(table_url):
     files = open_snapshot(table_url).data_files
     assert [split.num_rows for split in make_splits(files, None)] == [70, 0, 45, 101, 64]
-    by_rows = make_splits(files, SplitSize(num_rows=40))
+    by_rows = list(make_splits(files, SplitSize(num_rows=40)))
     assert [split.num_rows for split in by_rows] == [32, 38, 0, 32, 13, 32, 32, 37, 32, 32]
-    by_bytes = make_splits(files, SplitSize(size_bytes=1))
+    by_bytes = list(make_splits(files, SplitSize(size_bytes=1)))
     assert max(split.num_rows for split in by_bytes) == 16
     assert sum(split.num_rows for split in by_bytes) == 280
 
