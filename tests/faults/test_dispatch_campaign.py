@@ -120,7 +120,7 @@ class Cluster:
     def strike(self, draw: random.Random, what: signal.Signals) -> bool:
         """Sends the signal to a worker that has delivered something and is not stopped; False where there is none now."""
         asleep = [worker for _, worker in self.stopped]
-        ready = [w for w in self.workers if w.poll() is None and w not in asleep and self._log(w).exists()]
+        ready = [w for w in self.workers if w.poll() is None and w not in asleep and self._has_delivered(w)]
         if not ready:
             return False
         victim = draw.choice(ready)
@@ -132,8 +132,9 @@ class Cluster:
         self.stopped.append((until, victim))
         return True
 
-    def _log(self, worker):
-        return self.directory / f"{worker.args[5]}.log"
+    def _has_delivered(self, worker):
+        log = self.directory / f"{worker.args[5]}.log"
+        return log.exists() and log.stat().st_size > 0
 
     def end(self) -> None:
         for worker in self.workers:
