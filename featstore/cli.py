@@ -5,10 +5,13 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
+import featstore.dispatch.receipt
+import featstore.dispatch.recording
 import featstore.dispatch.status
 import featstore.extraction.sample
 import featstore.replay
@@ -240,6 +243,20 @@ def status(store: str, watch: bool, every_s: float, last: int) -> None:
         for text in featstore.dispatch.status.watch(store, last=last, every_s=every_s):
             click.clear()
             click.echo(text)
+
+
+@dispatch.command()
+@click.argument("store", metavar="STORE")
+@click.option("--run-id", required=True, help="The run, as dispatch.run_id of its training config has it.")
+@click.option("--epoch", type=click.IntRange(min=0), help="Only this epoch.")
+@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the epoch's order, for `order: replay`.")
+def receipt(store: str, run_id: str, epoch: int | None, save: Path | None) -> None:
+    """Print rows delivered, come twice and missing, by split and worker; exit code 1 if rows are missing."""
+    found = featstore.dispatch.receipt.receipts(store, run_id, epoch)
+    if save is not None:
+        save.write_text(featstore.dispatch.recording.recorded(store, run_id, epoch).encode())
+    click.echo("\n\n".join(f"{name}\n{receipt}" for name, receipt in found.items()))
+    sys.exit(1 if any(receipt.missing for receipt in found.values()) else 0)
 
 
 @cli.group()

@@ -1,7 +1,8 @@
 """Who reads what: the plan of an epoch, leases on its splits, and the stores that keep them."""
 
-from featstore.dispatch.coordinator import Claim, Coordinator
+from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.terms import Claim, Terms
 
-__all__ = ["Claim", "Coordinator", "Dispatch", "Plan", "Split"]
+__all__ = ["Claim", "Coordinator", "Dispatch", "Plan", "Split", "Terms"]

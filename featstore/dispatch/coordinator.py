@@ -7,45 +7,45 @@ compare-and-set; the keys of the splits are the only truth. While the process li
 import contextlib
 import hashlib
 import os
+import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Any
 
 from featstore.dispatch import lease as leases
+from featstore.dispatch.delivered import Done, extent, part_extent
+from featstore.dispatch.held import Holdings
+from featstore.dispatch.hints import Hints
 from featstore.dispatch.keys import EpochKeys
-from featstore.dispatch.lease import Lease, LeaseState, Survey, Watch
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.lease import FINAL, Lease, LeaseState
+from featstore.dispatch.plan import Plan
+from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
+from featstore.dispatch.registry import EpochNote, announce
+from featstore.dispatch.renewer import Renewer
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
+from featstore.dispatch.survey import Part, Survey, Watch
+from featstore.dispatch.tail import Lookahead, Open, victims
+from featstore.dispatch.terms import Claim, Terms
 from featstore.errors import DispatchError
-
-Done = Mapping[int, int | Literal["complete"]]
 
 _BEATS_PER_LEASE = 3
 _SURVEYS_PER_LEASE = 2
 _SURVEY_SPLITS = 64
+_TAIL_SPLITS = 64
+_LOOKS_PER_LEASE = 8
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """The right to one split: `plan[index]`, from its row `start_row` on (in delivery order; those before are delivered)."""
-
-    index: int
-    split: Split
-    fence: int
-    start_row: int = 0
+_UNBEGUN_PER_LEASE = 60
 
 
 class Coordinator:
     """Claims splits of one epoch for one worker; a context manager, to be closed by the one that made it.
 
     Claims may be taken by one thread while another acknowledges and completes. `done` is what a restored state had
-    delivered, by position in the plan: "complete", or the rows of a partial split; it must be the same for all workers.
+    delivered, by position in the plan: "complete", the first rows, or ranges; it must be the same for all workers.
     Every method raises DispatchError when the store is lost, also where only the renewing thread noticed.
     """
 
@@ -56,33 +56,38 @@ class Coordinator:
         plan: Plan,
         prefix: str,
         worker: str,
-        lease_s: float = 60.0,
+        terms: Terms | None = None,
         done: Done | None = None,
     ) -> None:
-        self._plan, self._worker, self._lease_s = plan, worker, lease_s
+        self._plan, self._worker, self._terms = plan, worker, terms or Terms()
         self._keys = EpochKeys(prefix, plan.epoch)
         self._done: Done = done or {}
         self._nonce = uuid.uuid4().hex[:12]
         self._pid = os.getpid()
-        self._watch = Watch(lease_s)
+        self._watch = Watch(self._terms.lease_s, self._terms.stall_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
-        self._cursor, self._surveyed_at, self._num_takeovers = 0, time.monotonic(), 0
+        self._cursor, self._surveyed_at, self._num_turns = 0, time.monotonic(), 0
+        self._lookahead = Lookahead(self._terms.is_staged)
         self._first_index: int | None = None
-        self._held: dict[int, Lease] = {}
-        self._lost: set[tuple[int, int]] = set()
-        self._claiming, self._holding, self._closed = threading.Lock(), threading.Lock(), threading.Event()
+        self.num_takeovers, self.num_cuts = 0, 0
+        self._extents: dict[Part, int] = {}
+        self._may_relieve = False
+        self._held = Holdings(self._keys)
+        self._claiming, self._closed = threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
-        address = bind(store, timeout_s=lease_s / 4) if isinstance(store, str) else store
+        address = bind(store, timeout_s=self._terms.lease_s / 4) if isinstance(store, str) else store
         self._store = address.open()
+        self._hints = Hints(self._store, self._keys, self._survey, len(plan))
         try:
             self._require_same_plan()
-            self._renewer = _Renewer(address.open(), lease_s / _BEATS_PER_LEASE, self._renew_all, self._closed)
+            self._renewer = Renewer(address.open(), self._terms.lease_s / _BEATS_PER_LEASE, self._renew_all, self._closed)
         except BaseException:
             self._store.close()
             raise
 
     def claims(self, *, wait: bool = True, wait_for_living: bool = True) -> Iterator[Claim]:
-        """Claims as they can be had: the next of the plan, splits given back, and splits whose lease expired.
+        """Claims as they can be had: the next of the plan, splits given back, splits whose lease expired, and what a worker
+        that holds nothing can take off the others at the end.
 
         Ends when no split is left but those that this worker holds; waits while others hold some. A worker that loses a
         lease may find it offered again, so iterate anew after completing all: an empty iteration means that all splits
@@ -91,32 +96,57 @@ class Coordinator:
         `wait_for_living=False` it waits only for splits that were claimed before this worker came, until their holder is
         seen to live, by a renewal, or to be dead.
         """
-        pause_s = _FIRST_PAUSE_S
         while not self._closed.is_set():
-            claim, is_over = self._next_claim(wait_for_living)
+            claim, is_over = self._next_claim(wait, wait_for_living)
             if claim is not None:
-                pause_s = _FIRST_PAUSE_S
                 yield claim
             elif is_over or not wait:
                 return
             else:
-                self._closed.wait(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, self._lease_s / 4)
+                self._rest()
+
+    def reserve(self, claim: Claim, through: int, *, delivered: int = 0) -> int | None:
+        """How far this worker may deliver the split, `through` at most: less where the rest was cut off for another worker.
+
+        Acknowledges rows before `delivered` by the way. One write to the store, unless so much is reserved and nothing is
+        acknowledged. None when the lease was taken over.
+        """
+        self._require_usable()
+        part = (claim.index, claim.part)
+        mine = self._held.get(part, claim.fence)
+        if mine is None:
+            return None
+        if mine.reserved < through or mine.rows < delivered:
+            self._held.worked()
+            mine = self._held.change(
+                self._store, part, lambda mine, work: leases.reserve(leases.advance(mine, delivered), through, work)
+            )
+        return None if mine is None else min(through, mine.reserved)
 
     def acknowledge(self, claim: Claim, num_rows: int) -> bool:
-        """The first `num_rows` of the split, in delivery order, are delivered: a takeover begins after them.
+        """The split's rows before `num_rows`, in delivery order, are delivered: a takeover begins after them.
 
         One write to the store, on return. False when the lease was taken over.
         """
-        return self._change(claim, lambda mine: leases.advance(mine, num_rows))
+        self._held.worked()
+        return self._change(claim, lambda mine, work: leases.advance(mine, num_rows, work))
 
     def complete(self, claim: Claim) -> bool:
-        """The whole split is delivered. False, and nothing changes, when the lease was taken over."""
-        return self._change(claim, lambda mine: leases.finish(mine, claim.split.num_rows))
+        """The whole claim is delivered. False, and nothing changes, when the lease was taken over."""
+        self._held.worked()
+        return self._change(claim, lambda mine, _: leases.finish(mine))
 
-    def is_lost(self, index: int, fence: int) -> bool:
+    def fail(self, claim: Claim) -> bool:
+        """The split could not be read: given back, and quarantined after too many failures. False when it was taken over."""
+        is_mine = self._change(claim, lambda mine, _: leases.fail(mine))
+        if is_mine:
+            self._hints.gave_back([(claim.index, claim.part)])
+        return is_mine
+
+    def is_lost(self, claim_key: tuple[int, int, int]) -> bool:
         """Whether a claim of this worker was found to be taken over, by its renewing thread too. Asks no store."""
-        return (index, fence) in self._lost
+        index, part, fence = claim_key
+        return self._held.is_lost((index, part), fence)
 
     @property
     def is_done(self) -> bool:
@@ -124,9 +154,9 @@ class Coordinator:
         return not self._survey.pending(len(self._plan), len(self._plan))
 
     @property
-    def num_takeovers(self) -> int:
-        """How many expired leases of others this worker took over."""
-        return self._num_takeovers
+    def quarantined(self) -> list[str]:
+        """The splits of the epoch, and parts of them, that are quarantined: each as `{split id} from row {rows}`."""
+        return sorted(f"{record.split} from row {record.rows}" for record in quarantined(self._store, self._keys))
 
     def close(self) -> None:
         """Wakes `claims()`, joins the renewing thread and gives unfinished splits back, so that nobody waits for them.
@@ -139,8 +169,7 @@ class Coordinator:
         self._renewer.join()
         with self._claiming:
             with contextlib.suppress(DispatchError):
-                for index in list(self._held):
-                    self._replace(self._store, index, leases.release)
+                self._hints.gave_back(self._held.release_all(self._store))
             self._store.close()
 
     def __enter__(self) -> "Coordinator":
@@ -159,8 +188,25 @@ class Coordinator:
                 f"{found}, found {mine}; table version, selection, seed, row groups and restored state must be the same in "
                 "all workers, and each run needs a run_id of its own"
             )
+        self._store.set(self._keys.size, EpochSize.of(self._plan, self._done).encode())
+        now, lease_s = time.time(), self._terms.lease_s
+        announce(self._store, EpochNote.of(self._keys, self._plan, self._done, lease_s=lease_s, started_unix_s=now))
 
-    def _next_claim(self, wait_for_living: bool) -> tuple[Claim | None, bool]:
+    def _rest(self) -> None:
+        """Waits until a look at leases may be worth it: now and then, sooner where somebody may be relieved before long, and
+        where a hint says that something has changed. So idle workers ask for two keys, not for leases."""
+        longest_s = min(_LONGEST_PAUSE_S, self._terms.lease_s / 4)
+        pause_s, until = _FIRST_PAUSE_S, time.monotonic() + self._terms.lease_s / _LOOKS_PER_LEASE * random.uniform(0.5, 1.5)
+        while not self._closed.wait(pause_s * random.uniform(0.5, 1)):
+            with self._claiming:
+                self._require_usable()
+                if self._closed.is_set() or self._hints.have_changed() or time.monotonic() >= until:
+                    return
+            if self._may_relieve and pause_s >= longest_s:
+                return
+            pause_s = min(2 * pause_s, longest_s)
+
+    def _next_claim(self, wait: bool, wait_for_living: bool) -> tuple[Claim | None, bool]:
         """A claim, if one can be had now, and whether nothing is left to wait for."""
         with self._claiming:
             self._require_usable()
@@ -168,23 +214,30 @@ class Coordinator:
                 return None, True
             claim = None
             if self._cursor < len(self._plan):
-                claim = self._revisit_now_and_then() or self._advance()
-            claim = claim or self._revisit(len(self._plan))
+                claim = self._revisit_now_and_then() or self._claim_staged() or self._advance()
+            claim = claim or self._look(everything=not wait)
             return claim, claim is None and not self._others_pending(wait_for_living)
 
     def _others_pending(self, count_living: bool) -> bool:
         pending = self._survey.pending(len(self._plan), len(self._plan))
-        return any(index not in self._held and (count_living or not self._is_alive(index)) for index in pending)
+        return any(part not in self._held and (count_living or not self._is_alive(part)) for part in pending)
 
-    def _is_alive(self, index: int) -> bool:
+    def _is_alive(self, part: Part) -> bool:
         """Whether the holder of the split was seen to do something since this worker came."""
-        return index >= (self._first_index or 0) or self._watch.has_moved(index)
+        return part[0] >= (self._first_index or 0) or self._watch.has_moved(part)
+
+    def _claim_staged(self) -> Claim | None:
+        """A split a little further on, whose file this host has: whoever comes to its position finds it claimed."""
+        for index in self._lookahead.staged(self._plan, self._cursor):
+            if self._done.get(index) != "complete" and (claim := self._claim((index, 0), None, None)) is not None:
+                return claim
+        return None
 
     def _advance(self) -> Claim | None:
         """Takes positions from the cursor until one is free."""
         while (index := self._take_position()) < len(self._plan):
             self._cursor = index + 1
-            if self._done.get(index) != "complete" and (claim := self._claim(index, None)) is not None:
+            if self._done.get(index) != "complete" and (claim := self._claim((index, 0), None, None)) is not None:
                 return claim
         self._cursor = len(self._plan)
         return None
@@ -197,88 +250,131 @@ class Coordinator:
 
     def _revisit_now_and_then(self) -> Claim | None:
         """During the epoch: looks at the oldest splits that are not done, a bounded number, twice per lease time."""
-        if time.monotonic() - self._surveyed_at < self._lease_s / _SURVEYS_PER_LEASE:
+        if time.monotonic() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
             return None
-        claim = self._revisit(_SURVEY_SPLITS)
+        claim = self._revisit(self._survey.pending(self._cursor, _SURVEY_SPLITS)[:_SURVEY_SPLITS])
         if claim is None:
             self._surveyed_at = time.monotonic()
         return claim
 
-    def _revisit(self, limit: int) -> Claim | None:
-        """Takes over the first split, among those not known to be done, that was given back or whose lease expired."""
-        for index in self._survey.pending(self._cursor, limit):
-            if index not in self._held and (claim := self._revisit_one(index)) is not None:
+    def _look(self, *, everything: bool) -> Claim | None:
+        """At the end: looks at some of what is not known to be done, and at more as long as some of it is; or at all of it."""
+        num_open, claim = -1, None
+        limit = len(self._plan) + self._survey.num_open + 1 if everything else _TAIL_SPLITS
+        while claim is None and num_open != (num_open := self._survey.num_open):
+            claim = self._revisit([*self._hints.given_back(), *self._survey.look(self._cursor, limit, self._nonce)])
+            limit *= 2
+        self._hints.tell()
+        return claim
+
+    def _revisit(self, todo: list[Part]) -> Claim | None:
+        """Takes the first of these, none known to be done, that was given back or whose lease expired; at the end of the plan
+        a worker that holds nothing takes what a living one has not begun, or half of what it holds."""
+        seen: list[Open] = []
+        while todo:
+            for part, value, record in self._hints.read(todo):
+                if record is not None:
+                    todo += self._found(part, record)
+                if part in self._held or (record is not None and record.state in FINAL):
+                    continue
+                if self._may_take(part, value, record) and (claim := self._take_over(part, value, record)) is not None:
+                    return claim
+                if record is not None and value is not None:
+                    seen.append(Open(part=part, record=record, value=value))
+        return self._relieve(seen)
+
+    def _found(self, part: Part, record: Lease) -> list[Part]:
+        """Notes what a record says; returns parts of the split that were not known."""
+        if record.state in FINAL:
+            self._survey.settle(part)
+            self._watch.forget(part)
+        self._extents.update({(part[0], first): end for first, end in leases.parts(record) if end is not None})
+        return self._survey.add((part[0], first) for first in record.cuts)
+
+    def _may_take(self, part: Part, value: str | None, record: Lease | None) -> bool:
+        now = time.monotonic()
+        expired = self._watch.is_expired(part, value, now)
+        if record is None:
+            return expired
+        stalled = self._watch.is_stalled(part, record, now)
+        return expired or stalled or record.state is LeaseState.FREE
+
+    def _take_over(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
+        if record is not None and leases.has_failed(record, self._terms.max_failures):
+            quarantine(self._store, self._keys, part)
+            if self._write(part, value, leases.quarantine(record)):
+                self._found(part, leases.quarantine(record))
+            return None
+        claim = self._claim(part, value, record)
+        self.num_takeovers += claim is not None and record is not None and record.state is LeaseState.HELD
+        return claim
+
+    def _relieve(self, seen: Sequence[Open]) -> Claim | None:
+        if self._terms.boundaries is None or len(self._held) or self._cursor < len(self._plan):
+            return None
+        now, for_s = time.monotonic(), self._terms.lease_s / _UNBEGUN_PER_LEASE
+        relieved = victims(seen, self._nonce)
+        self._may_relieve = bool(relieved)
+        for one in relieved[:_TAIL_SPLITS]:
+            if self._watch.is_unbegun(one.part, one.record, now, for_s):
+                claim = self._claim(one.part, one.value, one.record)
+            else:
+                claim = self._cut(one)
+            if claim is not None:
                 return claim
         return None
 
-    def _revisit_one(self, index: int) -> Claim | None:
-        value = self._store.get_or_none(self._keys.split(index))
-        state = None if value is None else Lease.decode(value).state
-        if state is LeaseState.DONE:
-            self._survey.settle(index)
-            self._watch.forget(index)
+    def _cut(self, one: Open) -> Claim | None:
+        """Cuts a lease in two, and claims the second half."""
+        assert self._terms.boundaries is not None
+        index, _ = one.part
+        at = leases.choose_cut(one.record, self._terms.boundaries(self._plan[index]))
+        if at is None or not self._write(one.part, one.value, shorter := leases.cut(one.record, at)):
             return None
-        expired = self._watch.is_expired(index, value, time.monotonic())
-        if not expired and state is not LeaseState.FREE:
-            return None
-        claim = self._claim(index, value)
-        self._num_takeovers += claim is not None and state is LeaseState.HELD
-        return claim
+        self.num_cuts += 1
+        self._found(one.part, shorter)
+        return self._claim((index, at), None, None)
 
-    def _claim(self, index: int, value: str | None) -> Claim | None:
-        """Makes the split this worker's own, if its key still holds `value`."""
-        done_rows = self._done.get(index, 0)
-        start_row = done_rows if isinstance(done_rows, int) else 0
-        current = None if value is None else Lease.decode(value)
-        mine = leases.claim(current, worker=self._worker, nonce=self._nonce, start_row=start_row)
-        if self._store.compare_set(self._keys.split(index), value or "", mine.encode()) != mine.encode():
+    def _claim(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
+        """Makes the part this worker's own, if its key still holds `value`."""
+        split = self._plan[part[0]]
+        named: dict[str, Any] = {"worker": self._worker, "nonce": self._nonce, "turn": self._num_turns}
+        mine = leases.claim(self._extent(part), **named) if record is None else leases.claim_again(record, **named)
+        if self._terms.boundaries is None:
+            mine = leases.reserve(mine, split.num_rows)
+        if not self._write(part, value, mine):
             return None
-        with self._holding:
-            self._held[index] = mine
-        self._watch.forget(index)
-        return Claim(index=index, split=self._plan[index], fence=mine.fence, start_row=mine.rows)
+        self._num_turns += 1
+        self._held.take(part, mine)
+        new = self._found(part, mine)
+        if record is None:
+            self._offer(new)
+        self._watch.forget(part)
+        limit = split.num_rows if mine.limit is None else mine.limit
+        return Claim(index=part[0], split=split, fence=mine.fence, start_row=mine.rows, part=part[1], end_row=limit)
 
-    def _change(self, claim: Claim, change: Callable[[Lease], Lease]) -> bool:
+    def _extent(self, part: Part) -> leases.Extent:
+        index, first = part
+        split, rows = self._plan[index], self._done.get(index, 0)
+        return part_extent(split, rows, first, self._extents[part]) if first else extent(split, rows)
+
+    def _offer(self, parts: Sequence[Part]) -> None:
+        """Parts of a split of which a restored state had delivered the middle: free from the start."""
+        for part in parts:
+            free = leases.release(leases.claim(self._extent(part), worker=self._worker, nonce=self._nonce))
+            self._write(part, None, free)
+
+    def _write(self, part: Part, value: str | None, record: Lease) -> bool:
+        return self._store.compare_set(self._keys.part(part), value or "", record.encode()) == record.encode()
+
+    def _change(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> bool:
         self._require_usable()
-        mine = self._held.get(claim.index)
-        return mine is not None and mine.fence == claim.fence and self._replace(self._store, claim.index, change)
-
-    def _replace(self, store: Store, index: int, change: Callable[[Lease], Lease]) -> bool:
-        """Writes the changed record of a held split; False when the lease is lost.
-
-        The consumer and the renewing thread both do this, without waiting for each other: who finds that the other was
-        first applies its change to the other's record.
-        """
-        mine = self._held.get(index)
-        while mine is not None:
-            changed = change(mine)
-            found = store.compare_set(self._keys.split(index), mine.encode(), changed.encode())
-            if found == changed.encode():
-                self._remember(index, changed)
-                return True
-            current = Lease.decode(found)
-            if not current.same_claim(mine) or current.state is not LeaseState.HELD:
-                self._lost.add((index, mine.fence))
-                self._remember(index, leases.release(mine))
-                return False
-            mine = current
-        return False
-
-    def _remember(self, index: int, record: Lease) -> None:
-        """Keeps what was written as this worker's view, unless the other thread already saw the claim end."""
-        with self._holding:
-            held = self._held.get(index)
-            if held is None or not held.same_claim(record):
-                return
-            if record.state is LeaseState.HELD:
-                self._held[index] = record
-            else:
-                del self._held[index]
+        part = (claim.index, claim.part)
+        return self._held.get(part, claim.fence) is not None and self._held.change(self._store, part, change) is not None
 
     def _renew_all(self, store: Store) -> None:
         try:
-            for index in list(self._held):
-                self._replace(store, index, leases.renew)
+            self._held.renew_all(store)
         except DispatchError as error:
             self._failure = error
             raise
@@ -290,21 +386,3 @@ class Coordinator:
             )
         if self._failure is not None:
             raise DispatchError(f"leases could not be renewed: {self._failure}") from self._failure
-
-
-class _Renewer:
-    """The thread that renews leases at an even pace with a store handle of its own; ends when `closed` is set."""
-
-    def __init__(self, store: Store, interval_s: float, renew: Callable[[Store], None], closed: threading.Event) -> None:
-        self._store, self._interval_s, self._renew, self._closed = store, interval_s, renew, closed
-        self._thread = threading.Thread(target=self._run, name="featstore-lease-renewal", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with contextlib.closing(self._store), contextlib.suppress(DispatchError):
-            while not self._closed.wait(self._interval_s):
-                self._renew(self._store)
-
-    def join(self) -> None:
-        if self._thread is not threading.current_thread():
-            self._thread.join()

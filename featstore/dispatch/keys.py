@@ -44,3 +44,36 @@ class EpochKeys:
     def split(self, index: int) -> str:
         """Holds the lease of the split at one position of the plan."""
         return f"{self.prefix}{self.epoch}/split/{index}"
+
+    def part(self, part: tuple[int, int]) -> str:
+        """Holds the lease of a split, `(position, 0)`, or of what was cut off it at a row of its delivery order."""
+        index, first = part
+        return f"{self.split(index)}/{first}" if first else self.split(index)
+
+    @property
+    def low(self) -> str:
+        """A hint: every split below this position, and every part of it, is done."""
+        return f"{self.prefix}{self.epoch}/low"
+
+    @property
+    def given_back(self) -> str:
+        """A hint: counts how often a worker gave leases back."""
+        return f"{self.prefix}{self.epoch}/given_back"
+
+    def gave_back(self, number: int) -> str:
+        """Holds `{position} {first row}` of the split or part that was given back as the number-th, from 1."""
+        return f"{self.given_back}/{number}"
+
+    def quarantined(self, number: int) -> str:
+        """Holds `{position} {first row}` of a split or part that was to be quarantined."""
+        return f"{self.prefix}{self.epoch}/quarantined/{number}"
+
+    @property
+    def version(self) -> str:
+        """Holds the version of a followed table whose new partitions are this epoch's plan."""
+        return f"{self.prefix}{self.epoch}/version"
+
+    @property
+    def size(self) -> str:
+        """Holds how many splits and rows the plan has, and what a restored state had delivered of them."""
+        return f"{self.prefix}{self.epoch}/size"

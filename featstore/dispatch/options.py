@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from featstore.dispatch.keys import run_prefix
 from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms
 from featstore.errors import ConfigError
 
 AUTO = "auto"
@@ -14,14 +15,21 @@ class Dispatch:
     """How the workers of one run share the splits of an epoch.
 
     `store`: `auto` (the loader chooses: memory, or under torchrun the job's own store), `memory://`,
-    `sqlite:///absolute/path` or `tcp://host:port`. `lease_s`: a worker silent for so long
-    loses its splits. `run_id`: the same text for all workers of a run, another one for each run; None is for
-    `auto` and `memory://`, and under torchrun, whose own it is then. ConfigError for what cannot be.
+    `sqlite:///absolute/path` or `tcp://host:port`. `lease_s`: a worker silent for so long loses its splits, as does one that
+    lives but does nothing for `stall_s`. A split that failed `max_failures` times in a row, or killed its worker, is left out
+    and named at the end. `split_rows`, or `split_bytes` (a number, or text such as `200MB`): larger data files are cut at
+    their row groups into splits of at most so much; None leaves them whole. `run_id`: the same text for all workers of a
+    run, another one for each run; None is for `auto` and `memory://`, and under torchrun, whose own it is then.
+    ConfigError for what cannot be.
     """
 
     store: str = AUTO
     lease_s: float = 60.0
     run_id: str | None = None
+    stall_s: float = 1800.0
+    max_failures: int = 5
+    split_rows: int | None = None
+    split_bytes: int | str | None = None
 
     @property
     def store_timeout_s(self) -> float:
@@ -31,7 +39,20 @@ class Dispatch:
     def __post_init__(self) -> None:
         if isinstance(self.lease_s, bool) or not isinstance(self.lease_s, int | float) or not 0 < self.lease_s < 86_400:
             raise ConfigError(f"dispatch.lease_s: expected seconds above 0 and below a day, found {self.lease_s!r}")
+        if isinstance(self.stall_s, bool) or not isinstance(self.stall_s, int | float) or not self.stall_s >= self.lease_s:
+            raise ConfigError(f"dispatch.stall_s: expected seconds, lease_s ({self.lease_s}) or more, found {self.stall_s!r}")
+        if isinstance(self.max_failures, bool) or not isinstance(self.max_failures, int) or self.max_failures < 1:
+            raise ConfigError(f"dispatch.max_failures: expected an integer of 1 or more, found {self.max_failures!r}")
+        if self.split_rows is not None and self.split_bytes is not None:
+            raise ConfigError("dispatch: expected split_rows or split_bytes, found both")
+        if self.split_rows is not None and (isinstance(self.split_rows, bool) or self.split_rows < 1):
+            raise ConfigError(f"dispatch.split_rows: expected an integer of 1 or more, found {self.split_rows!r}")
         if self.store != AUTO:
             bind(self.store)
         if self.run_id is not None:
             run_prefix(self.run_id)
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of leases that a coordinator is given."""
+        return Terms(lease_s=self.lease_s, stall_s=self.stall_s, max_failures=self.max_failures)

@@ -53,7 +53,7 @@ class Plan:
     _keys: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_keys", _round_keys(self.seed, self.epoch))
+        object.__setattr__(self, "_keys", order_keys(self.seed, self.epoch))
 
     def __len__(self) -> int:
         return len(self.splits)
@@ -75,6 +75,10 @@ class Plan:
             state.update(f"{split.id}\n{split.num_rows}\n".encode())
         return state.hexdigest()[:32]
 
+    @cached_property
+    def num_rows(self) -> int:
+        return sum(split.num_rows for split in self.splits)
+
 
 def permute(index: int, size: int, keys: Sequence[int]) -> int:
     """A keyed permutation of `range(size)`: a Feistel network over the next even number of bits, walked until inside.
@@ -92,7 +96,8 @@ def permute(index: int, size: int, keys: Sequence[int]) -> int:
             return index
 
 
-def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
+def order_keys(seed: int, epoch: int) -> tuple[int, ...]:
+    """The keys of an epoch's permutation."""
     digest = hashlib.blake2b(f"featstore-order-1\n{seed}\n{epoch}".encode(), digest_size=8 * _ROUNDS).digest()
     return tuple(int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(_ROUNDS))
 

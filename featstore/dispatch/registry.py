@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from featstore.dispatch.delivered import Done
+from featstore.dispatch.keys import EpochKeys
+from featstore.dispatch.plan import Plan
 from featstore.dispatch.stores.base import Store
 from featstore.errors import DispatchError
 
@@ -29,6 +32,24 @@ class EpochNote:
     num_rows_before: int = 0
     lease_s: float
     started_unix_s: float
+
+    @classmethod
+    def of(cls, keys: EpochKeys, plan: Plan, done: Done, *, lease_s: float, started_unix_s: float) -> "EpochNote":
+        before = [index for index, rows in done.items() if rows == "complete"]
+        return cls(
+            prefix=keys.prefix,
+            epoch=plan.epoch,
+            num_splits=len(plan),
+            num_rows=plan.num_rows,
+            num_splits_before=len(before),
+            num_rows_before=sum(plan[index].num_rows for index in before),
+            lease_s=lease_s,
+            started_unix_s=started_unix_s,
+        )
+
+    @property
+    def keys(self) -> EpochKeys:
+        return EpochKeys(self.prefix, self.epoch)
 
     @property
     def name(self) -> str:
@@ -57,7 +78,7 @@ class EpochNote:
 def announce(store: Store, note: EpochNote) -> bool:
     """Leaves a note of the epoch, once however many workers do; whether this one did.
 
-    A worker that dies in between leaves an epoch without a note, which only `featstore dispatch status` misses.
+    A worker that dies in between leaves an epoch without a note, which `featstore dispatch status` and `receipt` do not find.
     """
     mine = uuid.uuid4().hex
     if store.compare_set(f"{note.prefix}{note.epoch}/announced", "", mine) != mine:
@@ -67,10 +88,10 @@ def announce(store: Store, note: EpochNote) -> bool:
     return True
 
 
-def announced(store: Store, last: int) -> Iterator[EpochNote]:
-    """The epochs announced last, at most so many, the oldest of them first."""
+def announced(store: Store, last: int | None = None) -> Iterator[EpochNote]:
+    """The epochs announced last, at most so many, or all, the oldest of them first."""
     count = int(store.get_or_none(_EPOCHS) or 0)
-    for number in range(max(0, count - last) + 1, count + 1):
+    for number in range(1 if last is None else max(0, count - last) + 1, count + 1):
         text = store.get_or_none(f"{_EPOCHS}/{number}")
         if text is not None:
             yield EpochNote.decode(text)

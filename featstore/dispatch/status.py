@@ -6,18 +6,21 @@ looked twice, and otherwise since the epoch began.
 
 import statistics
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tabulate import tabulate
 
-from featstore.dispatch.keys import EpochKeys
-from featstore.dispatch.lease import Lease, LeaseState
+from featstore.dispatch.lease import FINAL, Lease, LeaseState, all_shares
+from featstore.dispatch.ledger import read_splits
 from featstore.dispatch.registry import EpochNote, announced
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.base import Store
+from featstore.dispatch.survey import Part
+from featstore.dispatch.tail import AHEAD
 
 _STRAGGLER_SHARE = 0.5
 _WINDOW_S = 10.0
@@ -25,15 +28,36 @@ _WINDOW_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One look at an epoch: the leases of all splits that were claimed, by position, and when (seconds, any clock)."""
+    """One look at an epoch: the leases of all splits and parts that were claimed, and when (seconds, any clock)."""
 
-    leases: Mapping[int, Lease]
+    leases: Mapping[Part, Lease]
     at_s: float
+
+    @property
+    def num_rows(self) -> int:
+        """Rows acknowledged."""
+        return sum(lease.rows - first for (_, first), lease in self.leases.items())
+
+    @property
+    def worker_rows(self) -> Counter[str]:
+        """Rows acknowledged by each worker that holds or held a claim."""
+        rows = Counter({lease.worker: 0 for lease in self.leases.values()})
+        for share in chain.from_iterable(map(all_shares, self.leases.values())):
+            rows[share.worker] += share.through - share.first
+        return rows
+
+    @property
+    def num_over(self) -> int:
+        """How many splits are done or quarantined, with all parts that were cut off them."""
+        claimed = {index for index, _ in self.leases}
+        cut_off = {(index, first) for (index, _), lease in self.leases.items() for first in lease.cuts}
+        is_open = {index for (index, _), lease in self.leases.items() if lease.state not in FINAL}
+        return len(claimed - is_open - {index for index, _ in cut_off - self.leases.keys()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """What one worker has done of an epoch.
+    """What one worker has done of an epoch; `num_done` and `num_held` count splits and parts that were cut off splits.
 
     `is_silent`: it holds splits and renewed none for half a lease time. `is_straggler`: it holds splits, and is slower than
     half of what the median worker is.
@@ -54,10 +78,15 @@ class WorkerStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochStatus:
-    """An epoch's progress; `remaining_s` is None while no rate is known, and 0 at the end."""
+    """An epoch's progress; `remaining_s` is None while no rate is known, and 0 at the end.
+
+    `num_done` counts whole splits, the quarantined among them; `num_held`, `num_free` and `num_quarantined` also parts.
+    """
 
     note: EpochNote
     num_done: int
+    num_unclaimed: int
+    num_quarantined: int
     num_held: int
     num_free: int
     num_rows: int
@@ -73,15 +102,16 @@ class EpochStatus:
 def summarize(note: EpochNote, now: Reading, before: Reading) -> EpochStatus:
     """What two readings say; `before` may be an empty one from when the epoch began."""
     states = [lease.state for lease in now.leases.values()]
-    num_done = states.count(LeaseState.DONE) + note.num_splits_before
-    num_rows = sum(lease.rows for lease in now.leases.values())
+    num_done = now.num_over + note.num_splits_before
     spent_s = max(now.at_s - before.at_s, 1e-9)
-    rows_per_s = max(0, num_rows - sum(lease.rows for lease in before.leases.values())) / spent_s
-    num_rows += note.num_rows_before
+    rows_per_s = max(0, now.num_rows - before.num_rows) / spent_s
+    num_rows = now.num_rows + note.num_rows_before
     left, is_over = max(0, note.num_rows - num_rows), num_done == note.num_splits
     return EpochStatus(
         note=note,
         num_done=num_done,
+        num_unclaimed=note.num_splits - note.num_splits_before - len({index for index, _ in now.leases}),
+        num_quarantined=states.count(LeaseState.QUARANTINED),
         num_held=states.count(LeaseState.HELD),
         num_free=states.count(LeaseState.FREE),
         num_rows=num_rows,
@@ -95,11 +125,11 @@ def show(status: EpochStatus) -> str:
     """A line for the epoch and one for each worker."""
     note = status.note
     share = 100 * status.num_done / note.num_splits if note.num_splits else 100.0
-    unclaimed = note.num_splits - status.num_done - status.num_held - status.num_free
+    quarantined = f", {status.num_quarantined:,} quarantined" if status.num_quarantined else ""
     head = (
         f"{note.name}: {status.num_done:,} of {note.num_splits:,} splits done ({share:.1f}%), {status.num_held:,} held, "
-        f"{status.num_free:,} given back, {unclaimed:,} unclaimed; {status.num_rows:,} of {note.num_rows:,} rows, "
-        f"{status.rows_per_s:,.0f} rows/s; {_expected(status)}"
+        f"{status.num_free:,} given back, {status.num_unclaimed:,} unclaimed{quarantined}; "
+        f"{status.num_rows:,} of {note.num_rows:,} rows, {status.rows_per_s:,.0f} rows/s; {_expected(status)}"
     )
     rows = [[w.worker, w.num_done, w.num_held, f"{w.num_rows:,}", f"{w.rows_per_s:,.0f}", w.remark] for w in status.workers]
     table = (
@@ -151,42 +181,35 @@ class Observer:
         return summarize(note, now, before)
 
 
-def read_leases(store: Store, note: EpochNote, known: Mapping[int, Lease]) -> dict[int, Lease]:
-    """The leases of all splits that were claimed; those known to be done are taken as known."""
-    keys = EpochKeys(note.prefix, note.epoch)
-    cursor = min(int(store.get_or_none(keys.cursor) or 0), note.num_splits)
-    leases = {index: lease for index, lease in known.items() if lease.state is LeaseState.DONE}
-    for index in range(cursor):
-        if index not in leases and (text := store.get_or_none(keys.split(index))) is not None:
-            leases[index] = Lease.decode(text)
-    return leases
+def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> dict[Part, Lease]:
+    """The leases of all splits and parts that were claimed; those known to be final are taken as known."""
+    # Beyond the cursor lie only splits that a host claimed because it had staged them: `AHEAD` of them at most.
+    end = min(int(store.get_or_none(note.keys.cursor) or 0) + AHEAD, note.num_splits)
+    found = read_splits(store, note.keys, range(end), known)
+    return {(index, one.first): one.record for index, entries in found for one in entries if one.record is not None}
 
 
 def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> list[WorkerStatus]:
-    names = sorted({lease.worker for lease in now.leases.values()})
-    rates = {name: max(0, _rows(now, name) - _rows(before, name)) / spent_s for name in names}
+    rows, rows_before = now.worker_rows, before.worker_rows
+    rates = {name: max(0, rows[name] - rows_before[name]) / spent_s for name in sorted(rows)}
     median = statistics.median(rates.values()) if rates else 0.0
     watched = bool(before.leases) and spent_s >= note.lease_s / 2
     statuses = []
-    for name in names:
-        mine = {index: lease for index, lease in now.leases.items() if lease.worker == name}
-        held = [index for index, lease in mine.items() if lease.state is LeaseState.HELD]
+    for name in rates:
+        mine = {part: lease for part, lease in now.leases.items() if lease.worker == name}
+        held = [part for part, lease in mine.items() if lease.state is LeaseState.HELD]
         statuses.append(
             WorkerStatus(
                 worker=name,
                 num_done=sum(lease.state is LeaseState.DONE for lease in mine.values()),
                 num_held=len(held),
-                num_rows=_rows(now, name),
+                num_rows=rows[name],
                 rows_per_s=rates[name],
-                is_silent=watched and bool(held) and all(before.leases.get(index) == mine[index] for index in held),
+                is_silent=watched and bool(held) and all(before.leases.get(part) == mine[part] for part in held),
                 is_straggler=bool(held) and rates[name] < _STRAGGLER_SHARE * median,
             )
         )
     return statuses
-
-
-def _rows(reading: Reading, worker: str) -> int:
-    return sum(lease.rows for lease in reading.leases.values() if lease.worker == worker)
 
 
 def _expected(status: EpochStatus) -> str:

@@ -11,12 +11,19 @@ from featstore.loader.tensors import Batch
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A split's stream has been delivered through `through` rows, under the claim of this fence; `is_complete`: to its end."""
+    """A split's stream has been delivered from row `part` through row `through`, under the claim of this fence; `is_complete`:
+    to the claim's end. `split_rows` is how many rows the split has, where that is known."""
 
     split_index: int
     fence: int
     through: int
     is_complete: bool
+    part: int = 0
+    split_rows: int | None = None
+
+    @property
+    def claim_key(self) -> tuple[int, int, int]:
+        return (self.split_index, self.part, self.fence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +89,11 @@ def _spans(block: Block, missing: int, batch_size: int) -> Iterator[Span]:
 def _segment(span: Span) -> Segment:
     origin, num_rows = span.block.origin, span.block.num_rows
     is_end = span.end == num_rows
-    return Segment(origin.split_index, origin.fence, origin.through(span.end, num_rows), is_end and origin.is_last)
+    return Segment(
+        split_index=origin.split_index,
+        fence=origin.fence,
+        through=origin.through(span.end, num_rows),
+        is_complete=is_end and origin.is_last,
+        part=origin.part,
+        split_rows=origin.split_rows,
+    )

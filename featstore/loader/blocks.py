@@ -18,7 +18,8 @@ class Origin:
     """Where a block lies in its split's stream of rows, which counts every row of the file, delivered or not.
 
     The block stands for the stream's rows `first_row` to `end_row`. `places` are the rows that passed the filters, counted
-    from `first_row`, or None where all did. `is_last`: the split ends here. `fence` tells claims of one split apart.
+    from `first_row`, or None where all did. `is_last`: the claim ends here. `fence` and `part` tell claims of one split apart;
+    `split_rows` is how many rows the split has.
     """
 
     split_index: int
@@ -27,6 +28,13 @@ class Origin:
     end_row: int
     is_last: bool
     places: Array | None = None
+    part: int = 0
+    split_rows: int | None = None
+
+    @property
+    def claim_key(self) -> tuple[int, int, int]:
+        """`Claim.key` of the claim under which the block was read."""
+        return (self.split_index, self.part, self.fence)
 
     def through(self, row: int, num_rows: int) -> int:
         """How far in the stream one is after `row` of the block's `num_rows` rows."""

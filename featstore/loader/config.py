@@ -25,6 +25,7 @@ KEYS = (
     "shuffle",
     "staging",
     "dispatch",
+    "follow",
     "memory_budget",
 )
 Options = TypeVar("Options")

@@ -1,89 +1,52 @@
 """One pass over a loader's epochs: claims to work, work to blocks, blocks to batches, batches to delivered progress."""
 
-import hashlib
 import logging
 import os
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Protocol
 
-from featstore.dispatch.coordinator import Claim, Coordinator
-from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.registry import EpochNote, announce
-from featstore.errors import DispatchError, StateError
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import EpochKeys
+from featstore.dispatch.orders import Seat
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
+from featstore.errors import ConfigError, DataFileError, DispatchError, StateError
 from featstore.files import local_path, open_read
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
-from featstore.loader.decode import Partition
-from featstore.loader.parts import stage_items, staged_work
-from featstore.loader.passes import Pass, Place
+from featstore.loader.job import Job
+from featstore.loader.ordering import rank_claims
+from featstore.loader.parts import Parts, parts_in_place, parts_staged, stage_items
+from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Pipeline
-from featstore.loader.request import Request
-from featstore.loader.shuffle import Shuffle
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
-from featstore.loader.stream import GroupSource, Order, SplitReader, Work, read_blocks
+from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
 from featstore.loader.tensors import Batch
 from featstore.loader.verdict import EpochTimes, verdict
+from featstore.reading.footer import Footer
 from featstore.staging.stager import Staged, Stager
 from featstore.table.snapshot import DataFile
 
 _LOG = logging.getLogger(__name__)
 _REPORT_EVERY_S = 0.5
-_ClaimKey = tuple[int, int]  # position in the plan, fence: a worker may claim a split again that it lost
+_QUARANTINED = (
+    "rows are missing that no worker could read: each of these splits has failed {num} times in a row, or killed its worker: "
+    "{splits}; all other rows were delivered; see the errors of the workers, and `featstore dispatch receipt`"
+)
+_ClaimKey = tuple[int, int, int]  # Claim.key
 _ALL_DONE = (
     "epochs {first} to {last}: nothing is left to read: in dispatch store {url} an earlier run, or another loader "
     "with the same selection, has read every row under this run_id; give each run, and each loader that is to read for "
     "itself, a run_id of its own; to go on after a checkpoint, call load_state_dict"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What a loader reads and how: equal in all of its workers."""
-
-    request: Request
-    files: Mapping[str, tuple[DataFile, Partition]]
-    table: str
-    seed: int = 0
-    num_epochs: int = 1
-    batch_size: int = 8192
-    drop_last: bool = False
-    shuffle: Shuffle | None = None
-    budget_bytes: int = 1_000_000_000
-    lease_s: float = 60.0
-
-    def plan(self, epoch: int) -> Plan:
-        splits = [Split(path=path, num_rows=file.num_rows) for path, (file, _) in self.files.items()]
-        return Plan(splits=splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
-
-    @property
-    def key(self) -> str:
-        """Names what is read, and so the keys in the store of all who share its reading: 16 hex digits."""
-        return hashlib.sha256(f"{self.plan(epoch=0).digest}\n{self.request.digest}".encode()).hexdigest()[:16]
-
-    def start(self, epoch: int, first_epoch: int, place: Place) -> LoaderState:
-        """The state of a worker that has delivered nothing of the epoch."""
-        return LoaderState(
-            table=self.table,
-            plan=self.plan(epoch=0).digest,
-            request=self.request.digest,
-            seed=self.seed,
-            window_rows=self.shuffle.window_rows if self.shuffle else None,
-            num_epochs=self.num_epochs,
-            epoch=epoch,
-            first_epoch=first_epoch,
-            num_workers=place.num_workers,
-            workers=(place.index,),
-        )
-
-    def resumed(self, saved: LoaderState, place: Place) -> LoaderState:
-        """The state of a worker that goes on from a saved one."""
-        return replace(saved, num_workers=place.num_workers, workers=(place.index,))
 
 
 class _Closeable(Protocol):
@@ -95,44 +58,101 @@ class Run:
 
     def __init__(self, job: Job, begun: Pass, start: LoaderState, *, stats: Stats, stager: Stager | None) -> None:
         self._job, self._begun, self._stats, self._stager = job, begun, stats, stager
+        self._follower, self._closed = None if job.follow is None else job.follow(), threading.Event()
+        if self._follower is not None and begun.is_dataloader:
+            raise ConfigError(
+                "follow: expected a process that reads by itself, found a worker of a DataLoader: it asks its workers in "
+                "turn, and one that waits for what is new holds up the others"
+            )
         self._place_in_epoch, self._done = start, dict(start.done)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
         self._claims: dict[_ClaimKey, Claim] = {}
         self._unreported: dict[_ClaimKey, int] = {}
         self._lost: set[_ClaimKey] = set()
+        self._failed: list[Claim] = []
+        self._quarantined: list[str] = []
+        self._boundaries_of: dict[str, list[int]] = {}
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
-        self._has_claimed = False
+        self._has_claimed = self._finds_done = False
         self._open: list[_Closeable] = []
         self._pending: Cut | None = None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
 
     @property
     def state(self) -> LoaderState:
-        """A copy of where the pass is, at what was delivered last."""
+        """A copy of where the pass is, at what was delivered last. StateError where the table is followed."""
+        if self._follower is not None:
+            raise StateError(
+                "a loader that follows a table has no state: its plans are those that came while it ran; note the partitions "
+                "that were read, and leave them out by `where` when starting again"
+            )
         return replace(self._place_in_epoch, done=dict(self._done))
 
     def cuts(self) -> Iterator[Cut]:
         """The batches of all epochs that are left, each to be delivered before the next is asked for."""
         end = self._begun.first_epoch + self._job.num_epochs
         finds_all_done = self._begun.is_repeated
-        for epoch in range(self._place_in_epoch.epoch, end):
+        for epoch in self._epochs(end):
             before = self._times()
-            with self._coordinate(epoch) as coordinator:
-                while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
-                    yield from self._read(coordinator, claim)
-                if self.is_closed:
-                    return
-                finds_all_done &= not self._has_claimed and coordinator.is_done
+            if not self._job.ordering.is_dynamic:
+                finds_all_done = False
+                yield from self._ordered(epoch)
+            else:
+                yield from self._dispatched(epoch)
+                finds_all_done &= self._finds_done
+            if self.is_closed:
+                return
             self._stats.counts["epochs"] += 1
             self._judge(epoch, self._times().since(before))
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
             for notes in (self._done, self._claims, self._unreported, self._lost):
                 notes.clear()
-        if finds_all_done:
+        if finds_all_done and self._follower is None:
             raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
+        if self._quarantined:
+            raise DispatchError(_QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined)))
+
+    def _epochs(self, end: int) -> Iterator[int]:
+        """The epochs of the pass; of a followed table one for each plan, which the job is then of."""
+        yield from range(self._place_in_epoch.epoch, end)
+        while self._follower is not None and not self._follower.is_over(self._job.files):
+            files = self._follower.next(self._begun.address, EpochKeys(self._begun.prefix, end), self._closed)
+            if files is None:
+                return
+            splits = tuple(Split(path=path, num_rows=file.num_rows) for path, (file, _) in files.items())
+            self._job = replace(self._job, files=files, splits=splits)
+            yield end
+            end += 1
+
+    def _dispatched(self, epoch: int) -> Iterator[Cut]:
+        """What this worker can claim of an epoch."""
+        try:
+            with self._coordinate(epoch) as coordinator, self._settling():
+                while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
+                    yield from self._read(chain([claim], coordinator.claims(wait=False)))
+                if not self.is_closed:
+                    self._finds_done = not self._has_claimed and coordinator.is_done
+                    self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
+        finally:
+            self._coordinator = None
+
+    def _ordered(self, epoch: int) -> Iterator[Cut]:
+        """What is this worker's of an epoch, in an order for which nobody is asked."""
+        seat = Seat(worker=self._begun.place.static_index, num_workers=self._begun.place.num_workers)
+        listing = self._job.listing
+        if listing is None:
+            claims = self._job.ordering.claims(self._job.plan(epoch), seat, self._job.batch_size, dict(self._done))
+            yield from self._read(claims)
+            return
+        for number in range(self._job.ordering.mini_epochs):
+            if not self.is_closed:
+                part = self._job.ordering.mini_epoch(number, self._job.seed, epoch, seat)
+                self._job = self._job.part(part)
+                positions = part.positions(listing.num_splits)
+                yield from self._read(rank_claims(self._job.splits, positions, dict(self._done)))
 
     def _times(self) -> EpochTimes:
         return self._stats.times(0.0 if self._stager is None else self._stager.stats().wait_s)
@@ -159,12 +179,12 @@ class Run:
         """The consumer has what the cut stands for: notes it, and tells the store now and then, unless closed."""
         for segment in delivery.segments:
             self._done[segment.split_index] = delivered(self._done, segment)
-            if not self.is_closed:
+            if self._coordinator is not None and not self.is_closed:
                 self._tell(segment)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
         # A worker that stood still for a whole lease tells the store at its first batch, and so learns of a takeover at once.
-        every_s = min(_REPORT_EVERY_S, self._job.lease_s / 4)
-        if not self.is_closed and time.monotonic() - self._reported_at >= every_s:
+        every_s = min(_REPORT_EVERY_S, self._job.terms.lease_s / 4)
+        if self._coordinator is not None and not self.is_closed and time.monotonic() - self._reported_at >= every_s:
             self._report()
 
     def close(self) -> None:
@@ -172,52 +192,55 @@ class Run:
         if self.is_closed or os.getpid() != self._pid:
             return
         self.is_closed = True
+        self._closed.set()
         with ExitStack() as parts:
             for part in reversed(self._open):
                 parts.callback(part.close)
             if self._coordinator is not None:
                 parts.callback(self._coordinator.close)
-                self._report()
+                self._settle()
+
+    @contextmanager
+    def _settling(self) -> Iterator[None]:
+        """On an error tells the store what was delivered, and what could not be read, before the coordinator gives it back."""
+        try:
+            yield
+        except BaseException:
+            with suppress(DispatchError):
+                if not self.is_closed:
+                    self._settle()
+            raise
+
+    def _settle(self) -> None:
+        assert self._coordinator is not None
+        self._report()
+        while self._failed:
+            self._coordinator.fail(self._failed.pop())
 
     def _coordinate(self, epoch: int) -> Coordinator:
-        plan = self._job.plan(epoch)
         self._coordinator = Coordinator(
             self._begun.address,
-            plan=plan,
+            plan=self._job.plan(epoch),
             prefix=self._begun.prefix,
             worker=self._worker,
-            lease_s=self._job.lease_s,
+            terms=replace(self._job.terms, boundaries=self._boundaries, is_staged=self._is_staged),
             done=dict(self._done),
         )
-        if self._begun.address.room is None:
-            self._announce(plan)
         return self._coordinator
 
-    def _announce(self, plan: Plan) -> None:
-        """For `featstore dispatch status`, in a store that another process can read."""
-        before = [index for index, rows in self._done.items() if rows == "complete"]
-        note = EpochNote(
-            prefix=self._begun.prefix,
-            epoch=plan.epoch,
-            num_splits=len(plan),
-            num_rows=sum(split.num_rows for split in plan.splits),
-            num_splits_before=len(before),
-            num_rows_before=sum(plan[index].num_rows for index in before),
-            lease_s=self._job.lease_s,
-            started_unix_s=time.time(),
-        )
-        with closing(self._begun.address.open()) as store:
-            announce(store, note)
-
-    def _read(self, coordinator: Coordinator, first: Claim) -> Iterator[Cut]:
+    def _read(self, claims: Iterable[Claim]) -> Iterator[Cut]:
         """Batches of all that can be claimed without waiting for others; the last of them may be short."""
-        claims = self._noted(chain([first], coordinator.claims(wait=False)))
+        claims = self._noted(claims)
         order = Order(seed=self._job.seed, epoch=self._place_in_epoch.epoch, shuffle=self._job.shuffle)
+
+        memo = None if self._job.ordering.is_dynamic else Memo()
 
         def open_split(work: Work) -> SplitReader:
             # Workers of a DataLoader are many: each decodes on one core, as torch computes on one there.
             use_threads = not self._begun.is_dataloader
-            return SplitReader(work, request=self._job.request, order=order, stats=self._stats, use_threads=use_threads)
+            return SplitReader(
+                work, request=self._job.request, order=order, stats=self._stats, use_threads=use_threads, memo=memo
+            )
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
         pipeline = Pipeline(read_blocks(work, open_split, order.interleave), self._job.budget_bytes, self._stats)
@@ -236,17 +259,41 @@ class Run:
 
     def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         for claim in claims:
-            self._claims[claim.index, claim.fence] = claim
+            self._claims[claim.key] = claim
             self._has_claimed = True
             yield claim
+
+    def _work(self, claim: Claim, parts: Parts) -> Work:
+        work = Work(claim=claim, partition=self._job.files[claim.split.path][1], **vars(parts))
+        if self._coordinator is None:
+            return work
+        return replace(
+            work,
+            reserve=partial(self._coordinator.reserve, claim),
+            fail=partial(self._failed.append, claim),
+        )
+
+    def _is_staged(self, path: str) -> bool:
+        """Whether the host has the file in its cache already."""
+        file, _ = self._job.files[path]
+        return self._stager is not None and self._stager.has(file.url, file.size_bytes, file.version)
+
+    def _boundaries(self, split: Split) -> list[int]:
+        """Where a split of another worker may be cut; nowhere in a file that cannot be read, as its own worker will say."""
+        if split.id not in self._boundaries_of:
+            url = self._job.files[split.path][0].url
+            window_rows = self._job.shuffle.window_rows if self._job.shuffle else None
+            try:
+                with closing(Footer(local_path(url) or open_read(url), split.path)) as footer:
+                    self._boundaries_of[split.id] = boundaries(split, footer, window_rows)
+            except (DataFileError, OSError):
+                self._boundaries_of[split.id] = []
+        return self._boundaries_of[split.id]
 
     def _direct(self, claims: Iterable[Claim]) -> Iterator[Work]:
         """Files read where they are."""
         for claim in claims:
-            file, partition = self._job.files[claim.split.path]
-            groups = tuple(GroupSource(path=g.path, source=local_path(g.url) or open_read(g.url)) for g in file.groups)
-            source = local_path(file.url) or open_read(file.url)
-            yield Work(claim=claim, source=source, partition=partition, groups=groups)
+            yield self._work(claim, parts_in_place(self._file(claim)))
 
     def _staged(self, stager: Stager, claims: Iterable[Claim]) -> Iterator[Work]:
         """Files brought to the local disk first, in a thread of the stager's that takes the claims, unless it leaves one where
@@ -256,13 +303,13 @@ class Run:
         for staged in stream:
             claim = staged.key
             assert isinstance(claim, Claim)
-            yield staged_work(claim, *self._job.files[claim.split.path], staged, stream)
+            yield self._work(claim, parts_staged(self._file(claim), staged, stream))
 
     def _file(self, claim: Claim) -> DataFile:
         return self._job.files[claim.split.path][0]
 
     def _tell(self, segment: Segment) -> None:
-        key = (segment.split_index, segment.fence)
+        key = segment.claim_key
         if key in self._lost:
             return
         self._unreported[key] = segment.through
@@ -273,7 +320,7 @@ class Run:
     def _complete(self, claim: Claim) -> None:
         assert self._coordinator is not None
         if not self._coordinator.complete(claim):
-            self._lose((claim.index, claim.fence))
+            self._lose(claim.key)
 
     def _lose(self, key: _ClaimKey) -> None:
         """Another worker has taken the split over, and delivers what this one has not told the store of."""
@@ -283,9 +330,8 @@ class Run:
             self._stats.counts["leases_lost"] += 1
 
     def _is_lost(self, span: Span) -> bool:
-        assert self._coordinator is not None
-        key = (span.block.origin.split_index, span.block.origin.fence)
-        if not self._coordinator.is_lost(*key):
+        key = span.block.origin.claim_key
+        if self._coordinator is None or not self._coordinator.is_lost(key):
             return False
         self._lose(key)
         self._stats.counts["rows_left_to_others"] += span.block.num_rows - span.begin
@@ -299,6 +345,10 @@ class Run:
             if not self._coordinator.acknowledge(self._claims[key], through):
                 self._lose(key)
         self._unreported.clear()
+
+
+def _nothing() -> None:
+    """Lets go of nothing."""
 
 
 class _Stream:

@@ -1,34 +1,40 @@
 """`FeatureLoader`: from a table and a selection to batches. Where dispatch, staging, reading and tensors meet."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from featstore.datafiles import staging_source
 from featstore.dispatch.options import Dispatch
+from featstore.dispatch.orders import Seat
 from featstore.errors import ConfigError, SelectionError, StateError
 from featstore.files import redact
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.decode import Partition
-from featstore.loader.iteration import Iteration, Job, Run
+from featstore.loader.follow import Follow, Follower
+from featstore.loader.iteration import Iteration, Run
+from featstore.loader.job import Job
+from featstore.loader.listing import Listing
+from featstore.loader.ordering import RANK, STATIC, Ordering
 from featstore.loader.passes import Passes, Place
 from featstore.loader.request import Request, resolve
 from featstore.loader.shuffle import Shuffle
+from featstore.loader.splitting import make_splits, split_size
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
 from featstore.loader.tensors import Batch
+from featstore.selection import parse_where
 from featstore.staging.budget import parse_bytes, require_fits
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
-
-_ORDERS = ("dynamic",)
 
 
 class TableLike(Protocol):
@@ -48,9 +54,10 @@ class FeatureLoader(IterableDataset[Batch]):
     `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len}`. `labels`, `weight`: scalar
     numeric columns, delivered as float32; `{name, null: drop | raise | <value>}` says what a null label does. `extras`:
     columns delivered as an Arrow table. `where`: SQL over partition keys and columns. `shuffle`: None reads files in their
-    order. `staging`: None reads local files in place and stages remote ones, or what is selected of them, in a private
-    directory. `dispatch`: `auto`, a store's URL, or options. `memory_budget`: bytes of decoded rows that may wait for the
-    consumer.
+    order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
+    files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
+    URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
+    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -68,20 +75,23 @@ class FeatureLoader(IterableDataset[Batch]):
         seed: int = 0,
         num_epochs: int = 1,
         drop_last: bool = False,
-        order: str = "dynamic",
+        order: Ordering | Mapping[str, Any] | str = "dynamic",
         shuffle: Shuffle | Mapping[str, Any] | None = None,
         staging: Staging | Mapping[str, Any] | None = None,
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
+        follow: Follow | Mapping[str, Any] | bool = False,
         memory_budget: int | str = "1GB",
     ) -> None:
-        if order not in _ORDERS:
-            raise ConfigError(f"order: expected one of {', '.join(_ORDERS)}, found {order!r}; static order is not built yet")
+        ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
         options = as_options(Dispatch, {"store": dispatch} if isinstance(dispatch, str) else dispatch, "dispatch") or Dispatch()
         snapshot = _snapshot(table)
         request = resolve(snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where)
+        files, cut = _files(snapshot, request), partial(make_splits, size=split_size(options))
         self._job = Job(
             request=request,
-            files=_files(snapshot, request),
+            files=files,
+            splits=tuple(cut(file for file, _ in files.values())),
+            ordering=ordering,
             table=snapshot.digest,
             seed=_count("seed", seed, minimum=0),
             num_epochs=_count("num_epochs", num_epochs, minimum=1),
@@ -89,9 +99,12 @@ class FeatureLoader(IterableDataset[Batch]):
             drop_last=drop_last,
             shuffle=as_options(Shuffle, shuffle, "shuffle"),
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
-            lease_s=options.lease_s,
+            terms=options.terms,
+            follow=_follow(follow, snapshot, request, num_epochs),
         )
         self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
+        if ordering.kind == RANK:
+            self._job = self._job.in_parts(Listing(list_files=_lister(snapshot, request), cut=cut))
         self._passes = Passes(options, self._job.key, num_epochs)
         self._stats = Stats()
         self._restored: LoaderState | None = None
@@ -117,11 +130,24 @@ class FeatureLoader(IterableDataset[Batch]):
         self._run = Run(self._job, begun, start, stats=self._stats, stager=self._stager_here())
         return Iteration(self._run, self)
 
-    def __len__(self) -> NoReturn:
-        raise TypeError(
-            "a loader in dynamic order has no len(): how many batches a worker gets depends on how fast the others are; "
-            "count rows instead"
-        )
+    def __len__(self) -> int:
+        """How many batches the next iteration has for this process and its DataLoader workers: exact in static order.
+
+        TypeError in other orders, and where rows are left out that have to be read first.
+        """
+        if self._job.ordering.kind != STATIC:
+            raise TypeError(
+                f"a loader in {self._job.ordering.kind} order has no len(): how many batches a worker gets depends on how "
+                "fast the others are or which files are its own; count rows instead, or choose order static"
+            )
+        if self._job.filters_rows:
+            raise TypeError(
+                "this loader has no len(): which rows `where`, or `null: drop` of a label, leave out is known only when they "
+                "are read"
+            )
+        place = Place.here()
+        start = self._start(*self._passes.next_pass(), place)
+        return self._job.num_static_batches(start, Seat(worker=place.rank, num_workers=place.num_ranks))
 
     def __bool__(self) -> bool:
         return True
@@ -240,6 +266,46 @@ class FeatureLoader(IterableDataset[Batch]):
         return self._stager
 
 
+def _follow(
+    follow: Follow | Mapping[str, Any] | bool, snapshot: Snapshot, request: Request, num_epochs: int
+) -> Callable[[], Follower] | None:
+    """What makes the follower of a pass; ConfigError for a table that cannot be followed."""
+    if follow is False:
+        return None
+    options = as_options(Follow, {} if follow is True else follow, "follow") or Follow()
+    if snapshot.version is None or num_epochs != 1:
+        found = "plain Parquet files" if snapshot.version is None else f"num_epochs {num_epochs}"
+        raise ConfigError(f"follow: expected a Delta table, each partition of which is read once, found {found}")
+    until = (
+        None if options.until is None else parse_where(options.until, {f.name: f.type for f in snapshot.schema.partition_keys})
+    )
+    return partial(Follower, options, snapshot, until, partial(_matching, request=request))
+
+
+def _lister(snapshot: Snapshot, request: Request) -> Callable[[], Mapping[str, tuple[DataFile, Partition]]]:
+    """Lists the snapshot's files without keeping them, where it can be opened again; plain files have no versions."""
+    if snapshot.version is None:
+        return partial(_matching, snapshot, request)
+    return partial(_listed, snapshot.url, snapshot.version, request)
+
+
+def _listed(url: str, version: int, request: Request) -> dict[str, tuple[DataFile, Partition]]:
+    return _matching(open_snapshot(url, version), request)
+
+
+def _matching(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
+    """The data files whose partitions can match `where`, by path, with the files of slot groups that have what is read."""
+    files = {}
+    read = {slot.name for slot in request.selection.slots} | {field.name for field in request.selection.others}
+    groups = {group.name for group in snapshot.groups if group.has(read)}
+    for file in snapshot.data_files:
+        matches = None if request.where is None else request.where.matches_partition(file.partition)
+        if matches is not False:
+            chosen = replace(file, groups=tuple(group for group in file.groups if group.group in groups))
+            files[file.path] = (chosen, Partition(values=file.partition, is_decided=matches is True))
+    return files
+
+
 def _snapshot(table: TableLike | Snapshot | str | Path) -> Snapshot:
     if isinstance(table, Snapshot):
         return table
@@ -252,15 +318,8 @@ def _snapshot(table: TableLike | Snapshot | str | Path) -> Snapshot:
 
 
 def _files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
-    """The data files whose partitions can match `where`, by path, with the files of slot groups that have what is read."""
-    files = {}
-    read = {slot.name for slot in request.selection.slots} | {field.name for field in request.selection.others}
-    groups = {group.name for group in snapshot.groups if group.has(read)}
-    for file in snapshot.data_files:
-        matches = None if request.where is None else request.where.matches_partition(file.partition)
-        if matches is not False:
-            chosen = replace(file, groups=tuple(group for group in file.groups if group.group in groups))
-            files[file.path] = (chosen, Partition(values=file.partition, is_decided=matches is True))
+    """The data files whose partitions can match `where`, by path. SelectionError where there are none of those in the table."""
+    files = _matching(snapshot, request)
     if snapshot.data_files and not files and request.where is not None:
         found = ", ".join(sorted({"/".join(f"{k}={v}" for k, v in file.partition.items()) for file in snapshot.data_files})[:5])
         raise SelectionError(f"where {request.where.text!r}: matches no partition of the table, which has {found}")
@@ -291,7 +350,7 @@ def _share(options: Staging, job: Job, num_workers: int) -> Staging:
         return replace(options, ahead_bytes=max(1, min(options.num_budget_bytes // (2 * num_workers), options.ahead.max_bytes)))
     sizes, num_open = _staged_sizes(options, job), _num_open(job)
     require_fits(sizes, options.num_budget_bytes, num_open=(num_open + 1) * num_workers)
-    room_bytes = options.num_budget_bytes // num_workers - num_open * max(size for _, size in sizes)
+    room_bytes = options.num_budget_bytes // num_workers - num_open * max((size for _, size in sizes), default=0)
     return replace(options, ahead_bytes=max(1, min(room_bytes, options.ahead.max_bytes)))
 
 

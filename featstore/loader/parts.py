@@ -1,14 +1,37 @@
-"""A split's data file and the files of its slot groups, staged one after the other and read together."""
+"""Where a split's data file and the files of its slot groups are read: in place, or staged one after the other."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
-from featstore.dispatch.coordinator import Claim
-from featstore.files import open_read
-from featstore.loader.decode import Partition
-from featstore.loader.stream import GroupSource, Work
+from featstore.files import local_path, open_read
+from featstore.loader.stream import GroupSource
+from featstore.reading.spans import Span
 from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Staged
 from featstore.table.snapshot import DataFile
+
+
+def _nothing() -> None:
+    """Nothing is staged, so there is nothing to let go of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The files that one split is read from; fields as of `Work`."""
+
+    source: Path | BinaryIO
+    held: tuple[Span, ...] | None = None
+    release: Callable[[], None] = _nothing
+    groups: tuple[GroupSource, ...] = ()
+
+
+def parts_in_place(file: DataFile) -> Parts:
+    """The files where they are."""
+    source, *sources = (local_path(part.url) or open_read(part.url) for part in file.parts)
+    groups = (GroupSource(path=group.path, source=found) for group, found in zip(file.groups, sources, strict=True))
+    return Parts(source=source, groups=tuple(groups))
 
 
 def stage_items(file: DataFile, key: object) -> Iterator[StageItem]:
@@ -17,8 +40,8 @@ def stage_items(file: DataFile, key: object) -> Iterator[StageItem]:
     yield from (StageItem(key=key, url=group.url, size_bytes=group.size_bytes, version="") for group in file.groups)
 
 
-def staged_work(claim: Claim, file: DataFile, partition: Partition, staged: Staged, stream: Iterator[Staged]) -> Work:
-    """The work of a split whose data file is `staged`; the files of its slot groups are the next of the stream.
+def parts_staged(file: DataFile, staged: Staged, stream: Iterator[Staged]) -> Parts:
+    """The files of a split whose data file is `staged`; those of its slot groups are the next of the stream.
 
     All of them are let go of together, also where the stream ends or breaks before the last of them.
     """
@@ -34,14 +57,8 @@ def staged_work(claim: Claim, file: DataFile, partition: Partition, staged: Stag
         release()
         raise
     sources = [open_read(part.url) if part.path is None else part.path for part in parts]
-    return Work(
-        claim=claim,
-        source=sources[0],
-        partition=partition,
-        held=staged.held,
-        release=release,
-        groups=tuple(
-            GroupSource(path=group.path, source=source, held=part.held)
-            for group, source, part in zip(file.groups, sources[1:], parts[1:], strict=True)
-        ),
+    groups = (
+        GroupSource(path=group.path, source=source, held=part.held)
+        for group, source, part in zip(file.groups, sources[1:], parts[1:], strict=True)
     )
+    return Parts(source=sources[0], held=staged.held, release=release, groups=tuple(groups))

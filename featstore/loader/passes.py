@@ -36,18 +36,29 @@ class Place:
     num_workers: int
     session: str
     is_dataloader: bool
+    rank: int = 0
+    num_ranks: int = 1
+
+    @property
+    def static_index(self) -> int:
+        """The worker's number where batches are dealt in turn: so that a rank gets the same ones with any number of
+        DataLoader workers, and, as a DataLoader asks these in turn, in the same order."""
+        per_rank = self.num_workers // self.num_ranks
+        return (self.index - self.rank * per_rank) * self.num_ranks + self.rank
 
     @classmethod
     def here(cls) -> "Place":
         worker = get_worker_info()
         rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         if worker is None:
-            return cls(index=rank, num_workers=world, session="direct", is_dataloader=False)
+            return cls(index=rank, num_workers=world, session="direct", is_dataloader=False, rank=rank, num_ranks=world)
         return cls(
             index=rank * worker.num_workers + worker.id,
             num_workers=world * worker.num_workers,
             session=f"{worker.num_workers}-{worker.seed - worker.id}",
             is_dataloader=True,
+            rank=rank,
+            num_ranks=world,
         )
 
 
@@ -62,8 +73,12 @@ class Pass:
     prefix: str
     number: int
     first_epoch: int
-    is_dataloader: bool
+    place: Place
     is_repeated: bool
+
+    @property
+    def is_dataloader(self) -> bool:
+        return self.place.is_dataloader
 
 
 class Passes:
@@ -109,7 +124,7 @@ class Passes:
             prefix=prefix,
             number=number,
             first_epoch=first_epoch,
-            is_dataloader=place.is_dataloader,
+            place=place,
             is_repeated=is_repeated,
         )
 

@@ -8,13 +8,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
+from featstore.dispatch.delivered import Done, Rows, as_ranges, compact, united
 from featstore.errors import StateError
 from featstore.loader.batching import Segment
 
 FORMAT = 1
-Done = Mapping[int, int | Literal["complete"]]
 _SAME = {
     "table": "table, or version of it,",
     "plan": "`where`, seed or set of files",
@@ -49,7 +49,7 @@ class LoaderState:
         """Plain data for `json.dumps`: complete splits as ranges, both ends included."""
         fields = {key: value for key, value in asdict(self).items() if key != "done"}
         complete = sorted(index for index, rows in self.done.items() if rows == "complete")
-        partial = {str(index): rows for index, rows in sorted(self.done.items()) if rows != "complete"}
+        partial = {str(index): _plain(rows) for index, rows in sorted(self.done.items()) if rows != "complete"}
         return {"format": FORMAT, **fields, "workers": list(self.workers), "complete": _ranges(complete), "partial": partial}
 
     @classmethod
@@ -60,7 +60,7 @@ class LoaderState:
             raise StateError(f"loader state: expected format {FORMAT}, found {found!r}")
         try:
             fields = {key: value for key, value in data.items() if key not in ("format", "complete", "partial", "workers")}
-            done: dict[int, int | Literal["complete"]] = {int(index): int(rows) for index, rows in data["partial"].items()}
+            done: dict[int, Rows] = {int(index): _parsed(rows) for index, rows in data["partial"].items()}
             for first, last in data["complete"]:
                 done.update(dict.fromkeys(range(first, last + 1), "complete"))
             return cls(**fields, workers=tuple(data["workers"]), done=done)
@@ -99,7 +99,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise StateError("merge_states: expected the states of all workers, found none")
     first = parsed[0]
     workers: set[int] = set()
-    done: dict[int, int | Literal["complete"]] = {}
+    done: dict[int, Rows] = {}
     for state in parsed:
         _require_same_run(state, first, workers)
         workers.update(state.workers)
@@ -115,20 +115,31 @@ def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int])
         raise StateError(f"merge_states: more than one state of worker {sorted(workers & set(state.workers))}")
 
 
-def _united(one: Done, other: Done) -> dict[int, int | Literal["complete"]]:
-    united = dict(one)
+def _united(one: Done, other: Done) -> dict[int, Rows]:
+    both = dict(one)
     for index, rows in other.items():
-        before = united.get(index, 0)
-        united[index] = "complete" if "complete" in (rows, before) else max(int(rows), int(before))
-    return united
+        before = both.get(index, 0)
+        is_complete = "complete" in (rows, before)
+        both[index] = "complete" if is_complete else compact(united(as_ranges(rows, 0), as_ranges(before, 0)))
+    return both
 
 
-def delivered(done: Done, segment: Segment) -> int | Literal["complete"]:
+def delivered(done: Done, segment: Segment) -> Rows:
     """What is delivered of the segment's split once the segment is."""
     before = done.get(segment.split_index, 0)
-    if segment.is_complete or before == "complete":
-        return "complete"
-    return max(segment.through, before)
+    split_rows = segment.through if segment.split_rows is None else segment.split_rows
+    ranges = united(as_ranges(before, split_rows), [(segment.part, segment.through)])
+    is_whole = ranges == (((0, split_rows),) if split_rows else ())
+    return "complete" if before == "complete" or (segment.is_complete and is_whole) else compact(ranges)
+
+
+def _plain(rows: Rows) -> Any:
+    """First rows as a number; where a split was cut, ranges `[first, end]`, ends excluded."""
+    return [list(pair) for pair in rows] if isinstance(rows, tuple) else rows
+
+
+def _parsed(rows: Any) -> Rows:
+    return tuple((int(first), int(end)) for first, end in rows) if isinstance(rows, list) else int(rows)
 
 
 def _ranges(indices: Iterable[int]) -> list[list[int]]:

@@ -1,20 +1,22 @@
 """A claimed split to its blocks, and several open splits interleaved."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from featstore.dispatch.coordinator import Claim
-from featstore.errors import DataFileError
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
+from featstore.errors import DataFileError, DispatchError
 from featstore.loader.blocks import Block, Origin
 from featstore.loader.decode import Partition, block_columns, block_extras, passing
 from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle, permutation, windows
 from featstore.loader.stats import Stats
-from featstore.reading.aligned import aligned_reader
+from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
 from featstore.reading.reader import Rows
@@ -34,7 +36,9 @@ class GroupSource:
 class Work:
     """A claimed split and where its file is read: a local path, or an open remote file; `release` lets go of a staged one.
 
-    `held`: the bytes that are there of a file staged by ranges, None for all. `groups`: the files of slot groups beside it."""
+    `held`: the bytes that are there of a file staged by ranges, None for all. `groups`: the files of slot groups beside it.
+    `reserve(through)` says how far the split may be delivered, None where the claim is lost; `fail` that it cannot be read.
+    """
 
     claim: Claim
     source: Path | BinaryIO
@@ -42,6 +46,8 @@ class Work:
     held: tuple[Span, ...] | None = None
     release: Callable[[], None] = lambda: None
     groups: tuple[GroupSource, ...] = ()
+    reserve: Callable[[int], int | None] = lambda through: through
+    fail: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +71,30 @@ class Order:
         return permutation(num_rows, self.seed, self.epoch, split_index, window) if self.shuffle else None
 
 
+class Memo:
+    """The window that was read last, kept where the next claim is likely to be of the same one. For one thread, and one
+    selection."""
+
+    def __init__(self) -> None:
+        self._key: tuple[str, range] | None = None
+        self._rows: Rows | None = None
+
+    def rows(self, path: str, groups: range, reader: RowsReader) -> Rows:
+        if self._rows is None or self._key != (path, groups):
+            self._rows = None
+            self._key, self._rows = (path, groups), reader.read(groups)
+        return self._rows
+
+
 class SplitReader:
     """Reads one split window by window; owned by one thread, which closes it."""
 
-    def __init__(self, work: Work, *, request: Request, order: Order, stats: Stats, use_threads: bool = True) -> None:
+    def __init__(
+        self, work: Work, *, request: Request, order: Order, stats: Stats, use_threads: bool = True, memo: "Memo | None" = None
+    ) -> None:
+        self._memo = memo
         self._work, self._request, self._order, self._stats = work, request, order, stats
-        self._next, self._row = 0, 0
+        self._next, self._row, self._has_ended = 0, 0, False
         with stats.timed("decode_s"):
             self._footer, self._groups = Footer(work.source, work.claim.split.path), list[Footer]()
             try:
@@ -87,7 +111,7 @@ class SplitReader:
 
     @property
     def is_finished(self) -> bool:
-        return self._next >= len(self._windows)
+        return self._has_ended or self._next >= len(self._windows) or 0 < self._work.claim.end_row <= self._row
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -95,18 +119,31 @@ class SplitReader:
         loader goes on in the same order: a split in the middle of a window first, then the one with the fewest windows read."""
         return self._row >= self._work.claim.start_row, self._next
 
-    def read(self) -> Block:
-        """The next block; there must be one."""
+    def fail(self) -> None:
+        """Says that the split cannot be read."""
+        self._work.fail()
+
+    def read(self) -> Block | None:
+        """The next block; there must be one. An empty one where the rest of the claim went to another worker, None where all
+        of it did: then the split is finished."""
+        end_row = self._end_row(self._row + self._num_rows(self._windows[self._next]))
+        through = self._work.reserve(end_row)
+        self._has_ended = through is None or through < end_row
+        return None if through is None else self._read(through < end_row)
+
+    def _read(self, is_cut: bool) -> Block:
         window, first_row = self._next, self._row
         self._next += 1
-        self._row += self._num_rows(self._windows[window])
+        self._row += 0 if is_cut else self._num_rows(self._windows[window])
         with self._stats.timed("decode_s"):
-            rows, places = self._rows(window, self._row - first_row)
+            rows, places = self._rows(range(0) if is_cut else self._windows[window], window, self._row - first_row)
             origin = Origin(
                 split_index=self._work.claim.index,
                 fence=self._work.claim.fence,
+                part=self._work.claim.part,
+                split_rows=self._work.claim.split.num_rows,
                 first_row=first_row,
-                end_row=self._row,
+                end_row=self._end_row(self._row),
                 is_last=self.is_finished,
                 places=places,
             )
@@ -126,10 +163,14 @@ class SplitReader:
         for footer in (self._footer, *self._groups):
             footer.close()
 
-    def _rows(self, window: int, num_rows: int) -> tuple[Rows, Array | None]:
+    def _rows(self, groups: range, window: int, num_rows: int) -> tuple[Rows, Array | None]:
         """The window's rows in the order of delivery without those filtered out, and the places of those that are left."""
-        rows = self._reader.read(self._windows[window])
+        path = self._work.claim.split.path
+        rows = self._reader.read(groups) if self._memo is None else self._memo.rows(path, groups, self._reader)
         order = self._order.permutation(num_rows, self._work.claim.index, window)
+        left = self._end_row(self._row) - (self._row - num_rows)
+        if left < num_rows:  # The claim ends within the window.
+            order = (np.arange(num_rows) if order is None else order)[:left]
         mask = passing(rows, self._request, self._work.partition, self._stats.counts)
         if mask is None:
             return (rows if order is None else rows.take(order)), None
@@ -139,12 +180,9 @@ class SplitReader:
     def _cut(self) -> list[range]:
         """The windows of the split, as ranges of the file's row groups; one without row groups for a file without rows."""
         split, rows = self._work.claim.split, self._footer.row_group_rows
-        end = len(rows) if split.last_row_group is None else split.last_row_group + 1
-        mine = rows[split.first_row_group : end]
-        if sum(mine) != split.num_rows:
-            raise DataFileError(f"{split.path}: expected {split.num_rows} rows, as the table says, found {sum(mine)}")
-        first = split.first_row_group
-        cuts = [range(cut.start + first, cut.stop + first) for cut in windows(mine, self._order.window_rows)]
+        cuts = split_windows(split, rows, self._order.window_rows)
+        if (found := sum(sum(rows[cut.start : cut.stop]) for cut in cuts)) != split.num_rows:
+            raise DataFileError(f"{split.path}: expected {split.num_rows} rows, as the table says, found {found}")
         return cuts or [range(0)]
 
     def _skip_delivered(self) -> None:
@@ -155,8 +193,24 @@ class SplitReader:
                 break
             self._next, self._row = self._next + 1, after
 
+    def _end_row(self, row: int) -> int:
+        return min(row, self._work.claim.end_row or row)
+
     def _num_rows(self, window: range) -> int:
         return sum(self._footer.row_group_rows[index] for index in window)
+
+
+def split_windows(split: Split, row_group_rows: Sequence[int], window_rows: int | None) -> list[range]:
+    """The windows of a split, as ranges of its file's row groups."""
+    first = split.first_row_group
+    end = len(row_group_rows) if split.last_row_group is None else split.last_row_group + 1
+    return [range(cut.start + first, cut.stop + first) for cut in windows(row_group_rows[first:end], window_rows)]
+
+
+def boundaries(split: Split, footer: Footer, window_rows: int | None) -> list[int]:
+    """The rows of a split's stream at which it may be cut: between its windows."""
+    cuts = split_windows(split, footer.row_group_rows, window_rows)
+    return list(accumulate(sum(footer.row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]
 
 
 def read_blocks(work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int) -> Generator[Block, None, None]:
@@ -169,7 +223,10 @@ def read_blocks(work: Iterator[Work], open_split: Callable[[Work], SplitReader],
             if not open_splits:
                 return
             split = min(open_splits, key=lambda candidate: candidate.rank)
-            yield split.read()
+            block = _block(split)
+            if block is not None:
+                yield block
+                del block
             if split.is_finished:
                 open_splits.remove(split)
                 split.close()
@@ -178,9 +235,20 @@ def read_blocks(work: Iterator[Work], open_split: Callable[[Work], SplitReader],
             split.close()
 
 
+def _block(split: SplitReader) -> Block | None:
+    try:
+        return split.read()
+    except DispatchError:
+        raise
+    except BaseException:
+        split.fail()
+        raise
+
+
 def _opened(item: Work, open_split: Callable[[Work], SplitReader]) -> SplitReader:
     try:
         return open_split(item)
     except BaseException:
+        item.fail()
         item.release()
         raise

@@ -211,6 +211,10 @@ class Cache:
             pin = self._pin(name, size_bytes, beyond_bytes)
             return self._reserve(name, size_bytes, num_bytes) if pin is None else pin
 
+    def has(self, name: str) -> bool:
+        """Whether a file, or some of it, is staged under this name: a glance, without locks."""
+        return any(True for _ in self.root.glob(f"{name}.*.staged"))
+
     def entries(self) -> list[Entry]:
         """What is staged, the last used first."""
         with self.locked():

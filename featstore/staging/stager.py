@@ -11,7 +11,7 @@ from types import TracebackType
 from featstore import files
 from featstore.errors import BudgetError
 from featstore.staging.budget import format_bytes, require_fits
-from featstore.staging.cache import Cache, Limits, Pin, Refusal
+from featstore.staging.cache import Cache, Limits, Pin, Refusal, entry_name
 from featstore.staging.fetcher import Fetcher, Source, StageItem, StagingStats
 from featstore.staging.options import Staging
 from featstore.staging.patience import LOG_EVERY_S, Patience, Stopped
@@ -77,6 +77,10 @@ class Stager:
         stream = Stream(self, items)
         self._streams = [*(s for s in self._streams if not s.is_over), stream]
         return stream
+
+    def has(self, url: str, size_bytes: int, version: str = "") -> bool:
+        """Whether the file, or some of it, is in the cache now."""
+        return self.cache.has(entry_name(url, size_bytes, version))
 
     def stats(self) -> StagingStats:
         """A copy of the counts."""

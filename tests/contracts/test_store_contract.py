@@ -30,6 +30,9 @@ class _TorchHandle:
     def get_or_none(self, key):
         return self._store.get(key).decode() if self._store.check([key]) else None
 
+    def get_many(self, keys):
+        return [self.get_or_none(key) for key in keys]
+
     def close(self):
         pass
 
@@ -94,6 +97,15 @@ def test_check_asks_for_all_keys(store):
     store.set("a", "1")
     assert store.check(["a"])
     assert not store.check(["a", "b"])
+
+
+def test_get_many_says_of_each_key_what_get_or_none_says(store):
+    for number in range(0, 600, 2):
+        store.set(str(number), f"v{number}")
+    keys = [str(number) for number in range(600)]
+    assert store.get_many(keys) == [None if int(key) % 2 else f"v{key}" for key in keys]
+    assert store.get_many(keys[::2]) == [f"v{key}" for key in keys[::2]]
+    assert store.get_many([]) == []
 
 
 def test_compare_set_writes_where_the_expectation_holds(store):

@@ -9,10 +9,12 @@ import uuid
 import pytest
 
 from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.held import Holdings
 from featstore.dispatch.keys import EpochKeys, run_prefix
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 
 SHORT_S = 0.15
@@ -31,7 +33,7 @@ def make(address):
 
     def coordinator(worker="w", *, num_splits=10, seed=1, lease_s=60.0, done=None):
         plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=100) for i in range(num_splits)], seed=seed)
-        made.append(Coordinator(address, plan=plan, prefix=PREFIX, worker=worker, lease_s=lease_s, done=done))
+        made.append(Coordinator(address, plan=plan, prefix=PREFIX, worker=worker, terms=Terms(lease_s=lease_s), done=done))
         return made[-1]
 
     yield coordinator
@@ -47,7 +49,7 @@ def _stop_renewing(coordinator):
     """What a paused worker looks like to the others: its leases are no longer renewed."""
     coordinator._renewer._closed = threading.Event()
     coordinator._renewer._closed.set()
-    stopped, coordinator._held = dict(coordinator._held), {}
+    stopped, coordinator._held = coordinator._held, Holdings(coordinator._keys)
     return stopped
 
 
@@ -276,7 +278,7 @@ def test_the_store_says_who_delivered_what(make, address):
 
 def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(tmp_path):
     plan = Plan(splits=[Split(path="a", num_rows=1)] * 3)
-    coordinator = Coordinator(f"sqlite://{tmp_path}/x.db", plan=plan, prefix=PREFIX, worker="w", lease_s=SHORT_S)
+    coordinator = Coordinator(f"sqlite://{tmp_path}/x.db", plan=plan, prefix=PREFIX, worker="w", terms=Terms(lease_s=SHORT_S))
     claim = next(coordinator.claims())
     store = coordinator._renewer._store
     store.close()

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,31 @@ SPLITS = [
 def store_keys():
     prefix = run_prefix("run-1", restart=2, loader="train")
     keys = EpochKeys(prefix, 3)
-    held = leases.claim(None, worker="host:0", nonce="0123456789ab", start_row=40)
-    records = {"claimed": held, "renewed": leases.renew(held), "acknowledged": leases.advance(held, 50)}
-    records |= {"free": leases.release(held), "done": leases.finish(held, 100)}
-    records |= {"taken over": leases.claim(held, worker="é", nonce="ba9876543210")}
+    extent = leases.Extent(split="a.parquet#0-", start_row=40, end=100)
+    held = leases.claim(extent, worker="host:0", nonce="0123456789ab")
+    begun = leases.reserve(held, 60, work=7)
+    records = {
+        "claimed": held,
+        "renewed": leases.renew(held, 3),
+        "reserved": begun,
+        "acknowledged": leases.advance(begun, 50, 8),
+    }
+    records |= {"free": leases.release(held), "done": leases.finish(leases.reserve(held, 100)), "cut": leases.cut(begun, 80)}
+    records |= {"failed": leases.fail(begun), "quarantined": leases.quarantine(begun)}
+    taken = leases.claim_again(leases.advance(begun, 50, 8), worker="é", nonce="ba9876543210", turn=5)
+    records |= {
+        "taken over": taken,
+        "claimed as nothing": leases.claim(replace(extent, start_row=0, end=0), worker="w", nonce="n"),
+    }
     written = {"prefix": prefix, "plan": keys.plan, "cursor": keys.cursor, "split": keys.split(12)}
+    written |= {
+        "part": keys.part((12, 500)),
+        "size": keys.size,
+        "low": keys.low,
+        "given back": keys.given_back,
+        "gave back": keys.gave_back(3),
+        "quarantined": keys.quarantined(2),
+    }
     return {"format": leases.FORMAT, "keys": written, "leases": {name: record.encode() for name, record in records.items()}}
 
 
@@ -56,5 +77,8 @@ def test_a_coordinator_writes_these_keys_and_no_other():
     keys = EpochKeys(run_prefix("run-1"), 0)
     with Coordinator(address, plan=Plan(splits=SPLITS), prefix=keys.prefix, worker="w") as coordinator:
         assert all(coordinator.complete(claim) for claim in coordinator.claims())
-    assert set(address.room.values) == {keys.plan, keys.cursor, *(keys.split(i) for i in range(3))}
+    of_the_epoch = {keys.plan, keys.size, keys.cursor, keys.low, *(keys.split(i) for i in range(3))}
+    notes = {f"{keys.prefix}0/announced", "featstore/epochs", "featstore/epochs/1"}
+    assert set(address.room.values) == of_the_epoch | notes
+    assert address.room.values[keys.size] == '{"complete_before":[],"num_rows":12,"num_splits":3,"rows_before":0}'
     assert address.room.values[keys.plan] == f"{Plan(splits=SPLITS).digest}+e3b0c44298fc1c14"

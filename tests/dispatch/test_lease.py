@@ -1,223 +1,158 @@
-"""The lease machine: its records, its clocks, and arbitrary interleavings of workers against a model."""
+"""The lease machine's records and transitions, one by one."""
 
 import json
+from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from featstore.dispatch import lease as leases
-from featstore.dispatch.lease import Lease, LeaseState, Survey, Watch
+from featstore.dispatch.lease import Extent, Lease, LeaseState, Share
 from featstore.errors import DispatchError
 
-LEASE_S = 10.0
+SMALL = st.integers(0, 9)
+SHARES = st.builds(Share, worker=st.text(max_size=3), turn=SMALL, first=SMALL, through=SMALL)
 RECORDS = st.builds(
-    Lease,
+    lambda rows, first, more, **fields: Lease(rows=rows, first=min(first, rows), reserved=rows + more, **fields),
     state=st.sampled_from(LeaseState),
     fence=st.integers(1, 9),
     worker=st.text(max_size=5),
     nonce=st.text(max_size=5),
-    beat=st.integers(0, 9),
-    rows=st.integers(0, 9),
+    beat=SMALL,
+    rows=SMALL,
+    first=SMALL,
+    more=SMALL,
+    end=st.none() | st.integers(18, 30),
+    work=SMALL,
+    turn=SMALL,
+    failures=SMALL,
+    repeated=SMALL,
+    shares=st.lists(SHARES, max_size=2).map(tuple),
+    split=st.text(max_size=3),
 )
+WHOLE = Extent(split="a#0-", start_row=0, end=100)
 
 
-@given(record=RECORDS)
-def test_a_record_survives_the_store(record):
+def _held(**fields):
+    return replace(leases.claim(WHOLE, worker="w", nonce="n"), **fields)
+
+
+@given(record=RECORDS, cuts=st.lists(st.integers(20, 30), max_size=3).map(tuple))
+def test_a_record_survives_the_store(record, cuts):
+    record = replace(record, cuts=cuts)
     assert Lease.decode(record.encode()) == record
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "[]", "{}", '{"format":2}', '{"format":1,"state":"lost"}', '{"format":1,"state":"held"}']
+    "text", ["", "x", "[]", "{}", '{"format":1}', '{"format":2,"state":"lost"}', '{"format":2,"state":"held"}']
 )
 def test_a_foreign_value_is_refused_with_what_was_found(text):
-    with pytest.raises(DispatchError, match="a lease that this version cannot read: expected format 1, found"):
+    with pytest.raises(DispatchError, match="a lease that this version cannot read: expected format 2, found"):
         Lease.decode(text)
 
 
 def test_a_record_of_another_format_is_refused():
-    fields = json.loads(leases.claim(None, worker="w", nonce="n").encode()) | {"format": 2}
-    with pytest.raises(DispatchError, match="expected format 1"):
+    fields = json.loads(_held().encode()) | {"format": 1}
+    with pytest.raises(DispatchError, match="expected format 2"):
         Lease.decode(json.dumps(fields))
 
 
 @given(record=RECORDS)
 def test_a_new_claim_has_a_higher_fence_and_goes_on_where_the_last_one_was(record):
-    taken = leases.claim(record, worker="w", nonce="new", start_row=99)
-    assert (taken.state, taken.fence, taken.rows) == (LeaseState.HELD, record.fence + 1, record.rows)
+    taken = leases.claim_again(record, worker="w", nonce="new", turn=4)
+    assert (taken.state, taken.fence, taken.rows, taken.turn) == (LeaseState.HELD, record.fence + 1, record.rows, 4)
+    assert (taken.first, taken.reserved, taken.end, taken.cuts) == (record.rows, record.rows, record.end, record.cuts)
     assert not taken.same_claim(record)
 
 
 def test_a_first_claim_goes_on_where_the_restored_state_was():
-    assert leases.claim(None, worker="w", nonce="n", start_row=7).rows == 7
+    claimed = leases.claim(replace(WHOLE, start_row=7, cuts=(50,)), worker="w", nonce="n", turn=2)
+    assert (claimed.rows, claimed.first, claimed.reserved, claimed.limit, claimed.turn) == (7, 7, 7, 50, 2)
 
 
-@given(record=RECORDS, rows=st.integers(0, 9))
-def test_renewing_and_acknowledging_change_the_value_and_never_take_rows_back(record, rows):
+@given(record=RECORDS, rows=SMALL)
+def test_renewing_reserving_and_acknowledging_change_the_value_and_never_take_rows_back(record, rows):
     assert leases.renew(record).encode() != record.encode()
     assert leases.advance(record, rows).rows == max(record.rows, rows)
     assert leases.advance(record, rows).encode() != record.encode()
+    assert leases.reserve(record, rows).reserved == max(record.reserved, rows)
+    assert leases.reserve(record, rows).encode() != record.encode()
 
 
-def test_a_lease_expires_only_when_its_value_stood_still_for_the_lease_time():
-    watch = Watch(LEASE_S)
-    assert not watch.is_expired(0, "a", 100.0)
-    assert not watch.is_expired(0, "a", 109.9)
-    assert watch.is_expired(0, "a", 110.0)
-    assert not watch.is_expired(0, "b", 111.0)
-    assert not watch.is_expired(0, "a", 121.0)
-    watch.forget(0)
-    assert not watch.is_expired(0, "a", 500.0)
+def test_nothing_is_reserved_beyond_a_cut():
+    assert leases.reserve(leases.cut(_held(), 40), 100).reserved == 40
+    assert leases.reserve(_held(), 300).reserved == 100
 
 
-def test_a_missing_key_expires_as_a_value_does():
-    watch = Watch(LEASE_S)
-    assert not watch.is_expired(0, None, 0.0)
-    assert watch.is_expired(0, None, LEASE_S)
-    assert not watch.is_expired(0, "a", LEASE_S)
+def test_a_claim_ends_where_it_was_cut_and_the_part_where_the_claim_ended():
+    once = leases.cut(_held(), 60)
+    twice = leases.cut(once, 30)
+    assert (once.limit, twice.limit) == (60, 30)
+    assert leases.parts(twice) == [(30, 60), (60, 100)]
+    assert leases.finish(leases.reserve(twice, 30)).rows == 30
 
 
-@given(settled=st.frozensets(st.integers(0, 30)), steps=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5))))
-def test_a_survey_offers_the_oldest_positions_that_are_not_settled(settled, steps):
-    survey, done = Survey(settled), set(settled)
-    cursor = 0
-    for ahead, limit in steps:
-        cursor = max(cursor, ahead)
-        pending = survey.pending(cursor, limit)
-        open_positions = [index for index in range(cursor) if index not in done]
-        assert pending[:limit] == open_positions[:limit]
-        if pending:
-            survey.settle(pending[0])
-            done.add(pending[0])
+@pytest.mark.parametrize(("record", "at"), [(_held(reserved=50), 50), (_held(), 100), (_held(state=LeaseState.FREE), 50)])
+def test_reserved_rows_and_leases_that_nobody_holds_are_not_cut(record, at):
+    with pytest.raises(ValueError, match=f"no cut at {at} of a lease that is"):
+        leases.cut(record, at)
 
 
-class Interleavings(RuleBasedStateMachine):
-    """Workers that claim, renew, acknowledge, complete, pause for any time, and die, over one store.
-
-    A worker acts on its own last record, which may be stale: that is what a pause is. The store is a dict with
-    compare-and-set, and every write goes through it.
-    """
-
-    @initialize(num_splits=st.integers(1, 5), num_workers=st.integers(1, 4))
-    def begin(self, num_splits, num_workers):
-        self.now = 0.0
-        self.cursor = 0
-        self.values = {}
-        self.num_splits = num_splits
-        self.held = {name: {} for name in range(num_workers)}
-        self.watches = {name: Watch(LEASE_S) for name in range(num_workers)}
-        self.done_by = {}
-        self.fences = {}
-        self.num_claims = 0
-
-    def _compare_set(self, index, expected, desired):
-        held = self.values.get(index)
-        if held == expected:
-            self.values[index] = desired
-        return self.values.get(index) == desired
-
-    def _claim(self, worker, index):
-        value = self.values.get(index)
-        self.num_claims += 1
-        mine = leases.claim(None if value is None else Lease.decode(value), worker=str(worker), nonce=str(self.num_claims))
-        if self._compare_set(index, value, mine.encode()):
-            assert mine.fence > self.fences.get(index, 0)
-            self.fences[index] = mine.fence
-            self.held[worker][index] = mine
-
-    def _change(self, data, change):
-        """Applies a change to what a worker believes to hold; the model says whether it may succeed."""
-        owned = [(worker, index) for worker in self.held for index in self.held[worker]]
-        if not owned:
-            return None
-        worker, index = data.draw(st.sampled_from(owned))
-        mine = self.held[worker][index]
-        rightful = mine.fence == self.fences[index] and index not in self.done_by
-        rightful = rightful and Lease.decode(self.values[index]).state is LeaseState.HELD
-        changed = change(mine)
-        assert self._compare_set(index, mine.encode(), changed.encode()) is rightful
-        if rightful and changed.state is LeaseState.HELD:
-            self.held[worker][index] = changed
-        else:
-            del self.held[worker][index]
-        return (worker, index) if rightful else None
-
-    @precondition(lambda self: self.cursor < self.num_splits)
-    @rule(data=st.data())
-    def claim_next(self, data):
-        worker = data.draw(st.sampled_from(sorted(self.held)))
-        self.cursor += 1
-        self._claim(worker, self.cursor - 1)
-
-    @precondition(lambda self: self.cursor < self.num_splits)
-    @rule()
-    def die_between_cursor_and_claim(self):
-        self.cursor += 1
-
-    @precondition(lambda self: self.cursor > 0)
-    @rule(data=st.data())
-    def survey(self, data):
-        worker = data.draw(st.sampled_from(sorted(self.held)))
-        index = data.draw(st.integers(0, self.cursor - 1))
-        value = self.values.get(index)
-        state = None if value is None else Lease.decode(value).state
-        if state is LeaseState.DONE or index in self.held[worker]:
-            return
-        if self.watches[worker].is_expired(index, value, self.now) or state is LeaseState.FREE:
-            self._claim(worker, index)
-
-    @rule(data=st.data())
-    def renew(self, data):
-        self._change(data, leases.renew)
-
-    @rule(data=st.data(), rows=st.integers(0, 100))
-    def acknowledge(self, data, rows):
-        self._change(data, lambda mine: leases.advance(mine, rows))
-
-    @rule(data=st.data())
-    def give_back(self, data):
-        self._change(data, leases.release)
-
-    @rule(data=st.data())
-    def complete(self, data):
-        marked = self._change(data, lambda mine: leases.finish(mine, 100))
-        if marked is not None:
-            worker, index = marked
-            assert index not in self.done_by, "a split was completed twice"
-            self.done_by[index] = worker
-
-    @rule(seconds=st.integers(0, 20))
-    def time_passes(self, seconds):
-        self.now += seconds
-
-    @rule(data=st.data())
-    def die(self, data):
-        """A worker is killed and starts again, knowing nothing."""
-        worker = data.draw(st.sampled_from(sorted(self.held)))
-        self.held[worker] = {}
-        self.watches[worker] = Watch(LEASE_S)
-
-    @invariant()
-    def done_stays_done(self):
-        for index in getattr(self, "done_by", {}):
-            assert Lease.decode(self.values[index]).state is LeaseState.DONE
-
-    def teardown(self):
-        """Whatever happened, one late worker finishes the epoch within a lease time of its own."""
-        if not hasattr(self, "values"):
-            return
-        self.held["late"], watch = {}, Watch(LEASE_S)
-        for now in (self.now, self.now + LEASE_S):
-            for index in range(self.num_splits):
-                value = self.values.get(index)
-                state = None if value is None else Lease.decode(value).state
-                if state is not LeaseState.DONE and (watch.is_expired(index, value, now) or state is LeaseState.FREE):
-                    self._claim("late", index)
-                    mine = self.held["late"].pop(index)
-                    assert self._compare_set(index, mine.encode(), leases.finish(mine, 100).encode())
-        assert {Lease.decode(self.values[index]).state for index in range(self.num_splits)} == {LeaseState.DONE}
+def test_a_claim_is_finished_only_where_all_its_rows_were_reserved():
+    with pytest.raises(ValueError, match="split a#0-: finished at 100, but reserved only to 90"):
+        leases.finish(_held(reserved=90))
 
 
-TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+@given(rows=st.integers(0, 40), more=st.integers(0, 40), boundaries=st.lists(st.integers(0, 100), max_size=12))
+def test_a_cut_halves_what_is_not_reserved_as_well_as_the_boundaries_allow(rows, more, boundaries):
+    record = _held(rows=rows, reserved=rows + more)
+    at = leases.choose_cut(record, boundaries)
+    inside = [b for b in boundaries if rows + more < b < 100]
+    middle = (rows + more + 100) / 2
+    if at is None:
+        assert not inside
+    else:
+        assert abs(at - middle) == min(abs(b - middle) for b in inside)
+
+
+def test_what_nobody_holds_has_no_cut():
+    assert leases.choose_cut(_held(state=LeaseState.DONE), [50]) is None
+    assert leases.choose_cut(Lease(state=LeaseState.HELD, fence=1, worker="w", nonce="n"), [50]) is None
+
+
+def test_taking_over_what_was_begun_counts_a_failure_and_what_may_come_twice():
+    taken = leases.claim_again(_held(reserved=30), worker="v", nonce="m")
+    assert (taken.failures, taken.repeated) == (1, 30)
+    again = leases.claim_again(leases.reserve(taken, 20), worker="w", nonce="n")
+    assert (again.failures, again.repeated) == (2, 50)
+    assert leases.has_failed(leases.reserve(again, 1), 3)
+    assert not leases.has_failed(again, 3)
+
+
+def test_progress_forgives_failures_and_what_was_not_begun_has_not_failed():
+    failed = _held(failures=4)
+    assert leases.claim_again(failed, worker="v", nonce="m").failures == 4
+    assert leases.claim_again(leases.advance(failed, 1), worker="v", nonce="m").failures == 0
+    assert leases.fail(failed).failures == 5
+    assert leases.fail(leases.advance(failed, 1)).failures == 1
+
+
+def test_giving_back_in_good_order_counts_nothing():
+    taken = leases.claim_again(leases.release(_held(rows=10, reserved=30)), worker="v", nonce="m")
+    assert (taken.failures, taken.repeated, taken.rows) == (0, 0, 10)
+
+
+def test_a_quarantined_split_keeps_what_was_acknowledged():
+    record = leases.quarantine(_held(rows=10, reserved=30))
+    assert (record.state, record.rows, record.repeated) == (LeaseState.QUARANTINED, 10, 20)
+
+
+def test_each_claims_share_is_kept():
+    first = leases.advance(_held(turn=3), 20)
+    second = leases.advance(leases.claim_again(first, worker="v", nonce="m", turn=8), 70)
+    empty = leases.claim_again(second, worker="u", nonce="k", turn=9)
+    assert leases.all_shares(empty) == (
+        Share(worker="w", turn=3, first=0, through=20),
+        Share(worker="v", turn=8, first=20, through=70),
+    )

@@ -13,13 +13,14 @@ import json, sys
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.keys import run_prefix
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.terms import Terms
 
 url, name, num_splits, lease_s, hang_after = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
 plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=10) for i in range(num_splits)], seed=7)
 delivered = []
 print("ready", flush=True)
 sys.stdin.readline()
-with Coordinator(url, plan=plan, prefix=run_prefix("run"), worker=name, lease_s=lease_s) as coordinator:
+with Coordinator(url, plan=plan, prefix=run_prefix("run"), worker=name, terms=Terms(lease_s=lease_s)) as coordinator:
     for claim in coordinator.claims():
         assert coordinator.acknowledge(claim, 5)
         if len(delivered) == hang_after:

@@ -18,6 +18,7 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.registry import EpochNote, announce, announced
 from featstore.dispatch.status import Observer, Reading, show, summarize
 from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 
 NOTE = EpochNote(prefix=run_prefix("run"), epoch=3, num_splits=10, num_rows=1000, lease_s=10.0, started_unix_s=0.0)
@@ -30,7 +31,7 @@ def lease(worker, state, rows, beat=0):
 
 
 def reading(at_s, *leases):
-    return Reading(leases=dict(enumerate(leases)), at_s=at_s)
+    return Reading(leases={(index, 0): record for index, record in enumerate(leases)}, at_s=at_s)
 
 
 def test_counts_and_rows_are_those_of_the_leases():
@@ -99,14 +100,40 @@ def test_an_observer_follows_a_coordinator_and_asks_no_more_for_what_is_done(tmp
     plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=100) for i in range(10)])
     observer = Observer(address.url, last=5)
     assert observer.look() == "no epoch has begun in this store"
-    with Coordinator(address, plan=plan, prefix=NOTE.prefix, worker="w") as coordinator, closing(address.open()) as store:
-        announce(store, EpochNote(**vars(NOTE) | {"epoch": 0}))
+    with Coordinator(address, plan=plan, prefix=NOTE.prefix, worker="w") as coordinator:
         for number, claim in enumerate(coordinator.claims()):
             assert f"{number} of 10 splits done" in observer.look()
             assert coordinator.complete(claim)
     assert "10 of 10 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 1,000 of 1,000 rows" in observer.look()
     assert observer.look().splitlines()[0].endswith("; over")
     observer.close()
+
+
+def test_parts_that_were_cut_off_count_where_they_were_read(tmp_path):
+    """A split is done when all its parts are; rows count for whoever acknowledged them."""
+    url = f"sqlite://{tmp_path}/x.db"
+    plan = Plan(splits=[Split(path="0.parquet", num_rows=100)])
+    terms = Terms(boundaries=lambda split: range(10, split.num_rows, 10))
+    with (
+        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", terms=terms) as busy,
+        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="idle", terms=terms) as idle,
+        closing(Observer(url, last=1)) as observer,
+    ):
+        claim = next(busy.claims())
+        busy.reserve(claim, 20)
+        part = next(idle.claims())
+        assert (part.part, idle.reserve(part, 100), idle.complete(part)) == (60, 100, True)
+        assert "0 of 1 splits done (0.0%), 1 held, 0 given back, 0 unclaimed; 40 of 100 rows" in observer.look()
+        assert (busy.reserve(claim, 100), busy.complete(claim)) == (60, True)
+        head, _, _, *workers = observer.look().splitlines()
+        assert "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 100 of 100 rows" in head
+        assert [line.split()[:4] for line in workers] == [["busy", "1", "0", "60"], ["idle", "1", "0", "40"]]
+
+
+def test_a_quarantined_split_is_over_and_named(tmp_path):
+    status = summarize(EpochNote(**vars(NOTE) | {"num_splits": 1}), reading(9.0, lease("a", LeaseState.QUARANTINED, 30)), EMPTY)
+    assert (status.is_over, status.num_quarantined, status.num_rows) == (True, 1, 30)
+    assert "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed, 1 quarantined" in show(status)
 
 
 def test_the_command_prints_what_a_store_holds(tmp_path):

@@ -17,6 +17,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.keys import run_prefix
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 
 NUM_SPLITS, ROWS, STEP = 30, 30, 10
@@ -78,7 +79,9 @@ class Worker:
         plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=ROWS) for i in range(NUM_SPLITS)])
         try:
             name = f"{self._name}-{self.num_restarts}"
-            with Coordinator(self._address, plan=plan, prefix=run_prefix("run"), worker=name, lease_s=LEASE_S) as coordinator:
+            with Coordinator(
+                self._address, plan=plan, prefix=run_prefix("run"), worker=name, terms=Terms(lease_s=LEASE_S)
+            ) as coordinator:
                 while self._read(coordinator):
                     pass
             return True

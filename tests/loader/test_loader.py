@@ -301,7 +301,7 @@ def test_a_staged_file_that_is_no_parquet_is_named_by_its_url(table_url, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"order": "static"}, "order: expected one of dynamic, found 'static'"),
+        ({"order": "random"}, "order: expected one of dynamic, static, rank, replay, found 'random'"),
         ({"batch_size": 0}, "batch_size: expected an integer of 1 or more, found 0"),
         ({"num_epochs": 0}, "num_epochs: expected an integer of 1 or more"),
         ({"seed": -1}, "seed: expected an integer of 0 or more, found -1"),

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from featstore.errors import DispatchError, StateError
+import featstore
+from featstore.dispatch.receipt import receipts
+from featstore.errors import DataFileError, DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
 from featstore.loader.tensors import Jagged
 
@@ -254,8 +256,9 @@ def pause(loader: FeatureLoader) -> None:
     run._coordinator._renewer._renew = lambda store: None
 
 
-def one_large_file(directory) -> str:
-    pq.write_table(pa.table({"row": range(2000)}), directory / "a.parquet", row_group_size=50)
+def one_large_file(directory, row_group_size: int = 2000) -> str:
+    """Of one row group, unless told otherwise: nothing can be cut off."""
+    pq.write_table(pa.table({"row": range(2000)}), directory / "a.parquet", row_group_size=row_group_size)
     return str(directory)
 
 
@@ -292,6 +295,75 @@ def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path):
     assert sorted(set(rows)) == list(range(2000))
     assert len(rows) <= 2010
     assert one.stats()["leases_lost"] == 1
+
+
+def cut_in_two(directory, name, **options):
+    """Two loaders of one file, the first in its middle when the second comes and cuts the rest in two; rows so far."""
+    url = one_large_file(directory, row_group_size=50)
+    dispatch = {"store": f"memory://{name}", "run_id": "a"}
+    loaders = [make(url, slots=["row"], batch_size=50, dispatch=dispatch, **options) for _ in range(2)]
+    batches = [iter(loader) for loader in loaders]
+    rows = [
+        [row for batch in itertools.islice(of, num) for row in batch["row"].tolist()]
+        for of, num in zip(batches, (3, 1), strict=True)
+    ]
+    return url, loaders, batches, rows
+
+
+@pytest.mark.parametrize("shuffle", [None, {"window_rows": 100}])
+def test_a_worker_with_nothing_to_do_reads_half_of_what_the_other_has_left(tmp_path, shuffle):
+    _, loaders, batches, rows = cut_in_two(tmp_path, f"cut-{shuffle}", shuffle=shuffle)
+    for mine, rest in zip(rows, reversed(batches), strict=True):
+        mine += [row for batch in rest for row in batch["row"].tolist()]
+    assert sorted(rows[0] + rows[1]) == list(range(2000))
+    assert [loader.stats().get("leases_lost", 0) for loader in loaders] == [0, 0]
+    assert loaders[1].stats()["rows"] > 500
+
+
+@pytest.mark.parametrize("num_resumed", [1, 2, 3])
+@pytest.mark.parametrize("shuffle", [None, {"window_rows": 100}])
+def test_a_split_that_was_cut_goes_on_on_any_number_of_workers(tmp_path, shuffle, num_resumed, monkeypatch):
+    dispatch = {"store": f"memory://cut-state-{shuffle is None}-{num_resumed}", "run_id": "a"}
+    url = one_large_file(tmp_path, row_group_size=50)
+    loaders = [make(url, slots=["row"], batch_size=50, dispatch=dispatch, shuffle=shuffle) for _ in range(2)]
+    batches = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
+    some = itertools.chain(itertools.islice(batches[0], 3), itertools.islice(batches[1], 4))
+    rows = [row for batch in some for row in batch["row"].tolist()]
+    for loader in loaders:
+        loader.ack()
+    state = FeatureLoader.merge_states([json.loads(json.dumps(loader.state_dict())) for loader in loaders])
+    for loader in loaders:
+        loader.close()
+    (first, cut), rows_before = state["partial"]["0"], 150 + 200
+    assert (first[0], sum(end - begin for begin, end in (first, cut))) == (0, rows_before) == (0, len(rows))
+    more = {"store": f"memory://cut-resumed-{shuffle is None}-{num_resumed}", "run_id": "b"}
+    resumed = [make(url, slots=["row"], batch_size=50, dispatch=more, shuffle=shuffle) for _ in range(num_resumed)]
+    shares = []
+    for rank, loader in enumerate(resumed):
+        monkeypatch.setenv("RANK", str(rank))
+        loader.load_state_dict(state)
+        shares.append(iter(loader))
+    with ThreadPoolExecutor(num_resumed) as threads:
+        for share in threads.map(list, shares):
+            rows += [row for batch in share for row in batch["row"].tolist()]
+    assert sorted(rows) == list(range(2000))
+
+
+QUARANTINED = r"rows are missing that no worker could read: .* epoch 0: a\.parquet#0- from row 0"
+
+
+def test_a_file_that_cannot_be_read_is_left_out_at_last_and_named_when_all_else_was_delivered(tmp_path):
+    for name in "ab":
+        pq.write_table(pa.table({"row": range(100)}), tmp_path / f"{name}.parquet")
+    dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "r", "max_failures": 2}
+    snapshot = featstore.open_table(str(tmp_path)).snapshot
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no longer Parquet PAR1")
+    rows = []
+    for error, match in [(DataFileError, r"a\.parquet")] * 2 + [(DispatchError, QUARANTINED)]:
+        with make(snapshot, slots=["row"], dispatch=dispatch) as loader, pytest.raises(error, match=match):
+            rows.extend(row for batch in loader for row in batch["row"].tolist())
+    assert rows == list(range(100))
+    assert [line.split for line in next(iter(receipts(dispatch["store"], "r").values())).quarantined] == ["a.parquet#0-"]
 
 
 def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url):

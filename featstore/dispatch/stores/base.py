@@ -1,5 +1,6 @@
 """What a coordinator needs of a key-value store."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -28,6 +29,9 @@ class Store(Protocol):
 
     def get_or_none(self, key: str) -> str | None:
         """The value held, or None."""
+
+    def get_many(self, keys: Sequence[str]) -> list[str | None]:
+        """What `get_or_none` says of each key, in one exchange with the store where it can."""
 
     def close(self) -> None:
         """Gives the handle back; what is stored stays for the other users. May be called more than once."""

@@ -4,7 +4,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from featstore.errors import DispatchError
 
@@ -100,6 +100,11 @@ class MemoryStore:
         room = self._enter()
         with room.lock:
             return room.values.get(key)
+
+    def get_many(self, keys: Sequence[str]) -> list[str | None]:
+        room = self._enter()
+        with room.lock:
+            return [room.values.get(key) for key in keys]
 
     def close(self) -> None:
         self._room = None

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,6 +65,11 @@ class SqliteStore:
         with self._connected() as connection:
             row = connection.execute(_GET, (key,)).fetchone()
             return None if row is None else str(row[0])
+
+    def get_many(self, keys: Sequence[str]) -> list[str | None]:
+        with self._connected() as connection:
+            rows = (connection.execute(_GET, (key,)).fetchone() for key in keys)
+            return [None if row is None else str(row[0]) for row in rows]
 
     def close(self) -> None:
         with self.lock:

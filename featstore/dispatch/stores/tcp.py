@@ -12,8 +12,9 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -23,6 +24,9 @@ from featstore.errors import DispatchError
 
 _SERVER_KEY = "featstore/server"
 _RETRY_S = 0.1
+_MANY = 256
+# torch looks up the name of the address that it has connected to; the resolver asks again after 5 s, and gives up after 10.
+_CONNECT_S = 11.0
 _Act = Callable[[TCPStore], Any]
 
 
@@ -58,6 +62,13 @@ class TcpStore:
         """torch's `get` waits for a missing key, so it is asked for only once the key is there; no key is ever deleted."""
         value = self._ask(lambda store: store.get(key).decode() if store.check([key]) else None)
         return None if value is None else str(value)
+
+    def get_many(self, keys: Sequence[str]) -> list[str | None]:
+        """Two exchanges for keys that are all there; torch's `multi_get` would wait for one that is missing."""
+        found = []
+        for first in range(0, len(keys), _MANY):
+            found += self._ask(partial(_get_many, keys=list(keys[first : first + _MANY])))
+        return found
 
     def close(self) -> None:
         with self._lock:
@@ -95,7 +106,8 @@ class TcpStore:
         try:
             _await_server(self._endpoint, self._timeout_s)
             line = _Line(self._endpoint, self._timeout_s)
-            name = line.ask(lambda store: store.compare_set(_SERVER_KEY, "", uuid.uuid4().hex).decode(), self._timeout_s)
+            patience_s = max(self._timeout_s, _CONNECT_S)
+            name = line.ask(lambda store: store.compare_set(_SERVER_KEY, "", uuid.uuid4().hex).decode(), patience_s)
         except (RuntimeError, OSError) as error:
             if line is not None:
                 line.leave()
@@ -214,6 +226,18 @@ def _reachable(host: str) -> str:
 def _client(endpoint: Endpoint, timeout_s: float) -> TCPStore:
     timeout = timedelta(seconds=timeout_s)
     return TCPStore(endpoint.host, endpoint.port, is_master=False, wait_for_workers=False, timeout=timeout)
+
+
+def _get_many(store: TCPStore, keys: list[str]) -> list[str | None]:
+    """Halves the keys until all of a part are there, or one is alone and missing."""
+    if not keys:
+        return []
+    if store.check(keys):
+        return [value.decode() for value in store.multi_get(keys)]
+    if len(keys) == 1:
+        return [None]
+    middle = len(keys) // 2
+    return _get_many(store, keys[:middle]) + _get_many(store, keys[middle:])
 
 
 def _await_server(endpoint: Endpoint, timeout_s: float) -> None:

@@ -16,6 +16,7 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.tcp import serve
+from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 
 SERVE = "import sys; from featstore.cli import main; main()"
@@ -165,7 +166,9 @@ def test_children_of_a_fork_talk_on_connections_of_their_own(server):
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server, fault):
     lease_s = 8.0
-    with Coordinator(server.url, plan=plan(), prefix=run_prefix("run"), worker="w", lease_s=lease_s) as coordinator:
+    with Coordinator(
+        server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)
+    ) as coordinator:
         claims = coordinator.claims()
         assert coordinator.complete(next(claims))
         start = time.monotonic()
@@ -177,7 +180,9 @@ def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server, f
 
 def test_a_worker_that_reads_on_learns_it_from_its_renewing_thread(server):
     lease_s = 6.0
-    with Coordinator(server.url, plan=plan(), prefix=run_prefix("run"), worker="w", lease_s=lease_s) as coordinator:
+    with Coordinator(
+        server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)
+    ) as coordinator:
         claim = next(coordinator.claims())
         start = time.monotonic()
         server.end()

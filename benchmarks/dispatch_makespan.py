@@ -1,0 +1,212 @@
+"""How long an epoch takes on a bad cluster, held against the ideal: total work over total speed.
+
+Eight processes over one sqlite store; their work is a sleep in proportion to rows. One is four times slower, one is killed
+half-way, and file sizes are heavy-tailed. Strategies:
+  featstore   whole files claimed from the plan; an idle worker takes half of what a busy one has not reserved
+  dynamic     DLRover-like: splits of at most 100 mini-batches of 512 rows from one queue, taken over when a lease ends
+  files       the same, a whole file a task
+  static      file i belongs to worker i % 8; the killed worker is started again after a lease time and goes on with its own
+Counts every delivered row. Ends with one line `RESULT {json}`; exit code 1 if featstore is slower than 1.05 of the ideal, or a
+row is missing.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.sizing import RowGroups, SplitSize, splits_of
+from featstore.dispatch.terms import Claim, Terms
+
+NUM_WORKERS, SLOW, VICTIM = 8, 0, 1
+SLOWDOWN = 4.0
+ROWS_PER_S = 50_000
+ROW_GROUP_ROWS = 8_192
+TASK_ROWS = 100 * 512
+LEASE_S = 2.0
+LIMIT = 1.05
+STRATEGIES = ("featstore", "dynamic", "files", "static")
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One epoch: files as rows, when the victim is killed, the strategy, and where workers note what they delivered."""
+
+    strategy: str
+    file_rows: tuple[int, ...]
+    kill_after_s: float
+    directory: str
+
+    def splits(self) -> list[Split]:
+        """A file is several splits for `dynamic` alone."""
+        if self.strategy == "dynamic":
+            return [
+                split
+                for i, rows in enumerate(self.file_rows)
+                for split in splits_of(_file(i, rows), SplitSize(num_rows=TASK_ROWS))
+            ]
+        return [Split(path=str(i), num_rows=rows) for i, rows in enumerate(self.file_rows)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="one round of shorter epochs")
+    small = parser.parse_args().small
+    ideal_s, num_rounds = (30.0, 1) if small else (40.0, 3)
+    ratios: dict[str, list[float]] = {name: [] for name in STRATEGIES}
+    missing, twice, hosts = 0, dict.fromkeys(STRATEGIES, 0), []
+    for round_ in range(num_rounds):
+        file_rows = _heavy_tailed(ideal_s, seed=round_)
+        for name in STRATEGIES:
+            before = os.times()
+            ratio, lacking, repeated = _epoch(name, file_rows, ideal_s)
+            after = os.times()
+            hosts.append(sum(after[2:4]) - sum(before[2:4]))
+            ratios[name].append(round(ratio, 3))
+            missing, twice[name] = missing + lacking, twice[name] + repeated
+            print(f"round {round_}: {name:10} {ratio:.3f} of the ideal, {lacking} rows missing, {repeated} twice", flush=True)
+    figures = {name: statistics.median(found) for name, found in ratios.items()}
+    ok = figures["featstore"] <= LIMIT and not missing
+    facts = {"ratios": ratios, "limit": LIMIT, "rows_missing": missing, "rows_twice": twice, "ideal_s": ideal_s}
+    print("RESULT " + json.dumps({"ok": ok, "median_of_ideal": figures, **facts, "cpu_s": round(sum(hosts), 1)}))
+    return 0 if ok else 1
+
+
+def _heavy_tailed(ideal_s: float, seed: int) -> tuple[int, ...]:
+    """Pareto sizes (alpha 1.1), the largest file a tenth of the whole at most; together the work of an ideal epoch."""
+    total = int(_num_speeds() * ideal_s * ROWS_PER_S)
+    draw = random.Random(seed)
+    weights = [min(draw.paretovariate(1.1), 100.0) for _ in range(300)]
+    sizes = [min(int(total * weight / sum(weights)), total // 10) for weight in weights]
+    return (*sizes, max(0, total - sum(sizes)))
+
+
+def _num_speeds() -> float:
+    """Speeds of the workers together, in fast ones: the victim works for half of the ideal time."""
+    return NUM_WORKERS - 2 + 1 / SLOWDOWN + 0.5
+
+
+def _file(index: int, num_rows: int) -> RowGroups:
+    rows = [min(ROW_GROUP_ROWS, num_rows - first) for first in range(0, num_rows, ROW_GROUP_ROWS)]
+    return RowGroups(path=str(index), num_rows=rows, sizes_bytes=rows)
+
+
+def _epoch(strategy: str, file_rows: tuple[int, ...], ideal_s: float) -> tuple[float, int, int]:
+    """The epoch's time over the ideal, rows missing, and rows that came twice."""
+    with tempfile.TemporaryDirectory() as directory:
+        scene = Scene(strategy=strategy, file_rows=file_rows, kill_after_s=ideal_s / 2, directory=directory)
+        barrier = SPAWN.Barrier(NUM_WORKERS + 1)
+        workers = [SPAWN.Process(target=_work, args=(scene, index, barrier)) for index in range(NUM_WORKERS)]
+        for worker in workers:
+            worker.start()
+        barrier.wait()
+        started = time.monotonic()
+        _kill(workers[VICTIM], scene.kill_after_s)
+        if strategy == "static":
+            time.sleep(LEASE_S)
+            workers[VICTIM] = SPAWN.Process(target=_work, args=(scene, VICTIM, None))
+            workers[VICTIM].start()
+        for worker in workers:
+            worker.join()
+        delivered = list(_delivered(Path(directory)))
+    last = max(at for *_, at in delivered)
+    lacking, repeated = _count(scene.splits(), delivered)
+    return (last - started) / ideal_s, lacking, repeated
+
+
+def _kill(victim: "multiprocessing.context.SpawnProcess", after_s: float) -> None:
+    time.sleep(after_s)
+    assert victim.pid is not None
+    assert victim.is_alive(), "the victim ended before it could be killed"
+    os.kill(victim.pid, signal.SIGKILL)
+
+
+def _work(scene: Scene, index: int, barrier: Barrier | None) -> None:
+    """A worker process: delivers what it may, row group by row group, and notes each in a file of its own."""
+    seconds_per_row = (SLOWDOWN if index == SLOW else 1.0) / ROWS_PER_S
+    with (Path(scene.directory) / f"{index}.log").open("a", buffering=1) as log:
+        work = _own(scene, index, barrier) if scene.strategy == "static" else _claimed(scene, index, barrier)
+        overslept_s = 0.0
+        for split, first, end in work:
+            started, work_s = time.monotonic(), (end - first) * seconds_per_row
+            time.sleep(max(0.0, work_s - overslept_s))
+            ended = time.monotonic()
+            # The host is busy, and a sleep too long is none of the dispatcher's: it is taken off the next.
+            overslept_s += ended - started - work_s
+            log.write(f"{split} {first} {end} {ended}\n")
+
+
+def _own(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tuple[int, int, int]]:
+    """Static: the worker's own files, after what an earlier process of it has noted."""
+    done = {(split, first) for split, first, _, _ in _delivered(Path(scene.directory), f"{index}.log")}
+    if barrier is not None:
+        barrier.wait()
+    for split in range(index, len(scene.file_rows), NUM_WORKERS):
+        for first in range(0, scene.file_rows[split], ROW_GROUP_ROWS):
+            if (split, first) not in done:
+                yield split, first, min(first + ROW_GROUP_ROWS, scene.file_rows[split])
+
+
+def _claimed(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tuple[int, int, int]]:
+    plan = Plan(splits=scene.splits(), seed=1)
+    terms = Terms(lease_s=LEASE_S, boundaries=_boundaries if scene.strategy == "featstore" else None)
+    store = f"sqlite://{scene.directory}/store.sqlite"
+    with Coordinator(store, plan=plan, prefix=run_prefix("run"), worker=str(index), terms=terms) as coordinator:
+        if barrier is not None:
+            barrier.wait()
+        for claim in coordinator.claims():
+            yield from _row_groups(coordinator, claim)
+
+
+def _row_groups(coordinator: Coordinator, claim: Claim) -> Iterator[tuple[int, int, int]]:
+    row = claim.start_row
+    while True:
+        through = coordinator.reserve(claim, min(row + ROW_GROUP_ROWS, claim.split.num_rows), delivered=row)
+        if through is None:
+            return
+        if through <= row:
+            break
+        yield claim.index, row, through
+        row = through
+    coordinator.complete(claim)
+
+
+def _boundaries(split: Split) -> Sequence[int]:
+    return range(ROW_GROUP_ROWS, split.num_rows, ROW_GROUP_ROWS)
+
+
+def _delivered(directory: Path, pattern: str = "*.log") -> Iterator[tuple[int, int, int, float]]:
+    for path in directory.glob(pattern):
+        for line in path.read_text().splitlines():
+            split, first, end, at = line.split()
+            yield int(split), int(first), int(end), float(at)
+
+
+def _count(splits: list[Split], delivered: list[tuple[int, int, int, float]]) -> tuple[int, int]:
+    """Rows missing, and rows delivered more than once."""
+    through: dict[int, int] = {}
+    num_distinct = 0
+    for split, first, end, _ in sorted(delivered):
+        begin = max(first, through.get(split, 0))
+        num_distinct += max(0, end - begin)
+        through[split] = max(end, through.get(split, 0))
+    num_delivered = sum(end - first for _, first, end, _ in delivered)
+    return sum(split.num_rows for split in splits) - num_distinct, num_delivered - num_distinct
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""What a worker gets, and on which terms: claims on splits, and when the right to one ends."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from featstore.dispatch.plan import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """When a lease ends, equal for all workers of an epoch, and what a worker may do besides.
+
+    `lease_s`: a worker silent for so long loses its splits; `stall_s`: one that lives and does nothing. `max_failures`: a
+    split whose claims failed so often in a row, each without an acknowledged row, is quarantined. `boundaries` gives the rows
+    of a split at which it may be cut for a worker that has nothing left to do: claims then begin with nothing reserved, and
+    nobody may deliver rows before `Coordinator.reserve`. `is_staged`: whether this host has a split's file, by its path.
+    """
+
+    lease_s: float = 60.0
+    stall_s: float = 1800.0
+    max_failures: int = 5
+    boundaries: Callable[[Split], Sequence[int]] | None = field(default=None, compare=False)
+    is_staged: Callable[[str], bool] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The right to one split: `plan[index]`, from its row `start_row` on (in delivery order; those before are delivered).
+
+    It ends before `end_row`, or earlier, as `Coordinator.reserve` says. `part` is the row at which the part begins that was
+    cut off the split, 0 for the split itself.
+    """
+
+    index: int
+    split: Split
+    fence: int
+    start_row: int = 0
+    part: int = 0
+    end_row: int = 0
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Names the claim: one worker may claim a split again that it lost."""
+        return (self.index, self.part, self.fence)

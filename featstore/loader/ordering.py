@@ -1,0 +1,112 @@
+"""Who reads what, where nobody asks a store: the orders `static`, `rank` and `replay` as claims of one worker."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from featstore.dispatch.delivered import Done, as_ranges
+from featstore.dispatch.orders import MiniEpoch, Seat, Stretch, static_stretches
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.recording import Recording
+from featstore.dispatch.terms import Claim
+from featstore.errors import ConfigError
+from featstore.files import open_read, redact
+
+DYNAMIC, STATIC, RANK, REPLAY = KINDS = ("dynamic", "static", "rank", "replay")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ordering:
+    """Who reads which rows of an epoch.
+
+    `dynamic`: who claims them. `static`: the epoch's rows in one order, dealt out batch by batch, whatever the number of
+    workers. `rank`: each worker has its part of the splits, in `mini_epochs` parts of its own, drawn anew each epoch.
+    `replay`: what each worker delivered in an earlier epoch, as `recording` has it: a file that
+    `featstore dispatch receipt --save` wrote, or what is in it. ConfigError for what cannot be.
+    """
+
+    kind: str = DYNAMIC
+    mini_epochs: int = 1
+    recording: str | Path | Mapping[str, Any] | Recording | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"order: expected one of {', '.join(KINDS)}, found {self.kind!r}")
+        if isinstance(self.mini_epochs, bool) or not isinstance(self.mini_epochs, int) or self.mini_epochs < 1:
+            raise ConfigError(f"order.mini_epochs: expected an integer of 1 or more, found {self.mini_epochs!r}")
+        if self.mini_epochs > 1 and self.kind != RANK:
+            raise ConfigError(f"order.mini_epochs: only order rank has mini-epochs, found {self.mini_epochs} with {self.kind}")
+        if (self.recording is None) is (self.kind == REPLAY):
+            found = "none" if self.recording is None else f"one with {self.kind}"
+            raise ConfigError(f"order.recording: order replay takes a recorded order, and no other one does, found {found}")
+        if self.kind == REPLAY and not isinstance(self.recording, Recording):
+            object.__setattr__(self, "recording", _load(self.recording))
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self.kind == DYNAMIC
+
+    def claims(self, plan: Plan, seat: Seat, batch_rows: int, done: Done) -> Iterator[Claim]:
+        """What the worker reads of an epoch in static order, or replayed, in its order.
+
+        ConfigError where a recorded order is of another plan, epoch or number of workers.
+        """
+        if self.kind == STATIC:
+            return _claims(plan, static_stretches(plan, seat, batch_rows, done))
+        return _claims(plan, _without(done, self._recorded(plan, seat), plan))
+
+    def mini_epoch(self, number: int, seed: int, epoch: int, seat: Seat) -> MiniEpoch:
+        """A worker's part of an epoch in rank order."""
+        return MiniEpoch(seed=seed, epoch=epoch, seat=seat, number=number, num_mini_epochs=self.mini_epochs)
+
+    def _recorded(self, plan: Plan, seat: Seat) -> Iterator[Stretch]:
+        assert isinstance(self.recording, Recording)
+        recording = self.recording
+        if (recording.plan, recording.epoch) != (plan.digest, plan.epoch):
+            raise ConfigError(
+                f"order.recording: of epoch {recording.epoch} of plan {recording.plan}, found epoch {plan.epoch} of plan "
+                f"{plan.digest}: table version, selection, seed and split sizes must be those of the recorded run; call "
+                "set_epoch with its epoch"
+            )
+        if recording.num_workers > seat.num_workers:
+            raise ConfigError(f"order.recording: of {recording.num_workers} workers, found {seat.num_workers}")
+        return recording.of(seat.worker)
+
+
+def _without(done: Done, stretches: Iterable[Stretch], plan: Plan | Mapping[int, Split]) -> Iterator[Stretch]:
+    """The stretches without what was delivered of them."""
+    for stretch in stretches:
+        row = stretch.first
+        for first, end in as_ranges(done.get(stretch.index, 0), plan[stretch.index].num_rows):
+            if row < min(first, stretch.end):
+                yield Stretch(index=stretch.index, first=row, end=min(first, stretch.end))
+            row = max(row, end)
+        if row < stretch.end:
+            yield Stretch(index=stretch.index, first=row, end=stretch.end)
+
+
+def rank_claims(splits: Iterable[Split], positions: Iterable[int], done: Done) -> Iterator[Claim]:
+    """Whole splits at these positions of the epoch's order, without what was delivered of them."""
+    for index, split in zip(positions, splits, strict=True):
+        whole = [Stretch(index=index, first=0, end=split.num_rows)]
+        yield from _claims({index: split}, _without(done, whole, {index: split}))
+
+
+def _claims(plan: Plan | Mapping[int, Split], stretches: Iterable[Stretch]) -> Iterator[Claim]:
+    for stretch in stretches:
+        split, first = plan[stretch.index], stretch.first
+        yield Claim(index=stretch.index, split=split, fence=1, start_row=first, part=first, end_row=stretch.end)
+
+
+def _load(source: Any) -> Recording:
+    if isinstance(source, Mapping):
+        return Recording.from_json(source)
+    try:
+        with open_read(str(source)) as file:
+            return Recording.from_json(json.load(file))
+    except (FileNotFoundError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"order.recording: {redact(str(source))}: expected a recorded order: {error}") from error

@@ -1,0 +1,45 @@
+"""Data files to splits: whole, or cut at their row groups, which takes a look into the footers of the large ones."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow.parquet as pq
+
+from featstore.dispatch.options import Dispatch
+from featstore.dispatch.plan import Split
+from featstore.dispatch.sizing import RowGroups, SplitSize, splits_of
+from featstore.files import local_path, open_read
+from featstore.reading.footer import Footer
+from featstore.staging.budget import parse_bytes
+from featstore.table.snapshot import DataFile
+
+
+def split_size(options: Dispatch) -> SplitSize | None:
+    """The size that the options ask for; ConfigError for what is none."""
+    if options.split_bytes is not None:
+        return SplitSize(size_bytes=parse_bytes(options.split_bytes, "dispatch.split_bytes"))
+    return None if options.split_rows is None else SplitSize(num_rows=options.split_rows)
+
+
+def make_splits(files: Iterable[DataFile], size: SplitSize | None) -> Iterator[Split]:
+    """The splits of the files, in their order. Opens those that are larger than `size`; DataFileError for one that is none."""
+    for file in files:
+        if size is None or not _is_large(file, size):
+            yield Split(path=file.path, num_rows=file.num_rows)
+        else:
+            yield from splits_of(_row_groups(file), size)
+
+
+def _is_large(file: DataFile, size: SplitSize) -> bool:
+    return file.num_rows > size.num_rows if size.num_rows is not None else file.size_bytes > (size.size_bytes or 0)
+
+
+def _row_groups(file: DataFile) -> RowGroups:
+    with Footer(local_path(file.url) or open_read(file.url), file.path) as footer:
+        metadata = footer.file.metadata
+        sizes = [_size_bytes(metadata.row_group(index)) for index in range(metadata.num_row_groups)]
+        return RowGroups(path=file.path, num_rows=footer.row_group_rows, sizes_bytes=sizes)
+
+
+def _size_bytes(row_group: pq.RowGroupMetaData) -> int:
+    """As stored: what the file's size is made of."""
+    return sum(row_group.column(index).total_compressed_size for index in range(row_group.num_columns))

@@ -1,0 +1,107 @@
+"""Idle workers look at what may have changed, and no worker ends while something is to be had."""
+
+import threading
+import time
+import uuid
+from collections import Counter
+
+import pytest
+
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import EpochKeys, run_prefix
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms
+
+PREFIX = run_prefix("run")
+
+
+class CountingAddress:
+    """Opens handles that count which keys they are asked for, and how often they ask."""
+
+    def __init__(self, address):
+        self._address, self.num_asked, self.num_exchanges = address, Counter(), 0
+
+    def open(self):
+        return _Counting(self._address.open(), self)
+
+
+class _Counting:
+    def __init__(self, inner, counts):
+        self._inner, self._counts = inner, counts
+
+    def __getattr__(self, verb):
+        def call(*arguments):
+            self._counts.num_exchanges += 1
+            keys = arguments[0] if verb == "get_many" else arguments[:1]
+            self._counts.num_asked.update("split" if "/split/" in key else key.rpartition("/")[2] for key in keys)
+            return getattr(self._inner, verb)(*arguments)
+
+        return getattr(self._inner, verb) if verb == "close" else call
+
+
+@pytest.fixture
+def make():
+    made, address = [], bind(f"memory://{uuid.uuid4().hex}")
+
+    def coordinator(worker, num_splits, *, through=None, **terms):
+        plan = Plan(splits=[Split(path=str(i), num_rows=10) for i in range(num_splits)], shuffle=False)
+        made.append(Coordinator(through or address, plan=plan, prefix=PREFIX, worker=worker, terms=Terms(**terms)))
+        return made[-1]
+
+    coordinator.address = address
+    yield coordinator
+    for one in made:
+        one.close()
+
+
+def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(make):
+    """A DataLoader's workers end where they would wait: what they miss nobody reads."""
+    holder, leaver, last = make("holder", 400), make("leaver", 400), make("last", 400)
+    held = [claim for _, claim in zip(range(390), holder.claims(), strict=False)]
+    given_back = next(leaver.claims())
+    held += list(holder.claims(wait=False))
+    leaver.close()
+    assert len(held) == 399
+    assert [claim.index for claim in last.claims(wait=False)] == [given_back.index]
+
+
+def test_idle_workers_ask_for_two_hints_and_not_for_leases(make):
+    counting = CountingAddress(make.address)
+    holder, idle = make("holder", 300), make("idle", 300, through=counting)
+    held = list(holder.claims(wait=False))
+    got = []
+    thread = threading.Thread(target=lambda: got.extend(idle.claims()))
+    thread.start()
+    deadline = time.monotonic() + 30
+    while counting.num_asked["given_back"] < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # Of 60 s leases nothing is to be seen again in the first seconds: the looks at the beginning are all.
+    num_looks = counting.num_asked["split"]
+    assert num_looks <= 6 * 64
+    while counting.num_asked["given_back"] < 9 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert counting.num_asked["split"] == num_looks
+    assert holder.fail(held[7])
+    while not got and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [claim.index for claim in got] == [held[7].index]
+    assert idle.complete(got[0])
+    assert all(holder.complete(claim) for claim in held if claim.index != 7)
+    thread.join(30)
+    idle.close()
+    assert not thread.is_alive()
+
+
+def test_the_last_look_at_thousands_of_splits_takes_a_few_exchanges(make):
+    counting = CountingAddress(make.address)
+    one = make("one", 2_000)
+    assert all(one.complete(claim) for claim in one.claims(wait=False))
+    keys = EpochKeys(PREFIX, 0)
+    store = make.address.open()
+    store.set(keys.low, "0")
+    late = make("late", 2_000, through=counting)
+    before = counting.num_exchanges
+    assert list(late.claims()) == []
+    assert (late.is_done, counting.num_asked["split"] <= 2_100) == (True, True)
+    assert counting.num_exchanges - before < 60

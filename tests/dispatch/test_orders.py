@@ -1,0 +1,129 @@
+"""Static and rank orders as pure functions, against the plan written out row by row."""
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.dispatch.orders import MiniEpoch, Seat, Stretch, num_static_batches, rank_splits, replayed, static_stretches
+from featstore.dispatch.plan import Plan, Split
+
+SIZES = st.lists(st.integers(0, 40), max_size=8)
+
+
+def _plan(sizes, seed=0):
+    return Plan(splits=[Split(path=str(i), num_rows=rows) for i, rows in enumerate(sizes)], seed=seed)
+
+
+def _rows(stretches):
+    return [(s.index, row) for s in stretches for row in range(s.first, s.end)]
+
+
+def _all_rows(plan):
+    return [(index, row) for index, split in enumerate(plan) for row in range(split.num_rows)]
+
+
+def _dealt(plan, num_workers, batch_rows, done=None):
+    """All workers' batches, put together step by step."""
+    rows = [
+        _rows(static_stretches(plan, Seat(worker=w, num_workers=num_workers), batch_rows, done)) for w in range(num_workers)
+    ]
+    batches = [[mine[i : i + batch_rows] for i in range(0, len(mine), batch_rows)] for mine in rows]
+    steps = max(map(len, batches), default=0)
+    return [row for step in range(steps) for mine in batches if step < len(mine) for row in mine[step]]
+
+
+@given(sizes=SIZES, num_workers=st.integers(1, 6), batch_rows=st.integers(1, 30), seed=st.integers(0, 9))
+def test_the_global_row_order_does_not_depend_on_the_number_of_workers(sizes, num_workers, batch_rows, seed):
+    plan = _plan(sizes, seed)
+    assert _dealt(plan, num_workers, batch_rows) == _all_rows(plan)
+
+
+@given(
+    sizes=SIZES, workers=st.tuples(st.integers(1, 5), st.integers(1, 5)), batch_rows=st.integers(1, 20), steps=st.integers(0, 9)
+)
+def test_another_number_of_workers_goes_on_where_the_first_was(sizes, workers, batch_rows, steps):
+    plan = _plan(sizes)
+    rows = _all_rows(plan)
+    delivered = rows[: steps * workers[0] * batch_rows]
+    done = {}
+    for index, row in delivered:
+        done[index] = row + 1
+    assert _dealt(plan, workers[1], batch_rows, done) == rows[len(delivered) :]
+
+
+@given(sizes=SIZES, num_workers=st.integers(1, 6), batch_rows=st.integers(1, 30), drop_last=st.booleans())
+def test_the_number_of_batches_is_exact(sizes, num_workers, batch_rows, drop_last):
+    plan = _plan(sizes)
+    for worker in range(num_workers):
+        seat = Seat(worker=worker, num_workers=num_workers)
+        num_rows = len(_rows(static_stretches(plan, seat, batch_rows)))
+        expected = num_rows // batch_rows if drop_last else -(-num_rows // batch_rows)
+        assert num_static_batches(sum(sizes), seat, batch_rows, drop_last=drop_last) == expected
+
+
+def test_stretches_that_follow_each_other_are_one():
+    assert list(static_stretches(_plan([100]), Seat(), 8)) == [Stretch(index=0, first=0, end=100)]
+
+
+@given(num_splits=st.integers(0, 200), num_workers=st.integers(1, 6), num_mini=st.integers(1, 5), epoch=st.integers(0, 3))
+def test_the_parts_of_all_ranks_are_the_epoch_once_and_of_equal_size(num_splits, num_workers, num_mini, epoch):
+    splits = [Split(path=str(i), num_rows=1) for i in range(num_splits)]
+    parts = [
+        rank_splits(iter(splits), num_splits, _mini(worker, num_workers, number, num_mini, epoch))
+        for worker in range(num_workers)
+        for number in range(num_mini)
+    ]
+    assert [split for part in parts for split in part] == list(Plan(splits=splits, seed=3, epoch=epoch))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def _mini(worker, num_workers, number=0, num_mini=1, epoch=0):
+    seat = Seat(worker=worker, num_workers=num_workers)
+    return MiniEpoch(seed=3, epoch=epoch, seat=seat, number=number, num_mini_epochs=num_mini)
+
+
+def test_each_epoch_gives_a_rank_other_files():
+    splits = [Split(path=str(i), num_rows=1) for i in range(1000)]
+    first, second = ({s.path for s in rank_splits(splits, 1000, _mini(0, 4, epoch=epoch))} for epoch in (0, 1))
+    assert len(first) == len(second) == 250
+    assert len(first & second) < 125
+
+
+def test_a_rank_keeps_its_share_of_a_million_files_and_no_more():
+    def listing():
+        return (Split(path=f"dt=2026-11-01/part-{i:07d}-of-a-data-file.snappy.parquet", num_rows=1) for i in range(1_000_000))
+
+    part = _mini(5, 100, number=3, num_mini=10)
+    tracemalloc.start()
+    mine = rank_splits(listing(), 1_000_000, part)
+    kept_bytes, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    one_bytes = kept_bytes / len(mine)
+    assert len(mine) == 1000
+    assert one_bytes < 1000
+    assert peak_bytes < 3 * kept_bytes
+
+
+def test_a_listing_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="a listing of 1 splits, where 2 were expected"):
+        rank_splits([Split(path="a", num_rows=1)], 2, _mini(0, 1))
+
+
+@pytest.mark.parametrize("seat", [{"worker": -1}, {"worker": 2, "num_workers": 2}])
+def test_a_worker_is_one_of_those_that_are(seat):
+    with pytest.raises(ValueError, match="expected 0 <= worker < num_workers"):
+        Seat(**seat)
+
+
+def test_a_mini_epoch_is_one_of_those_that_are():
+    with pytest.raises(ValueError, match="mini-epoch 2 of 2: expected 0 <= number < num_mini_epochs"):
+        _mini(0, 1, number=2, num_mini=2)
+
+
+def test_a_worker_replays_what_was_recorded_of_it():
+    stretch = Stretch(index=1, first=0, end=5)
+    assert list(replayed({0: [stretch]}, 0)) == [stretch]
+    with pytest.raises(KeyError):
+        replayed({0: [stretch]}, 1)

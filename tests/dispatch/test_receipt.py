@@ -1,0 +1,134 @@
+"""What the keys of an epoch say about its rows."""
+
+import pytest
+from click.testing import CliRunner
+
+from featstore.cli import cli
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import EpochKeys, run_prefix
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.receipt import read_receipt, receipts
+from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms
+from featstore.errors import DispatchError
+
+PREFIX = run_prefix("run")
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite://{tmp_path}/x.db"
+
+
+@pytest.fixture
+def make(url):
+    made = []
+
+    def coordinator(worker="w", *, sizes=(100, 50, 0), epoch=0, done=None, **terms):
+        plan = Plan(splits=[Split(path=str(i), num_rows=rows) for i, rows in enumerate(sizes)], shuffle=False, epoch=epoch)
+        made.append(Coordinator(url, plan=plan, prefix=PREFIX, worker=worker, terms=Terms(**terms), done=done))
+        return made[-1]
+
+    yield coordinator
+    for coordinator_ in made:
+        coordinator_.close()
+
+
+def _receipt(url):
+    store = bind(url).open()
+    try:
+        return read_receipt(store, EpochKeys(PREFIX, 0))
+    finally:
+        store.close()
+
+
+def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(make, url):
+    one, other = make("one"), make("other")
+    assert one.complete(next(one.claims()))
+    assert all(other.complete(claim) for claim in other.claims())
+    receipt = _receipt(url)
+    assert (receipt.delivered, receipt.repeated_at_most, receipt.missing) == (150, 0, 0)
+    assert receipt.workers == {"one": 100, "other": 50}
+
+
+def test_what_is_not_delivered_is_missing_whoever_holds_it(make, url):
+    worker = make()
+    claim = next(worker.claims())
+    worker.acknowledge(claim, 30)
+    receipt = _receipt(url)
+    assert (receipt.delivered, receipt.missing, receipt.never_claimed, receipt.rows_never_claimed) == (30, 120, (1, 2), 50)
+    assert "0#0-: held, 70 missing; delivered by w 30" in str(receipt)
+    assert "never claimed: 50 rows of 2 splits, at positions 1, 2" in str(receipt)
+
+
+def test_parts_that_were_cut_off_are_lines_of_their_own(make, url):
+    terms = {"boundaries": lambda split: range(10, split.num_rows, 10)}
+    busy, idle = make("busy", sizes=[100], **terms), make("idle", sizes=[100], **terms)
+    claim = next(busy.claims())
+    busy.reserve(claim, 20)
+    part = next(idle.claims())
+    idle.reserve(part, 80)
+    idle.acknowledge(part, 80)
+    receipt = _receipt(url)
+    assert [(line.part, line.delivered, line.missing) for line in receipt.lines] == [(0, 0, 60), (60, 20, 20)]
+    assert (receipt.delivered, receipt.missing, receipt.workers) == (20, 80, {"idle": 20})
+
+
+def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make, url):
+    dead, late = make("dead", sizes=[100], lease_s=0.1), make("late", sizes=[100], lease_s=0.1)
+    claim = next(dead.claims())
+    dead.acknowledge(claim, 40)
+    dead._renewer._closed.set()
+    dead._held._held.clear()
+    assert [late.complete(taken) for taken in late.claims()] == [True]
+    receipt = _receipt(url)
+    assert (receipt.delivered, receipt.repeated_at_most, receipt.missing) == (100, 60, 0)
+    assert receipt.workers == {"dead": 40, "late": 60}
+    assert "0#0-: done, 0 missing, 60 at most twice; delivered by dead 40, late 60" in str(receipt)
+
+
+def test_what_a_restored_state_had_delivered_counts_as_delivered(make, url):
+    done = {0: ((0, 20), (50, 60)), 1: "complete"}
+    worker = make(done=done)
+    assert all(worker.complete(claim) for claim in worker.claims())
+    receipt = _receipt(url)
+    assert (receipt.delivered, receipt.missing, receipt.size.rows_before) == (150, 0, 80)
+    assert "150, 80 of them before a restore" in str(receipt)
+
+
+def test_a_quarantined_split_is_named(make, url):
+    worker = make(max_failures=1)
+    for claim in worker.claims():
+        assert worker.fail(claim) if claim.index == 1 else worker.complete(claim)
+    receipt = _receipt(url)
+    assert [line.split for line in receipt.quarantined] == ["1#0-"]
+    assert (receipt.delivered, receipt.missing) == (100, 50)
+    assert "1#0-: quarantined, 50 missing; delivered by nobody" in str(receipt)
+
+
+def test_a_run_lists_its_epochs_in_order(make, url):
+    for epoch in (3, 0, 3):
+        make(epoch=epoch)
+    assert list(receipts(url, "run")) == [f"{PREFIX}3", f"{PREFIX}0"]
+    assert list(receipts(url, "run", 3)) == [f"{PREFIX}3"]
+
+
+def test_an_epoch_or_a_run_that_is_not_there_is_refused(make, url):
+    make()
+    with pytest.raises(DispatchError, match=r"has no epoch of run 'other': is it the run_id of the training config\?"):
+        receipts(url, "other")
+    with pytest.raises(DispatchError, match="has no epoch 7 of run 'run'"):
+        receipts(url, "run", 7)
+    with pytest.raises(DispatchError, match="the store has no epoch 7 under 'featstore/run/0/0/'"):
+        read_receipt(bind(url).open(), EpochKeys(PREFIX, 7))
+
+
+def test_the_command_prints_it_and_fails_where_rows_are_missing(make, url):
+    worker = make()
+    claims = worker.claims()
+    worker.complete(next(claims))
+    done = CliRunner().invoke(cli, ["dispatch", "receipt", url, "--run-id", "run"])
+    assert (done.exit_code, "missing     50" in done.output) == (1, True)
+    assert all(worker.complete(claim) for claim in claims)
+    done = CliRunner().invoke(cli, ["dispatch", "receipt", url, "--run-id", "run", "--epoch", "0"])
+    assert (done.exit_code, "missing     0" in done.output) == (0, True), done.output

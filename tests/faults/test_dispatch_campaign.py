@@ -1,0 +1,266 @@
+"""Workers are killed, stopped and cut off at random over an epoch: no row is missing, and what came twice is in the receipt.
+
+`make faults` kills 500 times and stops 100 times; `make test` does the same a few times.
+"""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import featstore
+from featstore.dispatch.receipt import receipts
+from featstore.errors import DispatchError
+
+NUM_WORKERS, LEASE_S, WINDOW_ROWS, NUM_WINDOWS = 6, 2.0, 10, 8
+WORKER = """
+import os, random, sys, time
+from pathlib import Path
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms
+from featstore.errors import DispatchError
+
+url, directory, name, num_splits, window_rows, num_windows, lease_s = sys.argv[1:4] + [float(text) for text in sys.argv[4:]]
+rows = int(window_rows * num_windows)
+draw = random.Random(name)
+true_time = time.time
+# Wall clocks jump by up to a day, at every look.
+time.time = lambda: true_time() + draw.uniform(-86_400, 86_400)
+
+
+class Losing:
+    def __init__(self, store):
+        self.store = store
+
+    def __getattr__(self, verb):
+        def call(*arguments):
+            result = getattr(self.store, verb)(*arguments)
+            if verb in ("compare_set", "add") and draw.random() < 0.0005:
+                (Path(directory) / f"{name}.lost").touch()
+                raise DispatchError("injected: the reply was lost after the effect")
+            return result
+        return getattr(self.store, verb) if verb == "close" else call
+
+
+class Address:
+    def open(self):
+        return Losing(bind(url).open())
+
+
+splits = [Split(path=str(i), num_rows=rows) for i in range(int(num_splits))]
+terms = Terms(lease_s=lease_s, boundaries=lambda split: range(int(window_rows), rows, int(window_rows)))
+slow = Path(directory) / "slow"
+try:
+    with open(Path(directory) / f"{name}.log", "ab", buffering=0) as log, Coordinator(
+        Address(), plan=Plan(splits=splits), prefix=run_prefix("run"), worker=name, terms=terms
+    ) as coordinator:
+        found = True
+        while found:
+            found = False
+            for claim in coordinator.claims():
+                found, row = True, claim.start_row
+                while True:
+                    through = coordinator.reserve(claim, min(row + int(window_rows), rows), delivered=row)
+                    if through is None or through <= row:
+                        break
+                    log.write(f"{claim.index} {row} {through} {time.monotonic()}\\n".encode())
+                    row = through
+                    if slow.exists():
+                        time.sleep(0.02)
+                if through is not None:
+                    coordinator.complete(claim)
+except DispatchError as error:
+    sys.exit(0 if "injected" not in str(error) else 3)
+"""
+
+
+class Cluster:
+    """Workers as processes, of which each that ends before the epoch does is started anew."""
+
+    def __init__(self, directory: Path, num_splits: int) -> None:
+        self.directory, self.url = directory, f"sqlite://{directory}/x.db"
+        self._arguments = [self.url, str(directory)], [str(n) for n in (num_splits, WINDOW_ROWS, NUM_WINDOWS, LEASE_S)]
+        self._numbers = itertools.count()
+        self.stopped: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self.sleeps: list[tuple[float, float]] = []
+        self.exits: Counter[int] = Counter()
+        (directory / "slow").touch()
+        self.workers = [self._start() for _ in range(NUM_WORKERS)]
+
+    def _start(self):
+        where, sizes = self._arguments
+        name = f"{next(self._numbers)}"
+        return subprocess.Popen([sys.executable, "-c", WORKER, *where, name, *sizes])
+
+    def tend(self, *, renew: bool) -> bool:
+        """Wakes who was stopped long enough and, unless the end has begun, replaces who has died; whether any still lives."""
+        for due, worker in [item for item in self.stopped if item[0] <= time.monotonic()]:
+            worker.send_signal(signal.SIGCONT)
+            self.stopped.remove((due, worker))
+        for number, worker in enumerate(self.workers):
+            if worker.poll() is not None and (renew or worker.returncode not in (0, None)):
+                self.exits[worker.returncode] += 1
+                self.workers[number] = self._start()
+        return any(worker.poll() is None for worker in self.workers)
+
+    def strike(self, draw: random.Random, what: signal.Signals) -> bool:
+        """Sends the signal to a worker that has delivered something and is not stopped; False where there is none now."""
+        asleep = [worker for _, worker in self.stopped]
+        ready = [w for w in self.workers if w.poll() is None and w not in asleep and self._has_delivered(w)]
+        if not ready:
+            return False
+        victim = draw.choice(ready)
+        victim.send_signal(what)
+        if what is signal.SIGKILL:
+            return victim.wait() == -signal.SIGKILL  # Else it had just ended by itself.
+        until = time.monotonic() + draw.uniform(0.2, 2) * LEASE_S
+        self.sleeps.append((time.monotonic(), until))
+        self.stopped.append((until, victim))
+        return True
+
+    def _has_delivered(self, worker):
+        log = self.directory / f"{worker.args[5]}.log"
+        return log.exists() and log.stat().st_size > 0
+
+    def end(self) -> None:
+        for worker in self.workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+            worker.wait()
+
+
+@pytest.fixture
+def is_campaign(request):
+    return request.config.getoption("--hypothesis-profile") == "campaign"
+
+
+def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random(tmp_path, is_campaign):
+    num_kills, num_stops = (500, 100) if is_campaign else (8, 3)
+    num_splits = 12 * (num_kills + num_stops) + 150
+    draw = random.Random(7)
+    strikes = [signal.SIGKILL] * num_kills + [signal.SIGSTOP] * num_stops
+    draw.shuffle(strikes)
+    deadline = time.monotonic() + (1500 if is_campaign else 120)
+    cluster = Cluster(tmp_path, num_splits)
+    try:
+        while strikes:
+            assert time.monotonic() < deadline, f"{len(strikes)} strikes are left"
+            if cluster.tend(renew=True) and cluster.strike(draw, strikes[-1]):
+                strikes.pop()
+            time.sleep(0.1)
+        # Who is stopped in the middle of a write holds SQLite's lock, for this process too.
+        while cluster.stopped:
+            cluster.tend(renew=True)
+            time.sleep(0.05)
+        assert receipts(cluster.url, "run")[_only(cluster.url)].missing > 0, "the epoch ended before the last strike"
+        (tmp_path / "slow").unlink()
+        while cluster.tend(renew=False) or cluster.stopped:
+            assert time.monotonic() < deadline, "the epoch does not end"
+            time.sleep(0.05)
+    finally:
+        cluster.end()
+    receipt = receipts(cluster.url, "run")[_only(cluster.url)]
+    delivered, times = Counter(), []
+    for path in tmp_path.glob("*.log"):
+        for line in path.read_text().splitlines():
+            index, first, through, at = line.split()
+            times.append(float(at))
+            delivered.update((int(index), row) for row in range(int(first), int(through)))
+    times.sort()
+    longest_s = max(_pause_s(before, after, cluster.sleeps) for before, after in itertools.pairwise(times))
+    twice = delivered.total() - len(delivered)
+    facts = f"{cluster.exits} exits, {twice} rows twice, {receipt.repeated_at_most} at most, longest pause {longest_s:.2f} s"
+    sys.stderr.write(f"{num_kills} kills, {num_stops} stops in {times[-1] - times[0]:.0f} s: {facts}\n")
+    assert cluster.exits[-signal.SIGKILL] == num_kills
+    assert len(delivered) == num_splits * WINDOW_ROWS * NUM_WINDOWS, "rows are missing"
+    assert (receipt.missing, receipt.quarantined) == (0, ())
+    assert 0 < twice <= receipt.repeated_at_most or (twice == 0 and not is_campaign)
+    # Nobody waits longer than for a lease to end; a loaded machine takes some of its own to start a process.
+    assert longest_s < LEASE_S + 3
+    assert not is_campaign or list(tmp_path.glob("*.lost"))
+
+
+def _pause_s(before, after, sleeps):
+    """How long nobody delivered, without the time when one was stopped: in the middle of a write it holds SQLite's lock, which
+    the others wait for."""
+    asleep_s, through = 0.0, before
+    for start, end in sorted(sleeps):
+        asleep_s += max(0.0, min(end, after) - max(start, through))
+        through = max(through, min(end, after))
+    return after - before - asleep_s
+
+
+def _only(url):
+    (name,) = receipts(url, "run")
+    return name
+
+
+def _serve():
+    code = "from featstore.cli import main; main()"
+    server = subprocess.Popen(
+        [sys.executable, "-c", code, "dispatch", "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return server, server.stdout.readline().strip()
+
+
+def _end(server):
+    server.kill()
+    server.wait()
+    server.stdout.close()
+    server.stderr.close()
+
+
+def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_with_another(loader_table):
+    lease_s = 8.0
+    server, url = _serve()
+    try:
+        options = {"store": url, "run_id": "run", "lease_s": lease_s}
+        with featstore.FeatureLoader(loader_table, slots=["row"], batch_size=10, dispatch=options, memory_budget=1) as loader:
+            batches = iter(loader)
+            history = [row for _ in range(5) for row in next(batches)["row"].tolist()]
+            loader.ack()
+            checkpoint = json.loads(json.dumps(loader.state_dict()))
+            next(batches)
+            _end(server)
+            started = time.monotonic()
+            with pytest.raises(DispatchError, match="is lost, and with it who reads what"):
+                list(batches)
+            assert time.monotonic() - started < lease_s
+    finally:
+        _end(server)
+    server, url = _serve()
+    try:
+        options = {"store": url, "run_id": "run", "lease_s": lease_s}
+        with featstore.FeatureLoader(loader_table, slots=["row"], batch_size=10, dispatch=options) as loader:
+            loader.load_state_dict(checkpoint)
+            rest = [row for batch in loader for row in batch["row"].tolist()]
+    finally:
+        _end(server)
+    assert sorted(history + rest) == list(range(1, 401))
+
+
+@pytest.fixture
+def loader_table(tmp_path):
+
+    (tmp_path / "table").mkdir()
+    for number in range(10):
+        rows = pa.table({"row": pa.array(range(number * 40 + 1, number * 40 + 41), pa.int64())})
+        pq.write_table(rows, tmp_path / "table" / f"{number}.parquet", row_group_size=10)
+    return tmp_path / "table"
