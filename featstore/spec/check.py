@@ -22,14 +22,22 @@ FIT = "run `featstore spec fit SPEC --input RAW`, which writes the lock beside t
 RECORD = "run `featstore spec lint SPEC --update-lock`"
 
 
-def check_names(spec: Spec) -> None:
-    """Nodes have names of their own, and stored columns of all roles are told apart without regard to case, as SQL does."""
-    for error in name_errors(spec):
+def check_document(spec: Spec) -> None:
+    """Names, numbers and sequences are as the functions below say; whatever `lint` finds of these, this refuses."""
+    for error in document_errors(spec, spec.retired):
         raise error
 
 
+def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
+    """All that is wrong with a spec before its nodes are built, in order; `retired` are numbers of its lock too."""
+    yield from name_errors(spec)
+    yield from number_errors(spec, retired)
+    yield from sequence_errors(spec)
+
+
 def name_errors(spec: Spec) -> Iterator[SpecError]:
-    """Each name that is taken already."""
+    """Each name that is taken already. Nodes have names of their own, and stored columns of all roles are told apart without
+    regard to case, as SQL does."""
     nodes: dict[str, str] = {}
     for node in spec.nodes:
         if node.name in nodes:
@@ -47,12 +55,6 @@ def _stored_names(spec: Spec) -> Iterator[tuple[str, str]]:
     yield from ((f"labels.{name}", name) for name in spec.labels)
     yield from (("weight", name) for name in (spec.weight,) if name is not None)
     yield from ((f"keep[{i}]", name) for i, name in enumerate(spec.keep))
-
-
-def check_numbers(spec: Spec) -> None:
-    """Slot numbers are used once and never again."""
-    for error in number_errors(spec, spec.retired):
-        raise error
 
 
 def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
@@ -73,24 +75,24 @@ def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
         yield SpecError("slots: expected at least one slot with a number, found none")
 
 
-def check_sequences(spec: Spec) -> None:
+def sequence_errors(spec: Spec) -> Iterator[SpecError]:
     """Sequences are made of two or more list inputs, each of which is in one sequence only."""
     owners: dict[str, str] = {}
     for sequence in spec.sequences:
         if len(sequence.of) < 2:
-            raise wrong(f"{sequence.where}.of", "two or more list columns", list(sequence.of))
+            yield wrong(f"{sequence.where}.of", "two or more list columns", list(sequence.of))
         for i, name in enumerate(sequence.of):
             where = f"{sequence.where}.of[{i}]"
             if name not in spec.inputs:
-                raise wrong(where, "an input column", name, spec.inputs)
-            if not is_list(spec.inputs[name]):
-                raise wrong(where, "a list", name, note=f"a {type_name(spec.inputs[name])}")
-            if name in owners:
-                raise wrong(where, f"a column of no other place, not that of {owners[name]}", name)
-            owners[name] = where
+                yield wrong(where, "an input column", name, spec.inputs)
+            elif not is_list(spec.inputs[name]):
+                yield wrong(where, "a list", name, note=f"a {type_name(spec.inputs[name])}")
+            elif name in owners:
+                yield wrong(where, f"a column of no other place, not that of {owners[name]}", name)
+            owners.setdefault(name, where)
 
 
-def check_shares(spec: Spec, slots: Mapping[int | None, Slot]) -> None:
+def share_errors(spec: Spec, slots: Mapping[int | None, Slot]) -> Iterator[SpecError]:
     """A shared slot number is that of another slot of the spec, both holding signs, and the other sharing none itself."""
     shared = {node.slot for node in spec.nodes if node.share_slot is not None}
     for node in spec.nodes:
@@ -98,11 +100,16 @@ def check_shares(spec: Spec, slots: Mapping[int | None, Slot]) -> None:
             continue
         where, owner = f"{node.where}.share_slot", slots.get(node.share_slot)
         if owner is None or node.share_slot in shared:
-            raise wrong(where, "the number of another slot, which shares none itself", node.share_slot)
-        for slot in (owner, slots.get(node.slot)):
-            if slot is None or slot.kind is not SlotKind.ID or slot.num_indices is not None:
-                note = "" if slot is None else f"of which {slot.name!r} holds none"
-                raise wrong(where, "two stored slots that hold signs", node.share_slot, note=note)
+            yield wrong(where, "the number of another slot, which shares none itself", node.share_slot)
+            continue
+        bad = [slot for slot in (owner, slots.get(node.slot)) if slot is None or not _holds_signs(slot)]
+        if bad:
+            note = "" if bad[0] is None else f"of which {bad[0].name!r} holds none"
+            yield wrong(where, "two stored slots that hold signs", node.share_slot, note=note)
+
+
+def _holds_signs(slot: Slot) -> bool:
+    return slot.kind is SlotKind.ID and slot.num_indices is None
 
 
 def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:

@@ -61,16 +61,15 @@ def build_graph(spec: Spec) -> Graph:
 
 
 def _build(spec: Spec) -> Graph:
-    check.check_names(spec)
-    check.check_numbers(spec)
-    check.check_sequences(spec)
+    check.check_document(spec)
     nodes = check.ordered(spec)
     builder = Builder(spec)
     for node in nodes:
         builder.add_node(node)
     stored = [builder.add_slot(node) for node in spec.nodes if node.store]
     stored = _described(spec, stored)
-    check.check_shares(spec, {slot.number: slot for slot, _ in stored})
+    for error in check.share_errors(spec, {slot.number: slot for slot, _ in stored}):
+        raise error
     labels = [builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()]
     weight = [builder.add_label(name, name, "weight") for name in (spec.weight,) if name is not None]
     kept = [builder.add_kept(name, f"keep[{i}]") for i, name in enumerate(spec.keep)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from featstore import files
 from featstore.errors import SpecError
+from featstore.schema import Slot
 from featstore.spec import check
 from featstore.spec.graph import Builder
 from featstore.spec.lock import Lock, load_lock, lock_url, write_lock
@@ -62,6 +63,8 @@ def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:
         spec = record_vocabularies(spec)
     except SpecError as error:
         errors.append(error)
+    if any(check.sequence_errors(spec)):  # found again, with all the others
+        return spec
     try:
         return keep_fits(spec, lock)
     except SpecError:  # of the spec itself: found again, with all the others
@@ -99,7 +102,9 @@ def _unrecorded(spec: Spec, lock: Lock) -> Iterator[str]:
 
 def find_errors(spec: Spec, retired: frozenset[int] = frozenset()) -> list[SpecError]:
     """All that is wrong with a spec, each thing once: what reads a wrong node is not blamed for it."""
-    errors = [*check.name_errors(spec), *check.number_errors(spec, spec.retired | retired)]
+    errors = list(check.document_errors(spec, spec.retired | retired))
+    if any(check.sequence_errors(spec)):  # no column is cut together with one that is not there
+        spec = replace(spec, sequences=())
     wrong = dict(_unresolved(spec))
     errors += [error for found in wrong.values() for error in found]
     sound, cycles = _without_cycles(spec, set(wrong))
@@ -158,6 +163,7 @@ def _reads(spec: Spec, node: Node) -> set[str]:
 def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
     """Builds node after node; what reads one that failed is passed over."""
     builder, errors, failed = Builder(spec), list[SpecError](), {node.name for node in spec.nodes} - {n.name for n in sound}
+    slots: dict[int | None, Slot] = {}
     for node in sound:
         if failed & _reads(spec, node):
             failed.add(node.name)
@@ -165,11 +171,18 @@ def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
         try:
             builder.add_node(node)
             if node.store:
-                builder.add_slot(node)
+                slots[node.slot], _ = builder.add_slot(node)
         except SpecError as error:
             errors.append(error)
             failed.add(node.name)
-    return errors + list(_column_errors(spec, builder, failed))
+    return errors + list(_share_errors(spec, slots, failed)) + list(_column_errors(spec, builder, failed))
+
+
+def _share_errors(spec: Spec, slots: Mapping[int | None, Slot], failed: set[str]) -> Iterator[SpecError]:
+    """What is wrong with shared numbers, save of and with nodes that failed."""
+    numbers = {node.slot for node in spec.nodes if node.name in failed and node.slot is not None}
+    nodes = tuple(node for node in spec.nodes if node.name not in failed and node.share_slot not in numbers)
+    return check.share_errors(replace(spec, nodes=nodes), slots)
 
 
 def _column_errors(spec: Spec, builder: Builder, failed: set[str]) -> Iterator[SpecError]:

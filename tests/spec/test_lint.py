@@ -1,5 +1,6 @@
 """Lint: everything that is wrong, once, and against the lock."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import pytest
 import yaml
 
 from featstore.errors import SpecError
+from featstore.spec.graph import build_graph
 from featstore.spec.lint import LintReport, lint
 from featstore.spec.lock import load_lock
+from featstore.spec.parse import load_spec
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -155,3 +158,49 @@ def test_a_number_that_the_lock_knows_as_retired_is_never_used_again(path: Path)
     assert not report.ok
     assert "slots[1].slot: expected a number that was never used before, found 2, which the lock file knows" in str(report)
     assert path.with_name("flights.lock.json").read_bytes() == before
+
+
+LISTS = {"spec": 1, "inputs": {"l": "list<string>", "k": "list<string>", "u": "string", "x": "double"}}
+SEQUENCES = {
+    "one column": ({"s": {"of": ["l"]}}, "sequences.s.of: expected two or more list columns"),
+    "an unknown column": ({"s": {"of": ["l", "zz"]}}, "sequences.s.of[1]: expected an input column, found 'zz'"),
+    "a scalar column": ({"s": {"of": ["l", "u"]}}, "sequences.s.of[1]: expected a list, found 'u', a string"),
+    "a column of two": ({"s": {"of": ["l", "k"]}, "t": {"of": ["k", "l"]}}, "sequences.t.of[0]: expected a column of no other"),
+}
+SHARES = {
+    "no slot": ({"share_slot": 99}, "slots[0].share_slot: expected the number of another slot"),
+    "itself": ({"share_slot": 1}, "slots[0].share_slot: expected the number of another slot"),
+    "floats": ({"share_slot": 2}, "slots[0].share_slot: expected two stored slots that hold signs, found 2, of which 'x'"),
+}
+
+
+@pytest.mark.parametrize(("sequences", "expected"), SEQUENCES.values(), ids=SEQUENCES.keys())
+def test_lint_finds_what_building_refuses_of_sequences(path: Path, sequences: dict[str, Any], expected: str) -> None:
+    slots = [{"slot": i, "name": f"s{i}", "op": "hash", "of": name} for i, name in enumerate("lku", 1)]
+    path.write_text(yaml.safe_dump(LISTS | {"sequences": sequences, "slots": slots}))
+    check_found(path, expected)
+
+
+@pytest.mark.parametrize(("share", "expected"), SHARES.values(), ids=SHARES.keys())
+def test_lint_finds_what_building_refuses_of_shared_numbers(path: Path, share: dict[str, Any], expected: str) -> None:
+    slots = [{"slot": 1, "name": "a", "op": "hash", "of": "u"} | share, {"slot": 2, "name": "x", "op": "identity", "of": "x"}]
+    path.write_text(yaml.safe_dump({"spec": 1, "inputs": {"u": "string", "x": "double"}, "slots": slots}))
+    check_found(path, expected)
+
+
+def test_a_shared_slot_that_is_wrong_itself_is_the_only_one_blamed(path: Path) -> None:
+    report = lint_of(
+        path,
+        {"slot": 1, "name": "a", "op": "hash", "of": "user", "share_slot": 2},
+        {"slot": 2, "name": "b", "op": "hash", "of": "nobody"},
+    )
+    assert ["nobody" in finding for finding in report.findings] == [True]
+
+
+def check_found(path: Path, expected: str) -> None:
+    report = lint(str(path), update_lock=True)
+    assert not path.with_suffix(".lock.json").exists()
+    assert len(report.findings) >= 1
+    assert expected in report.findings[0]
+    with pytest.raises(SpecError, match=re.escape(expected)):
+        build_graph(load_spec(str(path)))
