@@ -24,6 +24,7 @@ from featstore.reading.footer import Footer
 from featstore.reading.tables import read_tables
 from featstore.schema import Slot, SlotSchema
 from featstore.selection import Where, parse_where, select
+from featstore.spec.lint import check_lock
 from featstore.spec.lock import load_lock, lock_url, write_lock
 from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec
@@ -104,13 +105,17 @@ def extract(
     with `{dt}` filled in become the partition `dt` (and `hour`) in a commit of its own, unless the table holds just what spec
     and input would make. An error leaves the days before it committed. Days without input are an InputError before any work,
     or left out with `allow_missing`. With `dry_run` nothing is done but told.
+
+    A spec whose slots are not what the lock beside it says of their numbers is refused.
     """
     if (input_url is None) == (dataframe is None):
         raise InputError("expected either an input URL or a DataFrame to extract from")
     if days is None and (allow_missing or dry_run):
         raise InputError("allow_missing and dry_run go with days: expected days=FIRST..LAST, found none")
+    spec = spec if isinstance(spec, Spec) else load_spec(spec)
+    check_lock(spec)
     job = ExtractJob(
-        spec=spec if isinstance(spec, Spec) else load_spec(spec),
+        spec=spec,
         input_url="DataFrame" if input_url is None else str(input_url),
         table_url=str(table_url),
         partition=partition or {},

@@ -12,7 +12,7 @@ from featstore.errors import NotFittedError, SpecError, nearest
 from featstore.ops.constants import scalar_of
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
-from featstore.ops.signature import Operator
+from featstore.ops.signature import OPTIONS, Operator
 from featstore.ops.user import is_user_operator, load_operator
 from featstore.schema import Slot, SlotKind
 from featstore.spec.model import Node, Spec, type_name
@@ -64,7 +64,8 @@ def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
         if node.slot is None:
             continue
         if node.slot in retired:
-            note = "which is in `retired`" if node.slot in spec.retired else "which the lock file knows as retired"
+            in_lock = "which the lock file knows as retired: give the slot a number of its own"
+            note = "which is in `retired`" if node.slot in spec.retired else in_lock
             yield wrong(f"{node.where}.slot", "a number that was never used before", node.slot, note=note)
         if node.slot in owners:
             owner = owners[node.slot]
@@ -185,19 +186,7 @@ def read_params(node: Node, operator: Operator) -> dict[str, object]:
     """All params of the operator: those of the node in canonical form, and defaults."""
     for name, value in node.params.items():
         if name not in operator.params:
-            known = (
-                *operator.params,
-                "slot",
-                "name",
-                "op",
-                "of",
-                "store",
-                "default",
-                "fill",
-                "empty_as_null",
-                "encode",
-                "share_slot",
-            )
+            known = (*operator.params, *OPTIONS)
             expected = f"a param of {operator.name} ({', '.join(operator.params) or 'it has none'}) or an option of all nodes"
             raise SpecError(f"{node.where}.{name}: expected {expected}, found {name!r} ({value!r}){nearest(name, known)}")
     return {name: _read_param(node, operator, name) for name in operator.params}

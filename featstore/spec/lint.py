@@ -7,11 +7,11 @@ from featstore import files
 from featstore.errors import SpecError
 from featstore.schema import Slot
 from featstore.spec import check
-from featstore.spec.graph import Builder
+from featstore.spec.graph import Builder, build_graph
 from featstore.spec.lock import Lock, load_lock, lock_url, write_lock
-from featstore.spec.meaning import keep_fits, make_lock
+from featstore.spec.meaning import keep_fits, make_lock, semantic_hashes
 from featstore.spec.model import Node, Spec
-from featstore.spec.parse import load_spec
+from featstore.spec.parse import load_spec, naming
 from featstore.spec.vocabulary import record_vocabularies
 
 
@@ -97,6 +97,32 @@ def _unrecorded(spec: Spec, lock: Lock) -> Iterator[str]:
             yield (
                 f"vocabularies: {file} has {num_more:,} values more than the {num_locked:,} that are recorded, and they are "
                 f"unknown until --update-lock records them"
+            )
+
+
+def check_lock(spec: Spec) -> None:
+    """SpecError where the spec is wrong, or where a slot of it is not what the lock beside its file says of the number.
+
+    A number that the lock does not know yet may mean anything. A spec of no file has no lock.
+    """
+    build_graph(spec)
+    lock = load_lock(lock_url(spec.source)) if spec.source else None
+    if lock is not None:
+        with naming(spec.source):
+            for error in _contradictions(spec, lock):
+                raise error
+
+
+def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
+    yield from check.number_errors(spec, spec.retired | lock.retired)
+    hashes = semantic_hashes(spec)
+    for node in spec.nodes:
+        locked = lock.slots.get(node.slot or 0)
+        if locked is not None and locked.hash != hashes[node.name]:
+            yield SpecError(
+                f"{node.where}: slot {node.slot} ({node.name!r}) means other values than when it was locked (as "
+                f"{locked.name!r}): give it a new number and retire {node.slot}, or accept the change, if no table holds it, with "
+                f"`featstore spec lint SPEC --update-lock`"
             )
 
 

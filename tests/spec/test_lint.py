@@ -9,7 +9,7 @@ import yaml
 
 from featstore.errors import SpecError
 from featstore.spec.graph import build_graph
-from featstore.spec.lint import LintReport, lint
+from featstore.spec.lint import LintReport, check_lock, lint
 from featstore.spec.lock import load_lock
 from featstore.spec.parse import load_spec
 
@@ -204,3 +204,65 @@ def check_found(path: Path, expected: str) -> None:
     assert expected in report.findings[0]
     with pytest.raises(SpecError, match=re.escape(expected)):
         build_graph(load_spec(str(path)))
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (f"op: power, of: x, exponent: {HUGE}", "slots[0].exponent: expected a finite number"),
+        (f"op: bucketize, of: x, boundaries: [1, {HUGE}]", "slots[0].boundaries: expected strictly increasing finite"),
+        (f"op: clip, of: x, min: -{HUGE}", "slots[0].min: expected a finite number"),
+        ("op: fill, of: x, value: &v [*v]", "expected YAML, found: alias *v within its own anchor (line 4"),
+        ("op: take, of: l, n: 1180591620717411303424", "slots[0].n: expected an integer, 1 to 2147483647"),
+        ("op: hash, of: l, max_len: 1099511627776", "slots[0].max_len: expected an integer, 1 to 2147483647"),
+        ("op: slice, of: l, start: 4611686018427387904", "slots[0].start: expected an integer of 32 bits"),
+    ],
+)
+def test_a_param_beyond_all_bounds_is_one_finding(path: Path, node: str, expected: str) -> None:
+    path.write_text(f"spec: 1\ninputs: {{x: double, l: list<string>}}\nslots:\n  - {{slot: 1, name: a, {node}}}\n")
+    try:
+        found = lint(str(path)).findings[0]
+    except SpecError as error:
+        found = str(error)
+    assert expected in found
+
+
+def test_a_lock_that_is_no_utf8_is_refused(path: Path) -> None:
+    path.with_suffix(".lock.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(
+        SpecError, match=r"flights\.lock\.json: expected a lock file as `--update-lock` writes it, found 'utf-8'"
+    ):
+        lint_of(path)
+
+
+def test_a_spec_that_its_lock_contradicts_is_refused_and_what_to_do_is_said(path: Path) -> None:
+    assert lint_of(path, update_lock=True).ok
+    check_lock(load_spec(str(path)))
+    lint_of(path, *with_slot(1, op="clip", min=0.0))
+    with pytest.raises(
+        SpecError, match=r"flights\.yaml: slots\[1\]: slot 2 .* means other values .*spec lint SPEC --update-lock"
+    ):
+        check_lock(load_spec(str(path)))
+    assert lint_of(
+        path,
+        *DOCUMENT["slots"][:1],
+        {**DOCUMENT["slots"][1], "slot": 7},
+        update_lock=True,
+        labels={},
+        inputs={"user": "string", "price": "double"},
+    ).ok
+    lint_of(path)
+    with pytest.raises(SpecError, match=r"which the lock file knows as retired: give the slot a number of its own"):
+        check_lock(load_spec(str(path)))
+
+
+def test_a_slot_that_the_lock_does_not_know_yet_and_a_spec_without_a_lock_are_fine(path: Path) -> None:
+    assert lint_of(path, *with_slot(3, slot=4), update_lock=True).ok
+    lint_of(path, *with_slot(3, slot=4), {"slot": 9, "name": "new", "op": "hash", "of": "user"})
+    check_lock(load_spec(str(path)))
+    path.with_suffix(".lock.json").unlink()
+    check_lock(load_spec(str(path)))
+    check_lock(load_spec(DOCUMENT))
