@@ -146,6 +146,8 @@ def fit(spec_url: str | Path, input_url: str | Path, *, again: bool = False, spa
     locked = make_lock(found)
     write_lock(locked if lock is None else replace(lock, fitted=locked.fitted, vocabularies=locked.vocabularies), url)
     lines = [f"{name}: {entry}" for name, entry in found.fitted.items() if again or entry != before.fitted.get(name)]
+    if not found.fitted and not found.vocabularies:
+        lines = [f"{files.redact(str(spec_url))}: no operator of the spec is fitted on data"]
     return "\n".join([*lines, f"{files.redact(url)}: written"])
 
 

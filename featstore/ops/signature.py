@@ -83,6 +83,14 @@ def number(value: object) -> float:
     return float(value)
 
 
+def positive_number(value: object) -> float:
+    """A finite number above 0, as float."""
+    found = number(value)
+    if found <= 0:
+        raise ValueError(value)
+    return found
+
+
 def one_of(*names: str) -> Callable[[object], str]:
     """A reader that takes one of these names."""
 

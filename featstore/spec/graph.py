@@ -295,7 +295,8 @@ def _check_index(node: Node, operator: Operator) -> None:
     if operator.num_values is None:
         raise wrong(f"{node.where}.encode", f"sign: {node.op} has no fixed number of values", node.encode)
     if not node.store or node.fill is not None:
-        raise SpecError(f"{node.where}.encode: expected a stored slot without `fill` for index, found otherwise")
+        found = "an inner node (`store: false`)" if not node.store else f"`fill: {node.fill!r}`"
+        raise SpecError(f"{node.where}.encode: expected a stored slot without `fill` for index, found {found}")
 
 
 def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:

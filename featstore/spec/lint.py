@@ -12,7 +12,7 @@ from featstore.spec.lock import Lock, load_lock, lock_url, write_lock
 from featstore.spec.meaning import keep_fits, make_lock, semantic_hashes
 from featstore.spec.model import Node, Spec
 from featstore.spec.parse import load_spec, naming
-from featstore.spec.vocabulary import record_vocabularies
+from featstore.spec.vocabulary import padded_values, record_vocabularies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,9 @@ class LintReport:
         return not self.findings
 
     def __str__(self) -> str:
-        return "\n".join(self.findings or [*self.notes, f"{files.redact(self.spec_url)}: nothing found"])
+        source = files.redact(self.spec_url)
+        found = [text if text.startswith(f"{source}: ") else f"{source}: {text}" for text in self.findings]
+        return "\n".join(found or [*self.notes, f"{source}: nothing found"])
 
 
 def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
@@ -50,11 +52,12 @@ def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
     if findings:
         return LintReport(spec_url=spec_url, findings=findings)
     changes = tuple(compare(spec, lock)) if lock is not None else ()
+    notes = tuple(padded_values(spec))
     if not update_lock:
         hint = () if lock is not None else (f"{files.redact(url)}: no lock yet; --update-lock writes it",)
-        return LintReport(spec_url=spec_url, findings=changes, notes=hint)
+        return LintReport(spec_url=spec_url, findings=changes, notes=(*notes, *hint))
     write_lock(make_lock(spec, lock), url)
-    return LintReport(spec_url=spec_url, findings=(), notes=(*changes, f"{files.redact(url)}: written"))
+    return LintReport(spec_url=spec_url, findings=(), notes=(*notes, *changes, f"{files.redact(url)}: written"))
 
 
 def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:
@@ -121,8 +124,8 @@ def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
         if locked is not None and locked.hash != hashes[node.name]:
             yield SpecError(
                 f"{node.where}: slot {node.slot} ({node.name!r}) means other values than when it was locked (as "
-                f"{locked.name!r}): give it a new number and retire {node.slot}, or accept the change, if no table holds it, with "
-                f"`featstore spec lint SPEC --update-lock`"
+                f"{locked.name!r}): give it a new number and retire {node.slot}, or accept the change, if no table holds it, "
+                f"with `featstore spec lint SPEC --update-lock`"
             )
 
 

@@ -230,7 +230,7 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], m
         ),
         (
             {"op": "fill", "of": "price", "value": {"a": 1}},
-            r"^slots\[1\].value: expected a constant: text, number, boolean, time",
+            r"^slots\[1\].value: expected a constant: text, finite number, boolean, time",
         ),
         (
             {"op": "fill", "of": ["price", "user_id"]},

@@ -266,3 +266,40 @@ def test_a_slot_that_the_lock_does_not_know_yet_and_a_spec_without_a_lock_are_fi
     path.with_suffix(".lock.json").unlink()
     check_lock(load_spec(str(path)))
     check_lock(load_spec(DOCUMENT))
+
+
+def test_printed_findings_begin_with_the_specs_file(path: Path) -> None:
+    report = lint_of(path, *with_slot(1, of="prise"))
+    assert str(report).startswith(f"{path}: slots[1].of: expected")
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "-.inf"])
+def test_a_constant_that_is_no_finite_number_is_refused(path: Path, value: str) -> None:
+    node = f"slot: 1, name: a, op: compare, of: x, relation: <, value: {value}"
+    path.write_text(f"spec: 1\ninputs: {{x: double}}\nslots:\n  - {{{node}}}\n")
+    assert "slots[0].value: expected a constant: text, finite number" in lint(str(path)).findings[0]
+
+
+def test_values_of_a_vocabulary_with_white_space_at_an_end_are_noted(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("a\n b\nc \n")
+    node = {"slot": 1, "name": "v", "op": "vocabulary", "of": "user", "file": "v.txt"}
+    path.write_text(yaml.safe_dump({"spec": 1, "inputs": {"user": "string"}, "slots": [node]}))
+    report = lint(str(path), update_lock=True)
+    assert report.ok
+    assert "vocabularies: v.txt has 2 values with white space at an end, first ' b' in line 2" in report.notes[0]
+
+
+def test_a_vocabulary_with_a_byte_order_mark_is_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_bytes(b"\xef\xbb\xbfa\n")
+    node = {"slot": 1, "name": "v", "op": "vocabulary", "of": "user", "file": "v.txt"}
+    path.write_text(yaml.safe_dump({"spec": 1, "inputs": {"user": "string"}, "slots": [node]}))
+    assert "expected UTF-8 without a byte order mark, found one before line 1" in lint(str(path), update_lock=True).findings[0]
+
+
+def test_what_an_index_slot_may_not_be_is_said(path: Path) -> None:
+    bins = {"slot": 1, "name": "a", "op": "bucketize", "of": "price", "boundaries": [1], "encode": "index"}
+    assert "found `fill: 1`" in lint_of(path, bins | {"fill": 1}).findings[0]
+
+
+def test_a_zone_that_depends_on_the_host_is_refused(path: Path) -> None:
+    assert "slots[2].tz: expected an IANA time zone" in lint_of(path, *with_slot(2, tz="localtime")).findings[0]
