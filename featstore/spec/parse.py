@@ -5,6 +5,8 @@ is checked by `spec.graph`. Every error begins with the document's file, where i
 """
 
 import contextlib
+import datetime
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from featstore.spec.vocabulary import load_vocabularies
 
 _TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "sequences", "slots", "output", "on_error")
 _MAX_SLOT = 2**31 - 1
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 _MERGE = "tag:yaml.org,2002:merge"
 T = TypeVar("T")
 
@@ -130,7 +133,19 @@ class _StrictLoader(yaml.SafeLoader):
 def wrong(where: str, expected: str, found: object, known: Iterable[str] = (), *, note: str = "") -> SpecError:
     """The error of every check: path, expected, found (with a note), and what the found name resembles."""
     hint = nearest(found, known) if isinstance(found, str) else ""
+    hint = hint or _yaml_hint(found)
     return SpecError(f"{where}: expected {expected}, found {found!r}{note and ', ' + note}{hint}")
+
+
+def _yaml_hint(found: object) -> str:
+    """What to write instead of what YAML reads as something else than it looks like."""
+    if isinstance(found, str) and _EXPONENT.fullmatch(found):
+        mantissa, exponent = found.lower().split("e")
+        dot = "" if "." in mantissa else ".0"
+        return f", which YAML reads as text: write {mantissa}{dot}e{exponent if exponent[0] in '+-' else '+' + exponent}"
+    if isinstance(found, datetime.date) and not isinstance(found, datetime.datetime):
+        return f"; write a timestamp: {found} 00:00:00"
+    return ""
 
 
 def _spec(document: object, errors: list[SpecError] | None) -> Spec:

@@ -1,9 +1,12 @@
 """Lint: everything that is wrong, once, and against the lock."""
 
 import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -11,6 +14,8 @@ from featstore.errors import SpecError
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import LintReport, check_lock, lint
 from featstore.spec.lock import load_lock
+from featstore.spec.meaning import fit_hash
+from featstore.spec.model import Fitted
 from featstore.spec.parse import load_spec
 
 DOCUMENT: dict[str, Any] = {
@@ -303,3 +308,32 @@ def test_what_an_index_slot_may_not_be_is_said(path: Path) -> None:
 
 def test_a_zone_that_depends_on_the_host_is_refused(path: Path) -> None:
     assert "slots[2].tz: expected an IANA time zone" in lint_of(path, *with_slot(2, tz="localtime")).findings[0]
+
+
+def test_runs_of_more_words_than_any_text_has_are_none_and_take_no_time(path: Path) -> None:
+    node = {"slot": 1, "name": "f", "op": "tokenize", "of": "user", "by": "word", "n": 2**31 - 1}
+    spec = load_spec({"spec": 1, "inputs": {"user": "string"}, "slots": [node]})
+    step = next(step for step in build_graph(spec).steps if step.op == "tokenize")
+    found = step.function(pa.array(["a b c", None, ""]), **step.params, counts=Counter())
+    assert found.to_pylist() == [[], None, []]
+
+
+@pytest.mark.parametrize(("stddev", "found"), [(0.0, "0.0"), (-1.0, "-1.0")])
+def test_a_fit_that_no_pass_makes_is_refused(path: Path, stddev: float, found: str) -> None:
+    node = {"slot": 1, "name": "f", "op": "standardize", "of": "price"}
+    spec = load_spec({"spec": 1, "inputs": {"price": "double"}, "slots": [node]})
+    fit = Fitted(op="standardize", hash=fit_hash(spec, spec.nodes[0], {}), num_values=2, params={"mean": 0.0, "stddev": stddev})
+    with pytest.raises(SpecError, match=rf"lock: fitted\.f: expected what `featstore spec fit` writes, found .*{found}"):
+        build_graph(replace(spec, fitted={"f": fit}))
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ("op: clip, of: x, min: 1e3", "expected a finite number, found '1e3', which YAML reads as text: write 1.0e+3"),
+        ("op: hash, of: t, default: 2026-01-01", "write a timestamp: 2026-01-01 00:00:00"),
+    ],
+)
+def test_what_yaml_reads_as_something_else_is_hinted(path: Path, node: str, expected: str) -> None:
+    path.write_text(f"spec: 1\ninputs: {{x: double, t: timestamp}}\nslots:\n  - {{slot: 1, name: a, {node}}}\n")
+    assert expected in lint(str(path)).findings[0]

@@ -2,7 +2,7 @@ import hashlib
 import json
 from typing import Any
 
-from featstore.spec.meaning import operator_paths
+from featstore.spec.meaning import operator_paths, semantic_hashes
 from featstore.spec.parse import load_spec
 
 INPUTS = {"user_id": "string", "ts": "timestamp", "price": "double", "tags": "list<string>"}
