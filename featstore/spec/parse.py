@@ -123,7 +123,7 @@ class _StrictLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} appears twice", written[position].start_mark)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        alias = self.peek_event() if self.check_event(yaml.AliasEvent) else None
+        alias = self.peek_event() if self.check_event(yaml.AliasEvent) else None  # type: ignore[no-untyped-call]
         node = super().compose_node(parent, index)
         if alias is not None and node is not None and node.end_mark is None:
             raise yaml.composer.ComposerError(None, None, f"alias *{alias.anchor} within its own anchor", alias.start_mark)
