@@ -28,6 +28,7 @@ from featstore.reading.footer import Footer
 from featstore.reading.tables import read_tables
 from featstore.schema import Slot, SlotSchema
 from featstore.selection import Where, parse_where, select
+from featstore.spec.lint import check_lock
 from featstore.spec.lock import load_lock, lock_url, write_lock
 from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec
@@ -115,10 +116,14 @@ def extract(
 
     `group`: only the slots that the table's files lack, into the slot group of that name; no base file is read or written. Rows
     are those of the base because the raw files are the very ones that made it, or, with `key`, by a kept column.
+
+    A spec whose slots are not what the lock beside it says of their numbers is refused.
     """
     _check_extract(input_url, dataframe, days=days, group=group, key=key, only_with_days=allow_missing or dry_run)
+    spec = spec if isinstance(spec, Spec) else load_spec(spec)
+    check_lock(spec)
     job = ExtractJob(
-        spec=spec if isinstance(spec, Spec) else load_spec(spec),
+        spec=spec,
         input_url="DataFrame" if input_url is None else str(input_url),
         table_url=str(table_url),
         partition=partition or {},
@@ -206,6 +211,8 @@ def fit(spec_url: str | Path, input_url: str | Path, *, again: bool = False, spa
     locked = make_lock(found)
     write_lock(locked if lock is None else replace(lock, fitted=locked.fitted, vocabularies=locked.vocabularies), url)
     lines = [f"{name}: {entry}" for name, entry in found.fitted.items() if again or entry != before.fitted.get(name)]
+    if not found.fitted and not found.vocabularies:
+        lines = [f"{files.redact(str(spec_url))}: no operator of the spec is fitted on data"]
     return "\n".join([*lines, f"{files.redact(url)}: written"])
 
 

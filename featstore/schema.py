@@ -15,6 +15,7 @@ from featstore.errors import SelectionError, nearest
 
 ROLE = b"featstore.role"
 SLOT = b"featstore.slot"
+KIND = b"featstore.kind"
 SHAPE = b"featstore.shape"
 OPERATOR = b"featstore.op"
 OPERATOR_PATH = b"featstore.op_path"
@@ -95,7 +96,7 @@ class Slot:
 
     def to_field(self, *, nullable: bool = False) -> pa.Field:
         """The Arrow field with slot metadata: `required` as in data files, or nullable as in the table's schema."""
-        metadata = {ROLE: Role.SLOT.encode(), SHAPE: self.shape_text.encode()}
+        metadata = {ROLE: Role.SLOT.encode(), KIND: self.kind.encode(), SHAPE: self.shape_text.encode()}
         if self.number is not None:
             metadata[SLOT] = metadata[FIELD_ID] = str(self.number).encode()
         options: dict[bytes, str | int | None] = {OPERATOR: self.op, OPERATOR_PATH: self.op_path, MEANING: self.meaning}

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from featstore import api
 from featstore.errors import FeatstoreError, InputError
 from featstore.extraction.days import DaysReport
-from featstore.extraction.extractor import Extractor
 from featstore.extraction.hive import register
 from featstore.extraction.job import ExtractReport
 from featstore.extraction.progress import ProgressBar
 from featstore.extraction.spark import spark_session
+from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     try:
         spec = load_spec(options.spec)
-        Extractor(spec)  # finds what is wrong with the spec before Spark takes its time to start
+        check_lock(spec)  # finds what is wrong with the spec before Spark takes its time to start
         spark = spark_session("featstore extract", hive=options.input is None or options.register is not None)
         try:
             print(extract(options, spec, spark))

@@ -1,5 +1,6 @@
 """`open_table`, `Table` and `extract`: what a notebook calls."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from deltalake import write_deltalake
 
 import featstore
 from featstore.api import Table
-from featstore.errors import InputError, SelectionError, TableNotFoundError
+from featstore.errors import InputError, SelectionError, SpecError, TableNotFoundError
+from featstore.spec.lint import lint
 
 SPEC = {
     "spec": 1,
@@ -176,3 +178,17 @@ def test_a_null_partition_of_a_foreign_table_is_read_as_null(tmp_path: Path) -> 
     assert sorted(table.to_arrow()["day"].to_pylist(), key=str) == [1, 2, None]
     assert [file.partition for file in table.data_files("day >= 2")] == [{"day": "2"}]
     assert "day=None" in table.inspect()
+
+
+def test_a_spec_that_its_lock_contradicts_is_not_extracted(tmp_path: Path) -> None:
+    spec = tmp_path / "s.json"
+    (tmp_path / "raw").mkdir()
+    pq.write_table(raw_rows(10, 1), tmp_path / "raw" / "a.parquet")
+    spec.write_text(json.dumps(SPEC))
+    assert lint(str(spec), update_lock=True).ok
+    slots = [slot if slot["slot"] != 102 else slot | {"op": "clip", "min": 0.0} for slot in SPEC["slots"]]  # type: ignore[attr-defined]
+    spec.write_text(json.dumps(SPEC | {"slots": slots}))
+    for given in (spec, featstore.load_spec(spec)):
+        with pytest.raises(SpecError, match=r"s\.json: slots\[1\]: slot 102 .* means other values .* --update-lock"):
+            featstore.extract(given, tmp_path / "raw", tmp_path / "table", partition={"dt": "1"})
+    assert not (tmp_path / "table").exists()

@@ -120,7 +120,10 @@ def test_lint_prints_every_finding_on_a_line_of_its_own(spec: Path, monkeypatch,
     spec.write_text(yaml.safe_dump(document))
     done = run("spec", "lint", spec)
     assert done.returncode == 2
-    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["slots[1].slot", "slots[0].of"]
+    assert [line.split(": ")[:2] for line in done.stderr.splitlines()] == [
+        [str(spec), "slots[1].slot"],
+        [str(spec), "slots[0].of"],
+    ]
 
 
 def test_show_and_diff_print_lines(spec: Path, tmp_path: Path) -> None:

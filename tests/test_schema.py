@@ -81,3 +81,11 @@ def test_a_shape_of_two_dimensions_is_refused() -> None:
 
 def test_roles_are_written_as_text() -> None:
     assert SCHEMA.to_arrow().field("click").metadata == {b"featstore.role": Role.LABEL.encode()}
+
+
+def test_a_field_says_the_slots_kind_and_one_of_an_earlier_featstore_reads_the_same() -> None:
+    slot = Slot(name="price", kind=SlotKind.FLOAT, number=3, op="log1p")
+    field = slot.to_field()
+    metadata = dict(field.metadata)
+    assert metadata.pop(b"featstore.kind") == b"float"
+    assert Slot.from_field(field) == Slot.from_field(field.with_metadata(metadata)) == slot

@@ -176,7 +176,9 @@ def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> 
         if counts is None:
             return step.function(*inputs, **step.params)
         return step.function(*inputs, **step.params, counts=counts)
-    except Exception as error:  # an operator may be anybody's code: whatever it raises is told with its place
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an operator may be anybody's code: whatever it raises is told with its place
         text = " ".join(str(error).split())
         named = isinstance(error, _EXPLAINED) and text
         raise OperatorError(f"{step.owner} ({step.op}): {text if named else f'{type(error).__name__}: {text}'}") from error

@@ -27,6 +27,9 @@ from featstore.spec.meaning import fit_hash, meaning
 from featstore.spec.model import Fitted, Node, Spec
 
 _SEED_BITS = 62
+_UNFITTABLE = (
+    "fit on more rows, or remove the slots of columns that are constant or empty, or give them an operator without a fit"
+)
 States = Mapping[str, State]
 
 
@@ -129,15 +132,28 @@ def _fit_level(spec: Spec, ready: Mapping[str, str], input_url: str, run: FitRun
     states, *others = run(task, units)
     for other in others:
         states = merge_states(states, other)
-    fitted = {name: _fitted(spec.by_name[name], ready[name], states[label], input_url) for label, name in labels.items()}
-    return replace(spec, fitted={**spec.fitted, **fitted})
+    return replace(spec, fitted={**spec.fitted, **_fitted_nodes(spec, ready, states, labels, input_url)})
 
 
-def _fitted(node: Node, found: str, state: State, input_url: str) -> Fitted:
-    try:
-        params = state.fit(check.read_params(node, check.operator_of(node)))
-    except ValueError as error:
-        raise InputError(f"{node.where}: {node.op} ({node.name!r}) cannot be fitted on {redact(input_url)}: {error}") from error
+def _fitted_nodes(
+    spec: Spec, ready: Mapping[str, str], states: States, labels: Mapping[str, str], input_url: str
+) -> dict[str, Fitted]:
+    """What was found for each node; InputError for all that these values cannot be fitted for."""
+    fitted, failures = dict[str, Fitted](), list[str]()
+    for label, name in labels.items():
+        try:
+            fitted[name] = _fitted(spec.by_name[name], ready[name], states[label])
+        except ValueError as error:
+            node = spec.by_name[name]
+            failures.append(f"{node.where}: {node.op} ({name!r}) cannot be fitted on {redact(input_url)}: {error}")
+    if failures:
+        source = f"{redact(spec.source)}: " if spec.source else ""
+        raise InputError(f"{source}{'; '.join(failures)}; {_UNFITTABLE}")
+    return fitted
+
+
+def _fitted(node: Node, found: str, state: State) -> Fitted:
+    params = state.fit(check.read_params(node, check.operator_of(node)))
     return Fitted(op=node.op, hash=found, num_values=state.num_values, params=params)
 
 

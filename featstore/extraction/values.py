@@ -1,56 +1,116 @@
 """One Python value as an Arrow array of one, for a single row."""
 
-import math
+import datetime
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import pyarrow as pa
 
 from featstore.errors import InputError
 from featstore.ops.columns import readable
-from featstore.ops.malformed import narrowable, short_text
-from featstore.spec.model import type_name
+from featstore.ops.malformed import find_malformed, narrowable, short_text
+from featstore.spec.model import TIMESTAMP, type_name
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_TYPES: Mapping[pa.DataType, frozenset[type]] = {
+    pa.string(): frozenset({str, type(None)}),
+    pa.int64(): frozenset({int, type(None)}),
+    pa.float64(): frozenset({float, type(None)}),
+    pa.bool_(): frozenset({bool, type(None)}),
+    TIMESTAMP: frozenset({datetime.datetime, type(None)}),
+}
+"""The Python types whose values Arrow takes as they are. It would take others too, and cut a fraction off without a word."""
 
 
 def single(name: str, value: object, declared: pa.DataType, *, said: str | None) -> pa.Array:
-    """The value in its declared type; bytes stay bytes, to be repaired as in a file.
+    """The value in its declared type, or in the type of its own that a file's column of such values would have, if a file
+    with it would be read; bytes stay bytes, to be repaired as in a file.
 
-    Where the spec has `said` what malformed values do, one that does not fit is an array of its own type, as a file's column
-    would be. Else InputError.
+    Where the spec has `said` what malformed values do, one that does not fit is such an array too. Else InputError.
     """
     try:
-        return _declared(value, declared)
-    except _FAILURES as error:
-        found = None if said is None else _as_found(value)
-        refused = (
-            found is not None and said == "fail" and not (readable(found.type, declared) or narrowable(found.type, declared))
-        )
-        if found is None or refused:
-            raise InputError(f"column {name!r}: expected {type_name(declared)}, found {short_text(value)}") from error
-        return found
+        exact = _exact(value, declared)
+    except _FAILURES:
+        exact = None
+    if exact is not None:
+        return exact
+    found = _as_found(value, declared)
+    if found is None or not _passes(found, declared, said):
+        raise InputError(f"column {name!r}: expected {type_name(declared)}, found {short_text(value)}")
+    return found
 
 
-def _declared(value: object, declared: pa.DataType) -> pa.Array:
-    if pa.types.is_list(declared) and isinstance(value, str | bytes):
-        raise TypeError("a text is no list")
-    if not isinstance(value, int) and pa.types.is_integer(_innermost(declared)) and any(map(_is_cut, _leaves(value))):
-        raise ValueError("Arrow would cut the fraction off")
-    arrow_type = pa.binary() if isinstance(value, bytes) and declared == pa.string() else declared
-    return pa.array([_entries(value) if pa.types.is_map(declared) else value], arrow_type)
+def _exact(value: object, declared: pa.DataType) -> pa.Array | None:
+    """The value as declared where its Python types are the declared ones, else None."""
+    if isinstance(value, bytes) and declared == pa.string():
+        return pa.array([value], pa.binary())
+    if type(value) is int and declared == pa.float64():
+        return pa.array([float(value)], declared)
+    if pa.types.is_map(declared):
+        value = _entries(value)
+    if not _TYPES[_innermost(declared)].issuperset(_leaf_types(value, declared)):
+        return None
+    return pa.array([value], declared)
 
 
-def _as_found(value: object) -> pa.Array | None:
+def _leaf_types(value: object, declared: pa.DataType) -> Iterable[type]:
+    """The types of a value's leaves; its own where it is no list or map, though declared one."""
+    if value is None or not (pa.types.is_list(declared) or pa.types.is_map(declared)):
+        return (type(value),)
+    if not isinstance(value, list | tuple):
+        return (object,)
+    if pa.types.is_list(declared):
+        return map(type, value)
+    return chain.from_iterable(_leaf_types(item, declared.item_type) for _, item in value)
+
+
+def _passes(found: pa.Array, declared: pa.DataType, said: str | None) -> bool:
+    """Whether a row with it goes on: into the graph, or to what the spec says of malformed values."""
+    if said is not None:
+        return said != "fail" or readable(found.type, declared) or narrowable(found.type, declared)
+    return readable(found.type, declared) and not find_malformed(found, declared)
+
+
+def _as_found(value: object, declared: pa.DataType) -> pa.Array | None:
     """The value in the type that Arrow infers, None where there is none."""
-    if isinstance(value, str):
-        value = value.encode(errors="surrogatepass")
-    arrow_type = pa.uint64() if isinstance(value, int) and 2**63 <= value < 2**64 else None
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        value = float(value)
     try:
-        return pa.array([value], arrow_type)
+        if pa.types.is_map(declared) and isinstance(value, Mapping):
+            return pa.array([_entries(value)], _found_map(value, declared))
+        return _inferred(_plain(value))
     except _FAILURES:
         return None
+
+
+def _inferred(value: object) -> pa.Array:
+    """Integers beyond int64 are unsigned, and beyond that floats; what is beyond these is in no column but one of texts."""
+    leaves = [leaf for leaf in _leaves(value) if type(leaf) is int]
+    if all(-(2**63) <= leaf < 2**63 for leaf in leaves):
+        return pa.array([value])
+    if all(0 <= leaf < 2**64 for leaf in leaves):
+        return pa.array([value], pa.list_(pa.uint64()) if isinstance(value, list) else pa.uint64())
+    try:
+        return pa.array([[_as_float(item) for item in value] if isinstance(value, list) else _as_float(value)])
+    except OverflowError:
+        return pa.array([short_text(value)])
+
+
+def _plain(value: object) -> object:
+    """Texts as bytes, also those that UTF-8 cannot say."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.encode(errors="surrogatepass") if isinstance(value, str) else value
+
+
+def _as_float(value: object) -> object:
+    return float(value) if type(value) is int else value
+
+
+def _found_map(value: Mapping[object, object], declared: pa.DataType) -> pa.DataType:
+    item_type = declared.item_type
+    if pa.types.is_map(item_type):
+        items = [_found_map(item, item_type) for item in value.values() if isinstance(item, Mapping)]
+        return pa.map_(pa.string(), items[0] if items else item_type)
+    return pa.map_(pa.string(), pa.array(list(value.values())).type)
 
 
 def _innermost(arrow_type: pa.DataType) -> pa.DataType:
@@ -60,13 +120,7 @@ def _innermost(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def _leaves(value: object) -> Iterable[object]:
-    if isinstance(value, Mapping):
-        return (leaf for item in value.values() for leaf in _leaves(item))
-    return (leaf for item in value for leaf in _leaves(item)) if isinstance(value, list | tuple) else (value,)
-
-
-def _is_cut(value: object) -> bool:
-    return isinstance(value, float) and not (math.isfinite(value) and value.is_integer())
+    return value if isinstance(value, list) else (value,)
 
 
 def _entries(value: object) -> object:

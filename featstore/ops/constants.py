@@ -9,12 +9,12 @@ from featstore.ops.signature import number
 
 
 def literal(value: object) -> object:
-    """A param that is a constant, its type still unknown; ValueError for a mapping."""
+    """A param that is a constant, its type still unknown; ValueError for a mapping, and for what is no finite number."""
     if isinstance(value, list | tuple):
         return tuple(literal(item) for item in value)
     if not isinstance(value, str | int | float | datetime.datetime):
         raise ValueError(value)
-    return value
+    return number(value) if isinstance(value, float) else value
 
 
 def scalar_of(value: object, arrow_type: pa.DataType) -> pa.Scalar:

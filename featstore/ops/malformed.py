@@ -22,6 +22,7 @@ WRONG_TYPE, ABSENT, LENGTHS_DIFFER = "wrong type", "column absent", "lengths dif
 KINDS = (INVALID_UTF8, OUT_OF_RANGE, NOT_WHOLE, WRONG_TYPE, ABSENT, LENGTHS_DIFFER)
 MAX_EXAMPLES = 3
 _MAX_TEXT = 60
+_MAX_BITS = 4_096
 _is = pa.types
 
 
@@ -95,6 +96,8 @@ def without_views(array: pa.Array) -> pa.Array:
 
 def short_text(value: object) -> str:
     """A value as its reader would write it, on one line and not long."""
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:  # Python refuses to write some of these
+        return f"an integer of {value.bit_length():,} bits"
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
 

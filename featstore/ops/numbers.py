@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from featstore.ops.arrays import Mask, array_of, either, nulls_of, values_of
 from featstore.ops.lists import cut, drop_elements, is_list
+from featstore.ops.signature import number
 
 NOT_FINITE = "not finite"
 _MAX_BUCKETS = 65_536
@@ -113,10 +114,8 @@ def boundaries(value: object) -> tuple[float, ...]:
     """Strictly increasing finite numbers, at least one."""
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(value)
-    if any(isinstance(item, bool) or not isinstance(item, int | float) for item in value):
-        raise ValueError(value)
-    bounds = tuple(float(item) for item in value)
-    if not np.isfinite(bounds).all() or any(b <= a for a, b in itertools.pairwise(bounds)):
+    bounds = tuple(map(number, value))
+    if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(value)
     return bounds
 

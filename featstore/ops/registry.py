@@ -2,17 +2,17 @@
 
 from featstore.ops import choices, combining, elements, ids, maps, numbers, scaling, texts, timestamps, vocabularies
 from featstore.ops.constants import literal
-from featstore.ops.signature import Operator, Param, integer, number, one_of, positive_int, text
+from featstore.ops.signature import Operator, Param, integer, number, one_of, positive_int, positive_number, text
 
-_MAX_LEN = Param(expected="an integer of at least 1", read=positive_int)
+_MAX_LEN = Param(expected="an integer, 1 to 2147483647", read=positive_int)
 _TRUNCATE = Param(expected="head or tail", read=one_of("head", "tail"), default="head")
 _BOUND = Param(expected="a finite number", read=number)
 _ZONE = Param(expected="an IANA time zone, such as UTC or America/New_York", read=timestamps.time_zone, default="UTC")
 _BOUNDARIES = Param(expected="strictly increasing finite numbers", read=numbers.boundaries, required=True)
-_COUNT = Param(expected="an integer of at least 1", read=positive_int, required=True)
-_N = Param(expected="an integer of at least 1", read=positive_int, default=1)
+_COUNT = Param(expected="an integer, 1 to 2147483647", read=positive_int, required=True)
+_N = Param(expected="an integer, 1 to 2147483647", read=positive_int, default=1)
 _FITTED = Param(expected="a finite number", read=number, required=True)
-_CONSTANT = Param(expected="a constant: text, number, boolean, timestamp, or a list of these", read=literal)
+_CONSTANT = Param(expected="a constant: text, finite number, boolean, timestamp, or a list of these", read=literal)
 
 
 def _choice(*names: str, required: bool = True, default: str | None = None) -> Param:
@@ -64,7 +64,7 @@ _ALL = (
         name="standardize",
         function=scaling.standardize,
         result=numbers.float_type,
-        frozen={"mean": _FITTED, "stddev": _FITTED},
+        frozen={"mean": _FITTED, "stddev": Param(expected="a number above 0", read=positive_number, required=True)},
     ),
     Operator(name="min_max", function=scaling.min_max, result=numbers.float_type, frozen={"min": _FITTED, "max": _FITTED}),
     Operator(
@@ -115,8 +115,8 @@ _ALL = (
         function=elements.slice_operator,
         result=elements.slice_type,
         params={
-            "start": Param(expected="an integer", read=integer, default=0),
-            "stop": Param(expected="an integer", read=integer),
+            "start": Param(expected="an integer of 32 bits", read=integer, default=0),
+            "stop": Param(expected="an integer of 32 bits", read=integer),
         },
     ),
     Operator(name="distinct", function=elements.distinct, result=elements.distinct_type),

@@ -30,6 +30,11 @@ def check_operator(function: Callable[..., Any], *arrays: pa.Array, **params: ob
     """
     operator = declared_operator(function)
     known = _read_params(operator, params)
+    for array in arrays:
+        if not isinstance(array, pa.Array):
+            raise TypeError(f"{operator.name}: expected Arrow arrays, found {type(array).__name__}")
+    if len(arrays) != operator.min_inputs:
+        raise TypeError(f"{operator.name}: expected {operator.min_inputs} arrays, found {len(arrays)}")
     types = [array.type for array in arrays]
     try:
         operator.result(types, known)
@@ -56,7 +61,11 @@ def _read_params(operator: Operator, given: Mapping[str, object]) -> dict[str, o
     for name, value in given.items():
         if name not in operator.params:
             raise TypeError(f"{operator.name}: expected params {', '.join(operator.params) or '(none)'}, found {name!r}")
-        known[name] = operator.params[name].read(value)
+        try:
+            known[name] = operator.params[name].read(value)
+        except (TypeError, ValueError) as error:
+            expected = operator.params[name].expected
+            raise TypeError(f"{operator.name}: expected {expected} for {name!r}, found {value!r}") from error
     missing = sorted(operator.params.keys() - known.keys())
     if missing:
         raise TypeError(f"{operator.name}: expected the param {missing[0]!r}, found none")

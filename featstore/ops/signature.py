@@ -1,9 +1,14 @@
 """What an operator takes and gives, as frozen data."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+
+MAX_COUNT = 2**31 - 1
+OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode", "share_slot")
+"""What any node of a spec may say beside its operator's params."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +56,15 @@ class Operator:
 
 
 def positive_int(value: object) -> int:
-    """An integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    """An integer of at least 1, and of 32 bits: no list is longer, and Spark SQL takes no more."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
         raise ValueError(value)
     return value
 
 
 def integer(value: object) -> int:
-    """An integer of 64 bits."""
-    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+    """An integer of 32 bits: no text or list is longer, and Spark SQL takes no more."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -MAX_COUNT <= value <= MAX_COUNT:
         raise ValueError(value)
     return value
 
@@ -73,9 +78,17 @@ def text(value: object) -> str:
 
 def number(value: object) -> float:
     """A finite number, as float."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise ValueError(value)
     return float(value)
+
+
+def positive_number(value: object) -> float:
+    """A finite number above 0, as float."""
+    found = number(value)
+    if found <= 0:
+        raise ValueError(value)
+    return found
 
 
 def one_of(*names: str) -> Callable[[object], str]:

@@ -99,6 +99,8 @@ def _word_runs(array: pa.StringArray, n: int) -> pa.ListArray:
     pieces = _flat_pieces(pc.split_pattern_regex(array, _WHITE_SPACE))
     words = drop_elements(pieces, values_of(pc.equal(pc.binary_length(pieces.values), 0)))
     firsts, num_runs = _runs(offsets_of(words), n)
+    if not len(firsts):  # where n is beyond every text, it may be beyond all that one can loop over
+        return list_of(offsets_from(num_runs), pa.array([], pa.string()), nulls_of(words))
     columns = [words.values.take(array_of(firsts + i)) for i in range(n)]
     joined = pc.binary_join_element_wise(*columns, " ") if n > 1 else columns[0]
     return list_of(offsets_from(num_runs), joined, nulls_of(words))

@@ -14,6 +14,7 @@ from featstore.ops.lists import drop_elements, is_list
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _END_OF_TABLES_US = 2_145_916_800_000_000  # 2038-01-01
+_HOST_ZONES = ("localtime", "posixrules", "local")  # another zone on each host
 _QUARTER_US = 900_000_000
 _LAST_QUARTER = 281_557_920  # Python's calendar ends with 9999; later instants are taken as UTC
 UNITS = {"second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000, "day": 86_400_000_000, "week": 604_800_000_000}
@@ -21,7 +22,7 @@ UNITS = {"second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000, "day"
 
 def time_zone(value: object) -> str:
     """The name of a time zone of the IANA database."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or value.casefold() in _HOST_ZONES:
         raise ValueError(value)
     try:
         _local(pa.array([0], pa.timestamp("us", tz="UTC")), value)

@@ -18,7 +18,7 @@ from featstore.ops.columns import clean, read_column, readable
 from featstore.ops.lists import is_list
 from featstore.ops.maps import is_map
 from featstore.ops.numbers import identity
-from featstore.ops.signature import Operator, Param
+from featstore.ops.signature import OPTIONS, Operator, Param
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -35,16 +35,22 @@ def operator(
 
     `inputs` and `result` are string, int64, float64, bool, timestamp[us, UTC], or lists of these; inputs may be maps too. A
     param has its default, or its type (str, int, float, bool) where it must be given. The function must be pure and treat each
-    row alone. If it has a parameter `counts`, it gets a Counter for what it drops or replaces. TypeError for other types.
+    row alone. If it has a parameter `counts`, it gets a Counter for what it drops or replaces. TypeError for other types, for
+    params that have the name of an option of all nodes, and for a function that does not take these inputs and params.
     """
     for arrow_type in (*inputs, result):
-        if not _is_canonical(arrow_type) or (is_map(arrow_type) and arrow_type is result):
-            raise TypeError(f"expected {', '.join(map(str, _VALUES))} or lists of these, found {arrow_type}")
+        if (
+            not isinstance(arrow_type, pa.DataType)
+            or not _is_canonical(arrow_type)
+            or (is_map(arrow_type) and arrow_type is result)
+        ):
+            raise TypeError(f"expected {', '.join(map(str, _VALUES))} or lists of these, found {arrow_type!s}")
     if not inputs:
         raise TypeError("expected one input or more, found none")
     read = {name: _param(name, default) for name, default in (params or {}).items()}
 
     def declare(function: Function) -> Function:
+        _check_takes(function, len(inputs), read)
         declared = Operator(
             name=function.__name__,
             function=_checked(function, result),
@@ -59,6 +65,21 @@ def operator(
     return declare
 
 
+def _check_takes(function: Callable[..., Any], num_inputs: int, params: Mapping[str, Param]) -> None:
+    """TypeError where the function would refuse to be called, as far as its signature tells."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of compiled code
+        return
+    counts = {"counts": None} if "counts" in signature.parameters else {}
+    try:
+        signature.bind(*[None] * num_inputs, **dict.fromkeys(params), **counts)
+    except TypeError as error:
+        names = "".join(f", {name}" for name in params)
+        expected = f"expected a function of {num_inputs} arrays and the params declared{names and ' (' + names[2:] + ')'}"
+        raise TypeError(f"{expected}, found {function.__name__}{signature}: {error}") from error
+
+
 def is_user_operator(name: str) -> bool:
     """Whether a spec's `op` names a function, as `package.module:function`."""
     return ":" in name
@@ -71,12 +92,19 @@ def load_operator(name: str) -> Operator:
     module, _, attribute = name.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise ValueError(f"a module that can be imported ({error})") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module is anybody's code: whatever it raises is told with its place
+        raise ValueError(f"a module that can be imported ({_told(error)})") from error
     try:
         return dataclasses.replace(declared_operator(function), name=name)
     except TypeError as error:
         raise ValueError(f"a function of {module} with the decorator featstore.operator") from error
+
+
+def _told(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ImportError) else f"{type(error).__name__}: {text}"
 
 
 def declared_operator(function: object) -> Operator:
@@ -89,7 +117,7 @@ def declared_operator(function: object) -> Operator:
 
 def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..., pa.Array]:
     """The function with its result brought into the form that operators rely on."""
-    counting = "counts" in inspect.signature(function).parameters
+    counting = _takes_counts(function)
 
     def call(*arrays: pa.Array, counts: Counter[str], **params: object) -> pa.Array:
         given = function(*arrays, **params, **({"counts": counts} if counting else {}))
@@ -104,6 +132,13 @@ def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..
         return identity(cleaned, max_len=None, truncate="head", counts=counts)
 
     return call
+
+
+def _takes_counts(function: Callable[..., Any]) -> bool:
+    try:
+        return "counts" in inspect.signature(function).parameters
+    except ValueError:  # of compiled code
+        return False
 
 
 def _array(given: object) -> pa.Array | None:
@@ -124,6 +159,8 @@ def _result_type(
 
 
 def _param(name: str, default: object) -> Param:
+    if name in (*OPTIONS, "counts"):
+        raise TypeError(f"param {name!r}: expected a name that is no option of all nodes, nor counts, found {name!r}")
     kind = default if isinstance(default, type) else type(default)
     if kind not in _PARAMS:
         raise TypeError(f"param {name!r}: expected a default or a type (str, int, float, bool), found {default!r}")

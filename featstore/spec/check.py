@@ -12,7 +12,7 @@ from featstore.errors import NotFittedError, SpecError, nearest
 from featstore.ops.constants import scalar_of
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
-from featstore.ops.signature import Operator
+from featstore.ops.signature import OPTIONS, Operator
 from featstore.ops.user import is_user_operator, load_operator
 from featstore.schema import Slot, SlotKind
 from featstore.spec.model import Node, Spec, type_name
@@ -22,14 +22,22 @@ FIT = "run `featstore spec fit SPEC --input RAW`, which writes the lock beside t
 RECORD = "run `featstore spec lint SPEC --update-lock`"
 
 
-def check_names(spec: Spec) -> None:
-    """Nodes have names of their own, and stored columns of all roles are told apart without regard to case, as SQL does."""
-    for error in name_errors(spec):
+def check_document(spec: Spec) -> None:
+    """Names, numbers and sequences are as the functions below say; whatever `lint` finds of these, this refuses."""
+    for error in document_errors(spec, spec.retired):
         raise error
 
 
+def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
+    """All that is wrong with a spec before its nodes are built, in order; `retired` are numbers of its lock too."""
+    yield from name_errors(spec)
+    yield from number_errors(spec, retired)
+    yield from sequence_errors(spec)
+
+
 def name_errors(spec: Spec) -> Iterator[SpecError]:
-    """Each name that is taken already."""
+    """Each name that is taken already. Nodes have names of their own, and stored columns of all roles are told apart without
+    regard to case, as SQL does."""
     nodes: dict[str, str] = {}
     for node in spec.nodes:
         if node.name in nodes:
@@ -49,12 +57,6 @@ def _stored_names(spec: Spec) -> Iterator[tuple[str, str]]:
     yield from ((f"keep[{i}]", name) for i, name in enumerate(spec.keep))
 
 
-def check_numbers(spec: Spec) -> None:
-    """Slot numbers are used once and never again."""
-    for error in number_errors(spec, spec.retired):
-        raise error
-
-
 def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
     """Each slot number that is taken already or retired."""
     owners: dict[int, Node] = {}
@@ -62,7 +64,8 @@ def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
         if node.slot is None:
             continue
         if node.slot in retired:
-            note = "which is in `retired`" if node.slot in spec.retired else "which the lock file knows as retired"
+            in_lock = "which the lock file knows as retired: give the slot a number of its own"
+            note = "which is in `retired`" if node.slot in spec.retired else in_lock
             yield wrong(f"{node.where}.slot", "a number that was never used before", node.slot, note=note)
         if node.slot in owners:
             owner = owners[node.slot]
@@ -73,24 +76,24 @@ def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
         yield SpecError("slots: expected at least one slot with a number, found none")
 
 
-def check_sequences(spec: Spec) -> None:
+def sequence_errors(spec: Spec) -> Iterator[SpecError]:
     """Sequences are made of two or more list inputs, each of which is in one sequence only."""
     owners: dict[str, str] = {}
     for sequence in spec.sequences:
         if len(sequence.of) < 2:
-            raise wrong(f"{sequence.where}.of", "two or more list columns", list(sequence.of))
+            yield wrong(f"{sequence.where}.of", "two or more list columns", list(sequence.of))
         for i, name in enumerate(sequence.of):
             where = f"{sequence.where}.of[{i}]"
             if name not in spec.inputs:
-                raise wrong(where, "an input column", name, spec.inputs)
-            if not is_list(spec.inputs[name]):
-                raise wrong(where, "a list", name, note=f"a {type_name(spec.inputs[name])}")
-            if name in owners:
-                raise wrong(where, f"a column of no other place, not that of {owners[name]}", name)
-            owners[name] = where
+                yield wrong(where, "an input column", name, spec.inputs)
+            elif not is_list(spec.inputs[name]):
+                yield wrong(where, "a list", name, note=f"a {type_name(spec.inputs[name])}")
+            elif name in owners:
+                yield wrong(where, f"a column of no other place, not that of {owners[name]}", name)
+            owners.setdefault(name, where)
 
 
-def check_shares(spec: Spec, slots: Mapping[int | None, Slot]) -> None:
+def share_errors(spec: Spec, slots: Mapping[int | None, Slot]) -> Iterator[SpecError]:
     """A shared slot number is that of another slot of the spec, both holding signs, and the other sharing none itself."""
     shared = {node.slot for node in spec.nodes if node.share_slot is not None}
     for node in spec.nodes:
@@ -98,11 +101,16 @@ def check_shares(spec: Spec, slots: Mapping[int | None, Slot]) -> None:
             continue
         where, owner = f"{node.where}.share_slot", slots.get(node.share_slot)
         if owner is None or node.share_slot in shared:
-            raise wrong(where, "the number of another slot, which shares none itself", node.share_slot)
-        for slot in (owner, slots.get(node.slot)):
-            if slot is None or slot.kind is not SlotKind.ID or slot.num_indices is not None:
-                note = "" if slot is None else f"of which {slot.name!r} holds none"
-                raise wrong(where, "two stored slots that hold signs", node.share_slot, note=note)
+            yield wrong(where, "the number of another slot, which shares none itself", node.share_slot)
+            continue
+        bad = [slot for slot in (owner, slots.get(node.slot)) if slot is None or not _holds_signs(slot)]
+        if bad:
+            note = "" if bad[0] is None else f"of which {bad[0].name!r} holds none"
+            yield wrong(where, "two stored slots that hold signs", node.share_slot, note=note)
+
+
+def _holds_signs(slot: Slot) -> bool:
+    return slot.kind is SlotKind.ID and slot.num_indices is None
 
 
 def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
@@ -178,19 +186,7 @@ def read_params(node: Node, operator: Operator) -> dict[str, object]:
     """All params of the operator: those of the node in canonical form, and defaults."""
     for name, value in node.params.items():
         if name not in operator.params:
-            known = (
-                *operator.params,
-                "slot",
-                "name",
-                "op",
-                "of",
-                "store",
-                "default",
-                "fill",
-                "empty_as_null",
-                "encode",
-                "share_slot",
-            )
+            known = (*operator.params, *OPTIONS)
             expected = f"a param of {operator.name} ({', '.join(operator.params) or 'it has none'}) or an option of all nodes"
             raise SpecError(f"{node.where}.{name}: expected {expected}, found {name!r} ({value!r}){nearest(name, known)}")
     return {name: _read_param(node, operator, name) for name in operator.params}

@@ -61,16 +61,15 @@ def build_graph(spec: Spec) -> Graph:
 
 
 def _build(spec: Spec) -> Graph:
-    check.check_names(spec)
-    check.check_numbers(spec)
-    check.check_sequences(spec)
+    check.check_document(spec)
     nodes = check.ordered(spec)
     builder = Builder(spec)
     for node in nodes:
         builder.add_node(node)
     stored = [builder.add_slot(node) for node in spec.nodes if node.store]
     stored = _described(spec, stored)
-    check.check_shares(spec, {slot.number: slot for slot, _ in stored})
+    for error in check.share_errors(spec, {slot.number: slot for slot, _ in stored}):
+        raise error
     labels = [builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()]
     weight = [builder.add_label(name, name, "weight") for name in (spec.weight,) if name is not None]
     kept = [builder.add_kept(name, f"keep[{i}]") for i, name in enumerate(spec.keep)]
@@ -296,7 +295,8 @@ def _check_index(node: Node, operator: Operator) -> None:
     if operator.num_values is None:
         raise wrong(f"{node.where}.encode", f"sign: {node.op} has no fixed number of values", node.encode)
     if not node.store or node.fill is not None:
-        raise SpecError(f"{node.where}.encode: expected a stored slot without `fill` for index, found otherwise")
+        found = "an inner node (`store: false`)" if not node.store else f"`fill: {node.fill!r}`"
+        raise SpecError(f"{node.where}.encode: expected a stored slot without `fill` for index, found {found}")
 
 
 def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 from featstore import files
 from featstore.errors import SpecError
+from featstore.schema import Slot
 from featstore.spec import check
-from featstore.spec.graph import Builder
+from featstore.spec.graph import Builder, build_graph
 from featstore.spec.lock import Lock, load_lock, lock_url, write_lock
-from featstore.spec.meaning import keep_fits, make_lock
+from featstore.spec.meaning import keep_fits, make_lock, semantic_hashes
 from featstore.spec.model import Node, Spec
-from featstore.spec.parse import load_spec
-from featstore.spec.vocabulary import record_vocabularies
+from featstore.spec.parse import load_spec, naming
+from featstore.spec.vocabulary import padded_values, record_vocabularies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,9 @@ class LintReport:
         return not self.findings
 
     def __str__(self) -> str:
-        return "\n".join(self.findings or [*self.notes, f"{files.redact(self.spec_url)}: nothing found"])
+        source = files.redact(self.spec_url)
+        found = [text if text.startswith(f"{source}: ") else f"{source}: {text}" for text in self.findings]
+        return "\n".join(found or [*self.notes, f"{source}: nothing found"])
 
 
 def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
@@ -49,11 +52,12 @@ def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
     if findings:
         return LintReport(spec_url=spec_url, findings=findings)
     changes = tuple(compare(spec, lock)) if lock is not None else ()
+    notes = tuple(padded_values(spec))
     if not update_lock:
         hint = () if lock is not None else (f"{files.redact(url)}: no lock yet; --update-lock writes it",)
-        return LintReport(spec_url=spec_url, findings=changes, notes=hint)
+        return LintReport(spec_url=spec_url, findings=changes, notes=(*notes, *hint))
     write_lock(make_lock(spec, lock), url)
-    return LintReport(spec_url=spec_url, findings=(), notes=(*changes, f"{files.redact(url)}: written"))
+    return LintReport(spec_url=spec_url, findings=(), notes=(*notes, *changes, f"{files.redact(url)}: written"))
 
 
 def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:
@@ -62,6 +66,8 @@ def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:
         spec = record_vocabularies(spec)
     except SpecError as error:
         errors.append(error)
+    if any(check.sequence_errors(spec)):  # found again, with all the others
+        return spec
     try:
         return keep_fits(spec, lock)
     except SpecError:  # of the spec itself: found again, with all the others
@@ -97,9 +103,37 @@ def _unrecorded(spec: Spec, lock: Lock) -> Iterator[str]:
             )
 
 
+def check_lock(spec: Spec) -> None:
+    """SpecError where the spec is wrong, or where a slot of it is not what the lock beside its file says of the number.
+
+    A number that the lock does not know yet may mean anything. A spec of no file has no lock.
+    """
+    build_graph(spec)
+    lock = load_lock(lock_url(spec.source)) if spec.source else None
+    if lock is not None:
+        with naming(spec.source):
+            for error in _contradictions(spec, lock):
+                raise error
+
+
+def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
+    yield from check.number_errors(spec, spec.retired | lock.retired)
+    hashes = semantic_hashes(spec)
+    for node in spec.nodes:
+        locked = lock.slots.get(node.slot or 0)
+        if locked is not None and locked.hash != hashes[node.name]:
+            yield SpecError(
+                f"{node.where}: slot {node.slot} ({node.name!r}) means other values than when it was locked (as "
+                f"{locked.name!r}): give it a new number and retire {node.slot}, or accept the change, if no table holds it, "
+                f"with `featstore spec lint SPEC --update-lock`"
+            )
+
+
 def find_errors(spec: Spec, retired: frozenset[int] = frozenset()) -> list[SpecError]:
     """All that is wrong with a spec, each thing once: what reads a wrong node is not blamed for it."""
-    errors = [*check.name_errors(spec), *check.number_errors(spec, spec.retired | retired)]
+    errors = list(check.document_errors(spec, spec.retired | retired))
+    if any(check.sequence_errors(spec)):  # no column is cut together with one that is not there
+        spec = replace(spec, sequences=())
     wrong = dict(_unresolved(spec))
     errors += [error for found in wrong.values() for error in found]
     sound, cycles = _without_cycles(spec, set(wrong))
@@ -158,6 +192,7 @@ def _reads(spec: Spec, node: Node) -> set[str]:
 def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
     """Builds node after node; what reads one that failed is passed over."""
     builder, errors, failed = Builder(spec), list[SpecError](), {node.name for node in spec.nodes} - {n.name for n in sound}
+    slots: dict[int | None, Slot] = {}
     for node in sound:
         if failed & _reads(spec, node):
             failed.add(node.name)
@@ -165,11 +200,18 @@ def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
         try:
             builder.add_node(node)
             if node.store:
-                builder.add_slot(node)
+                slots[node.slot], _ = builder.add_slot(node)
         except SpecError as error:
             errors.append(error)
             failed.add(node.name)
-    return errors + list(_column_errors(spec, builder, failed))
+    return errors + list(_share_errors(spec, slots, failed)) + list(_column_errors(spec, builder, failed))
+
+
+def _share_errors(spec: Spec, slots: Mapping[int | None, Slot], failed: set[str]) -> Iterator[SpecError]:
+    """What is wrong with shared numbers, save of and with nodes that failed."""
+    numbers = {node.slot for node in spec.nodes if node.name in failed and node.slot is not None}
+    nodes = tuple(node for node in spec.nodes if node.name not in failed and node.share_slot not in numbers)
+    return check.share_errors(replace(spec, nodes=nodes), slots)
 
 
 def _column_errors(spec: Spec, builder: Builder, failed: set[str]) -> Iterator[SpecError]:

@@ -119,9 +119,13 @@ def load_lock(url: str) -> Lock | None:
     """The lock at a path or URL, None where there is none."""
     try:
         with files.open_read(url) as file:
-            return from_json(file.read().decode(), url)
+            data = file.read()
     except FileNotFoundError:
         return None
+    try:
+        return from_json(data.decode(), url)
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{files.redact(url)}: expected a lock file as `--update-lock` writes it, found {error}") from error
 
 
 def write_lock(lock: Lock, url: str) -> None:

@@ -5,7 +5,9 @@ is checked by `spec.graph`. Every error begins with the document's file, where i
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+import datetime
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,13 +18,15 @@ import yaml
 from featstore import files
 from featstore.errors import SpecError, nearest, yaml_problem
 from featstore.ops.registry import OPERATORS
+from featstore.ops.signature import MAX_COUNT, OPTIONS
 from featstore.spec.lock import Lock, load_lock, lock_url
 from featstore.spec.model import COMPRESSIONS, ON_ERROR, TYPE_NAMES, VERSION, Input, Node, Output, Sequence, Spec, read_type
 from featstore.spec.vocabulary import load_vocabularies
 
 _TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "sequences", "slots", "output", "on_error")
-_OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode", "share_slot")
 _MAX_SLOT = 2**31 - 1
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+_MERGE = "tag:yaml.org,2002:merge"
 T = TypeVar("T")
 
 
@@ -81,7 +85,7 @@ def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = Non
     """The spec of a YAML text; `source` names it in errors."""
     try:
         document = yaml.load(text, _StrictLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise SpecError(f"{files.redact(source) or 'spec'}: expected YAML, found: {yaml_problem(error)}") from error
     with naming(source):
         return replace(_spec(document, errors), source=source)
@@ -99,28 +103,55 @@ def naming(source: str) -> Iterator[None]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice: YAML would silently keep the last."""
+    """Refuses a key that a mapping has twice, of which YAML would silently keep the last, and an alias within its own anchor,
+    which would have no end. Keys of a merge (`<<: *base`) give way to those beside it."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._checked: set[int] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        if id(node) not in self._checked:  # merged keys may stand beside written ones after this
+            self._checked.add(id(node))
+            self._check_keys([key for key, _ in node.value if key.tag != _MERGE])
+        super().flatten_mapping(node)
+
+    def _check_keys(self, written: list[yaml.Node]) -> None:
+        keys = [self.construct_object(key, deep=True) for key in written]
         for position, key in enumerate(keys):
             if key in keys[:position]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} appears twice", node.value[position][0].start_mark
-                )
-        return super().construct_mapping(node, deep)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} appears twice", written[position].start_mark)
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        alias = self.peek_event() if self.check_event(yaml.AliasEvent) else None  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
+        if alias is not None and node is not None and node.end_mark is None:
+            raise yaml.composer.ComposerError(None, None, f"alias *{alias.anchor} within its own anchor", alias.start_mark)
+        return node
 
 
 def wrong(where: str, expected: str, found: object, known: Iterable[str] = (), *, note: str = "") -> SpecError:
     """The error of every check: path, expected, found (with a note), and what the found name resembles."""
     hint = nearest(found, known) if isinstance(found, str) else ""
+    hint = hint or _yaml_hint(found)
     return SpecError(f"{where}: expected {expected}, found {found!r}{note and ', ' + note}{hint}")
+
+
+def _yaml_hint(found: object) -> str:
+    """What to write instead of what YAML reads as something else than it looks like."""
+    if isinstance(found, str) and _EXPONENT.fullmatch(found):
+        mantissa, exponent = found.lower().split("e")
+        dot = "" if "." in mantissa else ".0"
+        return f", which YAML reads as text: write {mantissa}{dot}e{exponent if exponent[0] in '+-' else '+' + exponent}"
+    if isinstance(found, datetime.date) and not isinstance(found, datetime.datetime):
+        return f"; write a timestamp: {found} 00:00:00"
+    return ""
 
 
 def _spec(document: object, errors: list[SpecError] | None) -> Spec:
     top = _mapping(document, "document")
     _known_keys(top, _TOP, "")
-    if top.get("spec") != VERSION or isinstance(top.get("spec"), bool):
+    if top.get("spec") != VERSION or type(top.get("spec")) is not int:
         raise wrong("spec", f"the semantics version {VERSION}", top.get("spec"))
     on_error = _on_error(top, "on_error")
     entries = ((name, value, f"inputs.{name}") for name, value in _mapping(top.get("inputs"), "inputs").items())
@@ -190,7 +221,7 @@ def _node(value: object, where: str) -> Node:
         of=_names(entry["of"], f"{where}.of"),
         slot=None if number is None else _number(number, f"{where}.slot"),
         store=store,
-        params={key: value for key, value in entry.items() if key not in _OPTIONS},
+        params={key: value for key, value in entry.items() if key not in OPTIONS},
         default=entry.get("default"),
         fill=entry.get("fill"),
         empty_as_null=_boolean(entry.get("empty_as_null", False), f"{where}.empty_as_null"),
@@ -206,8 +237,8 @@ def _sequence(name: object, value: object) -> Sequence:
     entry = _mapping(value, where)
     _known_keys(entry, ("of", "max_len", "truncate", "empty_as_null"), f"{where}.")
     max_len, truncate = entry.get("max_len"), entry.get("truncate", "head")
-    if max_len is not None and (isinstance(max_len, bool) or not isinstance(max_len, int) or max_len < 1):
-        raise wrong(f"{where}.max_len", "an integer of at least 1", max_len)
+    if max_len is not None and (isinstance(max_len, bool) or not isinstance(max_len, int) or not 1 <= max_len <= MAX_COUNT):
+        raise wrong(f"{where}.max_len", f"an integer, 1 to {MAX_COUNT}", max_len)
     if truncate not in ("head", "tail"):
         raise wrong(f"{where}.truncate", "head or tail", truncate, ("head", "tail"))
     return Sequence(

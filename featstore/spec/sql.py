@@ -26,6 +26,8 @@ def slot_sql(spec: Spec, slot: str) -> str:
     SpecError where the spec is wrong, has no such slot, or one of the slot's operators has no expression.
     """
     graph = build_graph(spec)
+    if slot in spec.by_name and not spec.by_name[slot].store:
+        raise SpecError(f"expected a stored slot, found {slot!r}, which is an inner node (`store: false`); give it a number")
     return _Printer(graph).output(_position(graph, slot))
 
 
@@ -62,15 +64,15 @@ class _Printer:
             raise SpecError(
                 f"{step.owner}: the operator {step.op} has no Spark SQL expression{why}; use the extractor for this slot"
             )
-        return template(
-            Call(
-                inputs=[self._value(i) for i in step.inputs],
-                types=[self._type(i) for i in step.inputs],
-                params=step.params,
-                type=step.type,
-                variables=self._variables,
-            )
+        call = Call(
+            inputs=[self._value(i) for i in step.inputs],
+            types=[self._type(i) for i in step.inputs],
+            params=step.params,
+            type=step.type,
+            owner=step.owner,
+            variables=self._variables,
         )
+        return template(call)
 
     def _step(self, position: int) -> Step:
         return self._graph.steps[position - len(self._columns)]

@@ -44,12 +44,13 @@ class Members:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One step as a template sees it: inputs with their types, params, and fresh names for lambda variables."""
+    """One step as a template sees it: inputs with their types, params, the node it is of, and fresh names for variables."""
 
     inputs: Sequence[str | Members]
     types: Sequence[pa.DataType]
     params: Mapping[str, object]
     type: pa.DataType
+    owner: str = ""
     variables: Iterator[str] = field(default_factory=lambda: (f"e{i}" for i in itertools.count()))
 
     @property

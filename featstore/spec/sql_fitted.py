@@ -8,18 +8,19 @@ from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.sql_call import Call, Template, literal
 
 _MAX_VALUES = 1_000
-_MAX_DOUBLE = "1.7976931348623157E308D"
 
 
 def _standardize(call: Call) -> str:
-    value = f"((CAST({call.text} AS DOUBLE) - {_number(call, 'mean')}) / {_number(call, 'stddev')})"
-    return f"CASE WHEN abs({value}) <= {_MAX_DOUBLE} THEN {value} END"
+    return call.finite(f"((CAST({call.text} AS DOUBLE) - {_number(call, 'mean')}) / {_number(call, 'stddev')})")
 
 
 def _min_max(call: Call) -> str:
     low, high = _number(call, "min"), _number(call, "max")
-    value = f"CAST({call.text} AS DOUBLE)"
-    return f"CASE WHEN {value} IS NOT NULL THEN (least(greatest({value}, {low}), {high}) - {low}) / ({high} - {low}) END"
+
+    def scaled(value: str) -> str:
+        return f"CASE WHEN {value} IS NOT NULL THEN (least(greatest({value}, {low}), {high}) - {low}) / ({high} - {low}) END"
+
+    return call.let(f"CAST({call.text} AS DOUBLE)", scaled)
 
 
 def _vocabulary(call: Call) -> str:
@@ -27,8 +28,8 @@ def _vocabulary(call: Call) -> str:
     assert isinstance(vocabulary, Vocabulary)
     if len(vocabulary) > _MAX_VALUES:
         raise SpecError(
-            f"expected a vocabulary of at most {_MAX_VALUES:,} values for Spark SQL, found {len(vocabulary):,}; use the "
-            f"extractor for this slot"
+            f"{call.owner}: expected a vocabulary of at most {_MAX_VALUES:,} values for Spark SQL, found {len(vocabulary):,}; "
+            f"use the extractor for this slot"
         )
     values = ", ".join(literal(value, pa.string()) for value in vocabulary.values.to_pylist())
     missing = call.params["unknown"] == "missing"

@@ -3,6 +3,7 @@
 What a lock recorded of a file is the vocabulary; lines after it are no part of it until they are recorded too.
 """
 
+import codecs
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -10,11 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from featstore import files
 from featstore.errors import SpecError
-from featstore.ops import arrays
+from featstore.ops.arrays import values_of
 from featstore.ops.hashing import value_hash
 from featstore.ops.registry import OPERATORS
 from featstore.ops.vocabularies import Vocabulary
@@ -161,8 +163,23 @@ def _lines(data: bytes, url: str) -> _Lines:
     return _Lines(url=url, values=values, data=data, ends=ends)
 
 
+def padded_values(spec: Spec) -> Iterator[str]:
+    """A sentence for each vocabulary with values that begin or end with white space, which is part of them."""
+    for file, entry in spec.vocabularies.items():
+        if isinstance(entry, Vocabulary):
+            padded = values_of(pc.not_equal(pc.utf8_trim_whitespace(entry.values), entry.values))
+            if padded.any():
+                line = int(padded.argmax())
+                yield (
+                    f"vocabularies: {file} has {int(padded.sum()):,} values with white space at an end, first "
+                    f"{entry.values[line].as_py()!r} in line {line + 1:,}; values are taken as they are"
+                )
+
+
 def _check(lines: _Lines) -> None:
     """ValueError, saying what is expected and found in which line, where this is no vocabulary."""
+    if lines.data.startswith(codecs.BOM_UTF8):
+        raise ValueError("expected UTF-8 without a byte order mark, found one before line 1: save the file without it")
     try:
         lines.data.decode()
     except UnicodeDecodeError as error:
@@ -173,7 +190,7 @@ def _check(lines: _Lines) -> None:
         raise ValueError("expected a value in each line, found no line")
     if not lengths.all():
         raise ValueError(f"expected a value in each line, found none in line {int(lengths.argmin()) + 1:,}")
-    hashes = np.sort(arrays.values_of(value_hash(values)))
+    hashes = np.sort(values_of(value_hash(values)))
     if (hashes[1:] == hashes[:-1]).any():  # seldom two values of one hash
         known: dict[str, int] = {}
         for line, value in enumerate(values.to_pylist(), 1):

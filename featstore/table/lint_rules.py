@@ -161,6 +161,7 @@ def file_sizes(sizes: Sequence[int]) -> Iterator[Finding]:
 
 
 def batches(files: Sequence[FileFacts], batch_size: int) -> Iterator[Finding]:
+    files = _of_whole_batches(files, batch_size)
     num_batches = max(1, math.ceil(sum(file.num_rows for file in files) / batch_size))
     num_cuts = sum(rows % batch_size != 0 for file in files for rows in file.group_rows[:-1])
     num_ends = sum(file.num_rows % batch_size != 0 for file in files)
@@ -168,11 +169,23 @@ def batches(files: Sequence[FileFacts], batch_size: int) -> Iterator[Finding]:
     if num_cuts + num_ends > 1 and share > STRADDLING_SHARE:
         yield Finding(
             rule="cut batches",
-            found=f"{share:.0%} of the batches of {batch_size:,} rows lie across the end of a row group or of a file",
+            found=f"{min(share, 1):.0%} of the batches of {batch_size:,} rows lie across the end of a row group or of a file",
             threshold=f"{STRADDLING_SHARE:.0%}",
             reason="Such a batch is copied together out of two, others are views.",
             advice="make rows_per_row_group and rows_per_file large multiples of the batch size (said by --batch-size)",
         )
+
+
+def _of_whole_batches(files: Sequence[FileFacts], batch_size: int) -> list[FileFacts]:
+    """The files of partitions with at least the rows of a batch: others are cut however they are written."""
+    num_rows: Counter[str] = Counter()
+    for file in files:
+        num_rows[_partition(file)] += file.num_rows
+    return [file for file in files if num_rows[_partition(file)] >= batch_size]
+
+
+def _partition(file: FileFacts) -> str:
+    return file.path.rpartition("/")[0]
 
 
 def schemas(files: Sequence[FileFacts]) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """The first pass: what is fitted, frozen and found again, in threads and on Spark."""
 
+import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -193,8 +194,13 @@ def test_a_document_takes_its_lock_as_an_argument(path: Path, raw: str, monkeypa
 
 def test_what_cannot_be_fitted_is_named(path: Path, raw: str, tmp_path: Path) -> None:
     pq.write_table(pa.table({"price": [5.0, 5.0], "city": ["a", "b"], "tags": [["a"], []]}), tmp_path / "same.parquet")
-    with pytest.raises(InputError, match=r"slots\[0\]: standardize \('scaled'\) cannot be fitted on .*: expected values"):
+    with pytest.raises(
+        InputError, match=r"slots\[0\]: standardize \('scaled'\) cannot be fitted on .*: expected values"
+    ) as raised:
         api.fit(path, tmp_path / "same.parquet")
+    assert all(f"('{name}') cannot be fitted" in str(raised.value) for name in ("scaled", "price_share"))
+    assert str(raised.value).startswith(f"{path}: ")
+    assert "or remove the slots of columns that are constant" in str(raised.value)
     pq.write_table(pa.table({"price": pa.array([], pa.float64())}), tmp_path / "empty.parquet")
     with pytest.raises(InputError, match="holds no rows to fit scaled, price_share on"):
         api.fit(path, tmp_path / "empty.parquet")
@@ -220,3 +226,12 @@ def test_a_lock_that_people_changed_is_refused(path: Path, raw: str) -> None:
     lock.write_text(lock.read_text().replace('"max": 998.0', '"max": "x"'))
     with pytest.raises(SpecError, match=r"lock: fitted\.price_share: expected what `featstore spec fit` writes"):
         Extractor(load_spec(path))
+
+
+def test_a_spec_with_nothing_to_fit_is_told_so(path: Path, raw: str) -> None:
+    path.write_text(
+        json.dumps(
+            {"spec": 1, "inputs": {"price": "double"}, "slots": [{"slot": 1, "name": "a", "op": "log1p", "of": "price"}]}
+        )
+    )
+    assert "no operator of the spec is fitted on data" in api.fit(path, raw)

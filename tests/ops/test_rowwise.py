@@ -92,3 +92,22 @@ def test_what_does_not_fit_the_declaration_is_refused(arguments: list[Any], para
 @given(st.lists(st.none() | st.text(max_size=4), max_size=40))
 def test_a_built_in_operator_passes_the_same_check(texts: list[str | None]) -> None:
     check_rows("tokenize", OPERATORS["tokenize"].function, [pa.array(texts, pa.string())], {"by": "character", "n": 2})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "params", "message"),
+    [
+        ((PRICES.to_pylist(),), {}, "centred: expected Arrow arrays, found list"),
+        ((pa.chunked_array([PRICES]),), {}, "centred: expected Arrow arrays, found ChunkedArray"),
+        ((PRICES, PRICES), {}, "centred: expected 1 arrays, found 2"),
+    ],
+)
+def test_inputs_that_are_no_arrays_are_a_type_error(arrays: Any, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        featstore.check_operator(centred, *arrays, **params)
+
+
+def test_a_param_of_another_type_is_a_type_error() -> None:
+    tags = pa.array([["a"]] * len(PRICES))
+    with pytest.raises(TypeError, match="scaled: expected a value of type float for 'scale', found 'x'"):
+        featstore.check_operator(scaled, PRICES, tags, scale="x", unit="m")

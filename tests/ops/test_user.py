@@ -171,3 +171,47 @@ def test_a_compiled_operator_that_two_nodes_use_alike_runs_once(compiled_spec: A
     assert [step.op for step in build_graph(compiled_spec).steps].count(
         "fingerprints:differing_bits"
     ) == 3  # with hash and sign
+
+
+@pytest.mark.parametrize("source", ["def f(:", "raise RuntimeError('at import\\nx')", "1 / 0", "raise SystemExit(3)"])
+def test_a_module_that_fails_at_import_is_told_with_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    (tmp_path / "failing_operators.py").write_text(source + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        SpecError,
+        match=r"^slots\[0\]\.op: expected a module that can be imported \((\w+Error|SystemExit): ",
+    ):
+        extractor("failing_operators:f", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("function", "params"),
+    [(lambda x, y: x, {}), (lambda: None, {}), (lambda x: x, {"scale": 1.0}), (lambda x, *, scale: x, {})],
+)
+def test_a_function_that_does_not_take_what_is_declared_is_refused(function: Any, params: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"expected a function of 1 arrays and the params declared.*, found <lambda>"):
+        featstore.operator(inputs=[pa.float64()], result=pa.float64(), params=params)(function)
+
+
+@pytest.mark.parametrize("name", ["slot", "counts", "default"])
+def test_a_param_may_not_have_the_name_of_an_option(name: str) -> None:
+    with pytest.raises(TypeError, match=f"param '{name}': expected a name that is no option of all nodes"):
+        featstore.operator(inputs=[pa.float64()], result=pa.float64(), params={name: 1})
+
+
+def test_inputs_are_arrow_types() -> None:
+    wrong: Any = "long"
+    with pytest.raises(TypeError, match=r"expected string, .* found long"):
+        featstore.operator(inputs=[wrong], result=pa.float64())
+
+
+@featstore.operator(inputs=[pa.float64()], result=pa.float64())
+def leaves(x: pa.Array) -> pa.Array:
+    raise SystemExit(3)
+
+
+def test_an_operator_that_would_end_the_process_fails_with_its_place() -> None:
+    with pytest.raises(OperatorError, match=r"f \(my_operators:leaves\): SystemExit: 3"):
+        extractor("my_operators:leaves", ["x"])(pa.record_batch({"x": [1.5]}))

@@ -1,14 +1,22 @@
 """Lint: everything that is wrong, once, and against the lock."""
 
+import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
 from featstore.errors import SpecError
-from featstore.spec.lint import LintReport, lint
+from featstore.spec.graph import build_graph
+from featstore.spec.lint import LintReport, check_lock, lint
 from featstore.spec.lock import load_lock
+from featstore.spec.meaning import fit_hash
+from featstore.spec.model import Fitted
+from featstore.spec.parse import load_spec
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -155,3 +163,177 @@ def test_a_number_that_the_lock_knows_as_retired_is_never_used_again(path: Path)
     assert not report.ok
     assert "slots[1].slot: expected a number that was never used before, found 2, which the lock file knows" in str(report)
     assert path.with_name("flights.lock.json").read_bytes() == before
+
+
+LISTS = {"spec": 1, "inputs": {"l": "list<string>", "k": "list<string>", "u": "string", "x": "double"}}
+SEQUENCES = {
+    "one column": ({"s": {"of": ["l"]}}, "sequences.s.of: expected two or more list columns"),
+    "an unknown column": ({"s": {"of": ["l", "zz"]}}, "sequences.s.of[1]: expected an input column, found 'zz'"),
+    "a scalar column": ({"s": {"of": ["l", "u"]}}, "sequences.s.of[1]: expected a list, found 'u', a string"),
+    "a column of two": ({"s": {"of": ["l", "k"]}, "t": {"of": ["k", "l"]}}, "sequences.t.of[0]: expected a column of no other"),
+}
+SHARES = {
+    "no slot": ({"share_slot": 99}, "slots[0].share_slot: expected the number of another slot"),
+    "itself": ({"share_slot": 1}, "slots[0].share_slot: expected the number of another slot"),
+    "floats": ({"share_slot": 2}, "slots[0].share_slot: expected two stored slots that hold signs, found 2, of which 'x'"),
+}
+
+
+@pytest.mark.parametrize(("sequences", "expected"), SEQUENCES.values(), ids=SEQUENCES.keys())
+def test_lint_finds_what_building_refuses_of_sequences(path: Path, sequences: dict[str, Any], expected: str) -> None:
+    slots = [{"slot": i, "name": f"s{i}", "op": "hash", "of": name} for i, name in enumerate("lku", 1)]
+    path.write_text(yaml.safe_dump(LISTS | {"sequences": sequences, "slots": slots}))
+    check_found(path, expected)
+
+
+@pytest.mark.parametrize(("share", "expected"), SHARES.values(), ids=SHARES.keys())
+def test_lint_finds_what_building_refuses_of_shared_numbers(path: Path, share: dict[str, Any], expected: str) -> None:
+    slots = [{"slot": 1, "name": "a", "op": "hash", "of": "u"} | share, {"slot": 2, "name": "x", "op": "identity", "of": "x"}]
+    path.write_text(yaml.safe_dump({"spec": 1, "inputs": {"u": "string", "x": "double"}, "slots": slots}))
+    check_found(path, expected)
+
+
+def test_a_shared_slot_that_is_wrong_itself_is_the_only_one_blamed(path: Path) -> None:
+    report = lint_of(
+        path,
+        {"slot": 1, "name": "a", "op": "hash", "of": "user", "share_slot": 2},
+        {"slot": 2, "name": "b", "op": "hash", "of": "nobody"},
+    )
+    assert ["nobody" in finding for finding in report.findings] == [True]
+
+
+def check_found(path: Path, expected: str) -> None:
+    report = lint(str(path), update_lock=True)
+    assert not path.with_suffix(".lock.json").exists()
+    assert len(report.findings) >= 1
+    assert expected in report.findings[0]
+    with pytest.raises(SpecError, match=re.escape(expected)):
+        build_graph(load_spec(str(path)))
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (f"op: power, of: x, exponent: {HUGE}", "slots[0].exponent: expected a finite number"),
+        (f"op: bucketize, of: x, boundaries: [1, {HUGE}]", "slots[0].boundaries: expected strictly increasing finite"),
+        (f"op: clip, of: x, min: -{HUGE}", "slots[0].min: expected a finite number"),
+        ("op: fill, of: x, value: &v [*v]", "expected YAML, found: alias *v within its own anchor (line 4"),
+        ("op: take, of: l, n: 1180591620717411303424", "slots[0].n: expected an integer, 1 to 2147483647"),
+        ("op: hash, of: l, max_len: 1099511627776", "slots[0].max_len: expected an integer, 1 to 2147483647"),
+        ("op: slice, of: l, start: 4611686018427387904", "slots[0].start: expected an integer of 32 bits"),
+    ],
+)
+def test_a_param_beyond_all_bounds_is_one_finding(path: Path, node: str, expected: str) -> None:
+    path.write_text(f"spec: 1\ninputs: {{x: double, l: list<string>}}\nslots:\n  - {{slot: 1, name: a, {node}}}\n")
+    try:
+        found = lint(str(path)).findings[0]
+    except SpecError as error:
+        found = str(error)
+    assert expected in found
+
+
+def test_a_lock_that_is_no_utf8_is_refused(path: Path) -> None:
+    path.with_suffix(".lock.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(
+        SpecError, match=r"flights\.lock\.json: expected a lock file as `--update-lock` writes it, found 'utf-8'"
+    ):
+        lint_of(path)
+
+
+def test_a_spec_that_its_lock_contradicts_is_refused_and_what_to_do_is_said(path: Path) -> None:
+    assert lint_of(path, update_lock=True).ok
+    check_lock(load_spec(str(path)))
+    lint_of(path, *with_slot(1, op="clip", min=0.0))
+    with pytest.raises(
+        SpecError, match=r"flights\.yaml: slots\[1\]: slot 2 .* means other values .*spec lint SPEC --update-lock"
+    ):
+        check_lock(load_spec(str(path)))
+    assert lint_of(
+        path,
+        *DOCUMENT["slots"][:1],
+        {**DOCUMENT["slots"][1], "slot": 7},
+        update_lock=True,
+        labels={},
+        inputs={"user": "string", "price": "double"},
+    ).ok
+    lint_of(path)
+    with pytest.raises(SpecError, match=r"which the lock file knows as retired: give the slot a number of its own"):
+        check_lock(load_spec(str(path)))
+
+
+def test_a_slot_that_the_lock_does_not_know_yet_and_a_spec_without_a_lock_are_fine(path: Path) -> None:
+    assert lint_of(path, *with_slot(3, slot=4), update_lock=True).ok
+    lint_of(path, *with_slot(3, slot=4), {"slot": 9, "name": "new", "op": "hash", "of": "user"})
+    check_lock(load_spec(str(path)))
+    path.with_suffix(".lock.json").unlink()
+    check_lock(load_spec(str(path)))
+    check_lock(load_spec(DOCUMENT))
+
+
+def test_printed_findings_begin_with_the_specs_file(path: Path) -> None:
+    report = lint_of(path, *with_slot(1, of="prise"))
+    assert str(report).startswith(f"{path}: slots[1].of: expected")
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "-.inf"])
+def test_a_constant_that_is_no_finite_number_is_refused(path: Path, value: str) -> None:
+    node = f"slot: 1, name: a, op: compare, of: x, relation: <, value: {value}"
+    path.write_text(f"spec: 1\ninputs: {{x: double}}\nslots:\n  - {{{node}}}\n")
+    assert "slots[0].value: expected a constant: text, finite number" in lint(str(path)).findings[0]
+
+
+def test_values_of_a_vocabulary_with_white_space_at_an_end_are_noted(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("a\n b\nc \n")
+    node = {"slot": 1, "name": "v", "op": "vocabulary", "of": "user", "file": "v.txt"}
+    path.write_text(yaml.safe_dump({"spec": 1, "inputs": {"user": "string"}, "slots": [node]}))
+    report = lint(str(path), update_lock=True)
+    assert report.ok
+    assert "vocabularies: v.txt has 2 values with white space at an end, first ' b' in line 2" in report.notes[0]
+
+
+def test_a_vocabulary_with_a_byte_order_mark_is_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_bytes(b"\xef\xbb\xbfa\n")
+    node = {"slot": 1, "name": "v", "op": "vocabulary", "of": "user", "file": "v.txt"}
+    path.write_text(yaml.safe_dump({"spec": 1, "inputs": {"user": "string"}, "slots": [node]}))
+    assert "expected UTF-8 without a byte order mark, found one before line 1" in lint(str(path), update_lock=True).findings[0]
+
+
+def test_what_an_index_slot_may_not_be_is_said(path: Path) -> None:
+    bins = {"slot": 1, "name": "a", "op": "bucketize", "of": "price", "boundaries": [1], "encode": "index"}
+    assert "found `fill: 1`" in lint_of(path, bins | {"fill": 1}).findings[0]
+
+
+def test_a_zone_that_depends_on_the_host_is_refused(path: Path) -> None:
+    assert "slots[2].tz: expected an IANA time zone" in lint_of(path, *with_slot(2, tz="localtime")).findings[0]
+
+
+def test_runs_of_more_words_than_any_text_has_are_none_and_take_no_time(path: Path) -> None:
+    node = {"slot": 1, "name": "f", "op": "tokenize", "of": "user", "by": "word", "n": 2**31 - 1}
+    spec = load_spec({"spec": 1, "inputs": {"user": "string"}, "slots": [node]})
+    step = next(step for step in build_graph(spec).steps if step.op == "tokenize")
+    found = step.function(pa.array(["a b c", None, ""]), **step.params, counts=Counter())
+    assert found.to_pylist() == [[], None, []]
+
+
+@pytest.mark.parametrize(("stddev", "found"), [(0.0, "0.0"), (-1.0, "-1.0")])
+def test_a_fit_that_no_pass_makes_is_refused(path: Path, stddev: float, found: str) -> None:
+    node = {"slot": 1, "name": "f", "op": "standardize", "of": "price"}
+    spec = load_spec({"spec": 1, "inputs": {"price": "double"}, "slots": [node]})
+    fit = Fitted(op="standardize", hash=fit_hash(spec, spec.nodes[0], {}), num_values=2, params={"mean": 0.0, "stddev": stddev})
+    with pytest.raises(SpecError, match=rf"lock: fitted\.f: expected what `featstore spec fit` writes, found .*{found}"):
+        build_graph(replace(spec, fitted={"f": fit}))
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ("op: clip, of: x, min: 1e3", "expected a finite number, found '1e3', which YAML reads as text: write 1.0e+3"),
+        ("op: hash, of: t, default: 2026-01-01", "write a timestamp: 2026-01-01 00:00:00"),
+    ],
+)
+def test_what_yaml_reads_as_something_else_is_hinted(path: Path, node: str, expected: str) -> None:
+    path.write_text(f"spec: 1\ninputs: {{x: double, t: timestamp}}\nslots:\n  - {{slot: 1, name: a, {node}}}\n")
+    assert expected in lint(str(path)).findings[0]

@@ -1,6 +1,8 @@
+import hashlib
+import json
 from typing import Any
 
-from featstore.spec.meaning import operator_paths
+from featstore.spec.meaning import operator_paths, semantic_hashes
 from featstore.spec.parse import load_spec
 
 INPUTS = {"user_id": "string", "ts": "timestamp", "price": "double", "tags": "list<string>"}
@@ -44,3 +46,29 @@ def test_nodes_that_read_shared_ones_do_not_multiply() -> None:
     assert found["n2"] == "cross(cross(hash(user_id), hash(user_id)), cross(hash(user_id), hash(user_id)))"
     assert found["n39"].endswith(")")
     assert max(map(len, found.values())) < 300
+
+
+def test_a_hash_can_be_made_from_what_the_contracts_page_says() -> None:
+    """docs/contracts.md, in plain JSON and hashlib: a slot that shares its number's signs, of a column of a sequence."""
+    slots = [
+        {"slot": 1, "name": "a", "op": "hash", "of": "item"},
+        {"slot": 2, "name": "b", "op": "hash", "of": "clicks", "share_slot": 1, "default": ["none"]},
+    ]
+    inputs = {"item": "string", "clicks": "list<string>", "dwell": "list<double>"}
+    sequences = {"events": {"of": ["clicks", "dwell"]}}
+    spec = load_spec({"spec": 1, "inputs": inputs, "sequences": sequences, "slots": slots})
+    sequence = {
+        "of": [["clicks", "list<string>"], ["dwell", "list<double>"]],
+        "max_len": None,
+        "truncate": "head",
+        "empty_as_null": False,
+    }
+    source = {"input": "clicks", "type": "list<string>", "sequence": sequence, "default": ["none"]}
+    node = _sha256({"op": "hash", "of": [source]})
+    expected = _sha256({"spec": 1, "slot": 2, "encode": "sign", "share_slot": 1, "node": node})
+    assert semantic_hashes(spec)["b"] == expected
+
+
+def _sha256(content: object) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

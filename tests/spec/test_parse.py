@@ -156,7 +156,7 @@ def test_what_is_wrong_in_a_slot_is_named_by_its_path(changes: dict[str, Any], m
     ("entry", "message"),
     [
         ({}, r"^sequences.clicks.of: expected a name or a list of names, found None$"),
-        ({"of": ["a", "b"], "max_len": 0}, r"^sequences.clicks.max_len: expected an integer of at least 1, found 0$"),
+        ({"of": ["a", "b"], "max_len": 0}, r"^sequences.clicks.max_len: expected an integer, 1 to 2147483647, found 0$"),
         ({"of": ["a", "b"], "truncate": "end"}, r"^sequences.clicks.truncate: expected head or tail, found 'end'"),
         ({"of": ["a", "b"], "maxlen": 1}, r"^sequences.clicks.maxlen: expected one of of, max_len, .*; did you mean 'max_len'"),
         ({"of": ["a", "b"], "empty_as_null": 1}, r"^sequences.clicks.empty_as_null: expected true or false, found 1$"),
@@ -264,3 +264,29 @@ def test_broken_yaml_is_one_line_with_line_and_column(text: str, message: str) -
     with pytest.raises(SpecError, match=message) as raised:
         parse_spec(text, "a.yaml")
     assert "\n" not in str(raised.value)
+
+
+def test_keys_of_a_merge_give_way_to_those_beside_it() -> None:
+    text = """
+spec: 1
+inputs: {u: string, v: string}
+slots:
+  - &base {slot: 1, name: a, op: hash, of: u, empty_as_null: true}
+  - &next {<<: *base, slot: 2, name: b, of: v}
+  - {name: c, <<: *next, slot: 3}
+"""
+    assert [(node.slot, node.name, node.of, node.empty_as_null) for node in parse_spec(text).nodes] == [
+        (1, "a", ("u",), True),
+        (2, "b", ("v",), True),
+        (3, "c", ("v",), True),
+    ]
+
+
+def test_a_key_twice_beside_a_merge_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"key 'slot' appears twice"):
+        parse_spec("spec: 1\ninputs: {u: string}\nslots: [&a {slot: 1}, {<<: *a, slot: 2, slot: 3}]\n")
+
+
+def test_the_semantics_version_is_an_integer() -> None:
+    with pytest.raises(SpecError, match=r"spec: expected the semantics version 1, found 1\.0"):
+        parse_spec("spec: 1.0\ninputs: {u: string}\nslots: []\n")

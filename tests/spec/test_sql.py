@@ -8,6 +8,7 @@ import math
 import sys
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,9 @@ import featstore.spec.sql
 from featstore.errors import SpecError
 from featstore.extraction.extractor import Extractor
 from featstore.ops.registry import OPERATORS
-from featstore.spec.model import Spec
+from featstore.spec import check
+from featstore.spec.meaning import fit_hash, meaning
+from featstore.spec.model import Fitted, Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.sql import slot_sql
 from featstore.spec.sql_templates import TEMPLATES
@@ -193,6 +196,40 @@ def test_a_chain_of_operators_grows_with_its_length_and_not_with_its_power(selec
     spec = spec_of({"x": "double", "n": "long"}, [*chain, {"name": "last", "op": "identity", "of": "n6"}])
     compare(select, spec, pa.table({"x": [3.0, -0.5, None, 1e300], "n": [2, 1, 1, 0]}))
     assert len(slot_sql(spec, "last")) < 3_000
+
+
+@pytest.mark.parametrize("op", ["standardize", "min_max", "ratio"])
+def test_nested_operators_of_every_kind_grow_with_their_number(op: str) -> None:
+    assert _nested_length(op, 8) - _nested_length(op, 4) < 3 * (_nested_length(op, 4) - _nested_length(op, 2))
+
+
+def _nested_length(op: str, num_levels: int) -> int:
+    """Of an expression that reads each level once, or with `ratio` beside a column."""
+    chain = [
+        {"name": f"n{i}", "op": op, "of": [f"n{i - 1}" if i else "x", "x"][: 2 if op == "ratio" else 1]}
+        for i in range(num_levels)
+    ]
+    inner = [node | {"store": False, "slot": None} for node in chain[:-1]]
+    spec = spec_of({"x": "double"}, [*inner, chain[-1]])
+    params = {"standardize": {"mean": 0.5, "stddev": 2.0}, "min_max": {"min": 0.0, "max": 2.0}}.get(op, {})
+    for node in (node for node in check.ordered(spec) if params):
+        fit = Fitted(op=op, hash=fit_hash(spec, node, semantic_meanings(spec)), num_values=2, params=params)
+        spec = replace(spec, fitted={**spec.fitted, node.name: fit})
+    return len(slot_sql(spec, chain[-1]["name"]))
+
+
+def semantic_meanings(spec: Spec) -> dict[str, str]:
+    meanings: dict[str, str] = {}
+    for node in check.ordered(spec):
+        meanings[node.name] = meaning(spec, node, meanings)
+    return meanings
+
+
+def test_an_inner_node_is_said_to_be_one() -> None:
+    inner = {"name": "n", "op": "log1p", "of": "x", "store": False, "slot": None}
+    spec = spec_of({"x": "double"}, [inner, {"name": "f", "op": "identity", "of": "n"}])
+    with pytest.raises(SpecError, match=r"found 'n', which is an inner node \(`store: false`\)"):
+        slot_sql(spec, "n")
 
 
 def test_code_of_ones_own_has_no_expression(monkeypatch: pytest.MonkeyPatch) -> None:

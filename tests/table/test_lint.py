@@ -130,6 +130,13 @@ def test_row_groups_and_files_that_cut_batches(tmp_path: Path) -> None:
     assert lint(str(tmp_path), batch_size=2_000).ok
 
 
+def test_files_of_fewer_rows_than_a_batch_cut_none_and_no_share_is_above_all(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", num_rows=1_000, rows_per_row_group=100)
+    assert "cut batches" not in [finding.rule for finding in lint(str(tmp_path), batch_size=8_192).findings]
+    found = {finding.rule: finding.found for finding in lint(str(tmp_path), batch_size=999).findings}
+    assert found["cut batches"].startswith("100% of the batches")
+
+
 def test_slots_that_may_be_null_though_none_is(tmp_path: Path) -> None:
     write_ids(tmp_path / "a.parquet", SIGNS, nullable=True, use_dictionary=False)
     assert only(lint(str(tmp_path))).found == "1 slots that may be null, though no null is known in them: user"
