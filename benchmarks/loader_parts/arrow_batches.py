@@ -1,6 +1,6 @@
 """Record batches to tensors as careful code does it by hand, and what all readers of the same rows must agree on."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ def to_columns(rows: pa.RecordBatch | pa.Table) -> dict[str, Column]:
 
 
 class Checksum:
-    """Of rows in any order and in any batches: counts rows, adds up ids and the bits of floats; what is missing adds nothing."""
+    """Of rows in any order and in any batches: counts rows, adds ids and bits of floats; what is missing adds nothing."""
 
     def __init__(self) -> None:
         self.num_rows = self.total = 0

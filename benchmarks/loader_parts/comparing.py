@@ -7,8 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from loader_parts.arrow_batches import checksum, num_rows
 from loader_parts.peers import PEERS, Peer, bare, by_iter_batches
 from loader_parts.records import NUM_ROWS, by_tensorflow, to_gzip, to_records

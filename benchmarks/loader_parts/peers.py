@@ -121,7 +121,7 @@ def by_packing_workers(paths: Sequence[str], columns: Sequence[str], batch_size:
 
 
 def _workers(files: _Files) -> "DataLoader[Any]":
-    torch.multiprocessing.set_sharing_strategy("file_system")  # else hundreds of tensors use up the file descriptors
+    torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]  # else hundreds of tensors use up the file descriptors
     return DataLoader(files, batch_size=None, num_workers=NUM_WORKERS, prefetch_factor=4, multiprocessing_context="fork")
 
 

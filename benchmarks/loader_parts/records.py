@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from size_parts.tfrecord import examples, write_records
 
 from loader_parts.arrow_batches import Columns
 from loader_parts.peers import Batches
+from size_parts.tfrecord import examples, write_records
 
 NUM_ROWS = 8_192
 
