@@ -1,0 +1,222 @@
+"""How near the loader comes to a bare loop of `read_row_group`: unshuffled, shuffled, few columns of many, on one core and two.
+
+The workload is in loader_parts/workload.py. Each case runs in a process of its own, on its cores; in it, floor and loader read
+the same warm files in turn, and every column of every batch is made. A figure is the median of the ratios of neighbouring runs.
+Checksums of what both read must be equal. Then what it takes to the first batch, to start and end, and the memory.
+
+    python benchmarks/loader.py [--small] [--directory DIR] [--case NAME ...]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from featstore.loader.loader import FeatureLoader
+from featstore.table.open import open_snapshot
+from featstore.table.snapshot import Snapshot
+from loader_parts import measuring, records, workload
+from loader_parts.peers import PEERS
+from loader_parts.reading import Reader, checksum, featstore, floor, from_arrow
+from loader_parts.workload import LABEL, NARROW, RECORDS, WIDE, Workload
+
+WINDOW_ROWS = 100_000
+MAX_FIRST_RATIO, MAX_START_END_S, MAX_EXTRA_BYTES = 1.3, 0.05, 300 << 20
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """A case of speed, and the share of the floor's that it must reach."""
+
+    workload: Workload
+    required: float
+    num_cores: int = 2
+    batch_size: int = 4096
+    shuffle_rows: int | None = None
+    has_peers: bool = False
+
+
+def _on_cores(name: str, case: Speed) -> dict[str, Speed]:
+    return {f"{name}-{cores}": replace(case, num_cores=cores) for cores in (2, 1)}
+
+
+SPEEDS = {
+    **_on_cores("unshuffled", Speed(workload=NARROW, required=0.90)),
+    **_on_cores("batch-512", Speed(workload=NARROW, required=0.85, batch_size=512)),
+    **_on_cores("shuffled", Speed(workload=NARROW, required=0.75, shuffle_rows=WINDOW_ROWS)),
+    **_on_cores("wide", Speed(workload=WIDE, required=0.85)),
+    "peers": Speed(workload=NARROW, required=0.90, has_peers=True),
+}
+
+
+def main() -> int:
+    """Prints the figures and one line `RESULT {json}`; 1 where a demanded figure is missed."""
+    arguments = _parse()
+    if arguments.child:
+        print(json.dumps(CASES[arguments.child](arguments)))
+        return 0
+    with tempfile.TemporaryDirectory() as made:
+        arguments.directory = arguments.directory or made
+        result: Figures = {name: _in_child(name, arguments) for name in arguments.case or CASES}
+    result["ok"] = all(figures["ok"] for figures in result.values())
+    print(f"RESULT {json.dumps(result)}")
+    return 0 if result["ok"] else 1
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a quarter of the files, fewer repeats")
+    parser.add_argument("--directory", help="keep the data here, and use it again")
+    parser.add_argument("--case", action="append", choices=CASES, help="only this one")
+    parser.add_argument("--repeats", type=int, default=None)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    arguments.repeats = arguments.repeats or (7 if arguments.small else 11)
+    return arguments
+
+
+def _in_child(name: str, arguments: argparse.Namespace) -> Figures:
+    command = [sys.executable, __file__, "--child", name, "--directory", arguments.directory]
+    command += ["--repeats", str(arguments.repeats), *(["--small"] if arguments.small else [])]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} if name.endswith("-1") else None
+    out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
+    figures: Figures = json.loads(out.splitlines()[-1])
+    print(f"{name}: {figures}", flush=True)
+    return figures
+
+
+def _sized(of: Workload, arguments: argparse.Namespace) -> Workload:
+    return replace(of, num_files=of.num_files // 4) if arguments.small else of
+
+
+def _files(of: Workload, arguments: argparse.Namespace) -> tuple[list[str], list[str], Snapshot]:
+    """Paths, columns and table of a workload."""
+    paths = workload.write(_sized(of, arguments), Path(arguments.directory))
+    return paths, [*of.selected, LABEL], open_snapshot(str(Path(paths[0]).parent))
+
+
+def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
+    """The speeds of the loader, and of its peers, as shares of the floor's."""
+    measuring.limit_cores(case.num_cores)
+    paths, columns, table = _files(case.workload, arguments)
+    readers: dict[str, Reader] = {
+        "featstore": featstore(table, shuffle_rows=case.shuffle_rows),
+        **(PEERS if case.has_peers else {}),
+    }
+    expected = checksum(from_arrow(floor(paths, columns, 0)))
+    sums = {name: checksum(reader(paths, columns, case.batch_size)) for name, reader in readers.items()}
+    runs: dict[str, measuring.Run] = {
+        "floor": partial(floor, paths, columns, 0, use_threads=case.num_cores > 1),
+        **{name: partial(reader, paths, columns, case.batch_size) for name, reader in readers.items()},
+    }
+    seconds, cpu_seconds = measuring.by_clocks(runs, arguments.repeats, [time.perf_counter, time.process_time])
+    shares = measuring.ratios(seconds, over="floor")
+    are_equal = {name: found == expected for name, found in sums.items()}
+    return {
+        **shares,
+        "by_cpu_time": {name: share["median"] for name, share in measuring.ratios(cpu_seconds, over="floor").items()},
+        "floor_rows_per_s": round(_sized(case.workload, arguments).num_rows / statistics.median(seconds["floor"])),
+        "required": case.required,
+        "equal_checksums": are_equal,
+        "ok": all(are_equal.values()) and shares["featstore"]["median"] >= case.required and _is_ahead(shares),
+    }
+
+
+def _records(arguments: argparse.Namespace) -> Figures:
+    """Rows per second of tf.data over TFRecord files of the first rows, as a share of the floor's over all rows."""
+    if not records.IS_INSTALLED:
+        return {"left_out": "tensorflow is not installed", "ok": True}
+    measuring.limit_cores(2)
+    paths, columns, _ = _files(NARROW, arguments)
+    first = workload.write(RECORDS, Path(arguments.directory))
+    readers: dict[str, Reader] = {"raw": records.by_records, "gzip": partial(records.by_records, is_compressed=True)}
+    expected = checksum(from_arrow(floor(first, columns, 0)))
+    are_equal = {name: checksum(reader(first, columns, 4096)) == expected for name, reader in readers.items()}
+    runs: dict[str, measuring.Run] = {name: partial(reader, first, columns, 4096) for name, reader in readers.items()}
+    seconds = measuring.in_turn({"floor": partial(floor, paths, columns, 0), **runs}, arguments.repeats)
+    times_fewer = RECORDS.num_rows / _sized(NARROW, arguments).num_rows
+    shares = {name: round(share["median"] * times_fewer, 4) for name, share in measuring.ratios(seconds, over="floor").items()}
+    return {"shares": shares, "equal_checksums": are_equal, "ok": all(are_equal.values())}
+
+
+def _is_ahead(shares: dict[str, dict[str, float]]) -> bool:
+    return all(shares["featstore"]["median"] >= share["median"] for share in shares.values())
+
+
+def _first_batch(arguments: argparse.Namespace) -> Figures:
+    """Seconds from the iteration's begin to the first batch, over those of opening the first file and its first row group."""
+    paths, columns, table = _files(NARROW, arguments)
+    read = featstore(table)
+    runs: dict[str, measuring.Run] = {
+        "floor": lambda: islice(floor(paths, columns, 0), 1),
+        "featstore": lambda: islice(read(paths, columns, 4096), 1),
+    }
+    seconds = measuring.in_turn(runs, 3 * arguments.repeats)
+    found = {name: statistics.median(of) for name, of in seconds.items()}
+    ratio = statistics.median(own / f for f, own in zip(seconds["floor"], seconds["featstore"], strict=True))
+    return {
+        **{k: round(v, 4) for k, v in found.items()},
+        "ratio": round(ratio, 3),
+        "most": MAX_FIRST_RATIO,
+        "ok": ratio <= MAX_FIRST_RATIO,
+    }
+
+
+def _start_end(arguments: argparse.Namespace) -> Figures:
+    """Seconds to make a loader of an open table, ask it for one batch, and close it, less the first row group's decoding."""
+    paths, columns, table = _files(NARROW, arguments)
+    seconds = []
+    for _ in range(3 * arguments.repeats):
+        started = time.perf_counter()
+        next(floor(paths, columns, 0))
+        decoded = time.perf_counter()
+        with FeatureLoader(table, slots=columns[:-1], labels=columns[-1:], batch_size=4096) as loader:
+            next(iter(loader))
+        seconds.append(time.perf_counter() - decoded - (decoded - started))
+    found = statistics.median(seconds)
+    return {"seconds": round(found, 4), "most": MAX_START_END_S, "ok": found <= MAX_START_END_S}
+
+
+def _memory(arguments: argparse.Namespace, shuffle_rows: int | None) -> Figures:
+    """The loader's peak above the floor's, both in this process, the floor first; and what ten epochs add."""
+    paths, columns, table = _files(NARROW, arguments)
+    read = featstore(table, shuffle_rows=shuffle_rows)
+    peaks = []
+    for run in (lambda: floor(paths, columns, 0), *[lambda: read(paths, columns, 4096)] * 10):
+        measuring.forget_peak()
+        for _ in run():  # type: ignore[no-untyped-call]
+            pass
+        peaks.append(measuring.peak_bytes())
+    extra, growth = max(peaks) - peaks[0], max(peaks[6:]) - max(peaks[1:6])
+    return {
+        "floor_bytes": peaks[0],
+        "extra_bytes": extra,
+        "most": MAX_EXTRA_BYTES,
+        "growth_bytes": growth,
+        "most_growth": 20 << 20,
+        "ok": extra <= MAX_EXTRA_BYTES and growth <= 20 << 20,
+    }
+
+
+CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {
+    **{name: partial(_speed, case=case) for name, case in SPEEDS.items()},
+    "records": _records,
+    "first-batch": _first_batch,
+    "start-end": _start_end,
+    "memory": partial(_memory, shuffle_rows=None),
+    "memory-shuffled": partial(_memory, shuffle_rows=WINDOW_ROWS),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
