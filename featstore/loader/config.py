@@ -27,6 +27,7 @@ KEYS = (
     "dispatch",
     "follow",
     "memory_budget",
+    "debug",
 )
 Options = TypeVar("Options")
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from featstore.errors import DataFileError
 from featstore.loader.blocks import writable
-from featstore.loader.request import DROP, RAISE, LabelRequest, Request, SlotRequest
+from featstore.loader.request import DROP, RAISE, LabelRequest, Request
+from featstore.loader.shaping import shaped
 from featstore.loader.tensors import LABEL, SLOT, WEIGHT, Key
-from featstore.reading.columns import Array, Ragged, Values, scalar_floats, truncate
+from featstore.reading.columns import Array, Values, scalar_floats
 from featstore.reading.missing import marks_to_nulls
 from featstore.reading.reader import Rows
 
@@ -44,7 +45,9 @@ def passing(rows: Rows, request: Request, partition: Partition, counts: Counter[
 
 def block_columns(rows: Rows, request: Request, counts: Counter[str]) -> dict[Key, Values]:
     """The slots, labels and weight of rows that passed, as buffers that tensors can be made of."""
-    columns: dict[Key, Values] = {(SLOT, item.slot.name): writable(_slot(rows, item)) for item in request.slots}
+    columns: dict[Key, Values] = {
+        (SLOT, item.slot.name): writable(shaped(rows.slot(item.slot), item)) for item in request.slots
+    }
     for label in request.labels:
         columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
     if request.weight is not None:
@@ -61,25 +64,6 @@ def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table
         for field in request.extras
     ]
     return pa.table(columns, schema=pa.schema([field.remove_metadata() for field in request.extras]))
-
-
-def bucketed(values: Array, buckets: int) -> Array:
-    """`1 + sign % (buckets - 1)`, and 0 where the sign is 0 (missing)."""
-    result = values % (buckets - 1)
-    result += 1
-    result *= values != 0
-    return result
-
-
-def _slot(rows: Rows, item: SlotRequest) -> Values:
-    values = rows.slot(item.slot)
-    if item.max_len is not None and isinstance(values, Ragged):
-        values = truncate(values, item.max_len)
-    if item.buckets is None:
-        return values
-    if isinstance(values, Ragged):
-        return Ragged(bucketed(values.values, item.buckets), values.offsets)
-    return bucketed(values, item.buckets)
 
 
 def _number(rows: Rows, label: LabelRequest, what: str, counts: Counter[str]) -> Array:

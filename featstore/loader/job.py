@@ -38,6 +38,7 @@ class Job:
     splits: tuple[Split, ...] = ()
     follow: Callable[[], Follower] | None = None
     listing: Listing | None = None
+    debug: bool = False
 
     def in_parts(self, listing: Listing) -> "Job":
         """The job without its files, for rank order: each part lists its own."""

@@ -51,13 +51,14 @@ class FeatureLoader(IterableDataset[Batch]):
     once. Each iteration is the next `num_epochs` epochs. A batch counts as delivered when the next one is asked for, or
     at `ack()`. One consumer at a time; `close()`, or the end of a `with` block, from any thread.
 
-    `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len}`. `labels`, `weight`: scalar
-    numeric columns, delivered as float32; `{name, null: drop | raise | <value>}` says what a null label does. `extras`:
+    `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len, pad, dtype}`. `labels`, `weight`:
+    scalar numeric columns, delivered as float32; `{name, null: drop | raise | <value>}` says what a null label does. `extras`:
     columns delivered as an Arrow table. `where`: SQL over partition keys and columns. `shuffle`: None reads files in their
     order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
-    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer.
+    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer. `debug`: look
+    whether batches are written to in place, which costs time. All options: docs/loader.md.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -81,6 +82,7 @@ class FeatureLoader(IterableDataset[Batch]):
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
         follow: Follow | Mapping[str, Any] | bool = False,
         memory_budget: int | str = "1GB",
+        debug: bool = False,
     ) -> None:
         ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
         options = as_options(Dispatch, {"store": dispatch} if isinstance(dispatch, str) else dispatch, "dispatch") or Dispatch()
@@ -101,6 +103,7 @@ class FeatureLoader(IterableDataset[Batch]):
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
             follow=_follow(follow, snapshot, request, num_epochs),
+            debug=debug,
         )
         self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
         if ordering.kind == RANK:

@@ -14,15 +14,28 @@ from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection import Where, parse_where, select
 
 RAISE, DROP = "raise", "drop"
+_DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16", "bfloat16")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotRequest:
-    """A slot and how it is delivered: ids in `[0, buckets)`, lists cut after `max_len` elements."""
+    """A slot and how it is delivered: ids in `[0, buckets)`, lists cut after `max_len` elements.
+
+    `pad`: a list as a matrix (num_rows, pad), cut or filled up with the missing mark, so that an id of 0, or NaN, is no value.
+    `dtype`: int32 for ids below 2^31, float16 or bfloat16 for floats; None is int64 or float32.
+    """
 
     slot: Slot
     buckets: int | None = None
     max_len: int | None = None
+    pad: int | None = None
+    dtype: str | None = None
+
+    @property
+    def key(self) -> list[object]:
+        """What the digest has of it; options that came later are in it only where they are used."""
+        later = {name: value for name, value in (("pad", self.pad), ("dtype", self.dtype)) if value is not None}
+        return [self.slot.name, self.buckets, self.max_len, *([later] if later else [])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +95,7 @@ class Request:
         """Names what is delivered of a table: 32 hex digits (docs/contracts.md)."""
         parts = {
             "where": self.where.text if self.where else None,
-            "slots": [[item.slot.name, item.buckets, item.max_len] for item in self.slots],
+            "slots": [item.key for item in self.slots],
             "labels": [[label.name, label.null] for label in self.labels],
             "weight": self.weight.name if self.weight else None,
             "extras": [field.name for field in self.extras],
@@ -126,7 +139,7 @@ def _slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
     patterns = []
     for item in items:
         if isinstance(item, Mapping):
-            name = _known_keys("slots", item, {"name", "buckets", "max_len"})
+            name = _known_keys("slots", item, {"name", "buckets", "max_len", "pad", "dtype"})
             _ = schema[name]
             options[name] = item
             patterns.append(name)
@@ -140,13 +153,37 @@ def _slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
 def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
     buckets = _count(slot, options, "buckets", minimum=2)
     max_len = _count(slot, options, "max_len", minimum=1)
+    pad = _count(slot, options, "pad", minimum=1)
     if buckets is not None and slot.kind is not SlotKind.ID:
         raise ConfigError(f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot")
     if buckets is not None and slot.num_indices is not None:
         raise ConfigError(f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out buckets")
     if max_len is not None and not slot.is_list:
         raise ConfigError(f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}")
-    return SlotRequest(slot=slot, buckets=buckets, max_len=max_len)
+    if pad is not None and not slot.is_list:
+        raise ConfigError(f"slots: {slot.name!r}: pad is for lists, found shape {slot.shape_text}")
+    if pad is not None and max_len is not None:
+        raise ConfigError(f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too")
+    return SlotRequest(slot=slot, buckets=buckets, max_len=max_len, pad=pad, dtype=_dtype(slot, options, buckets))
+
+
+def _dtype(slot: Slot, options: Mapping[str, Any], buckets: int | None) -> str | None:
+    """The dtype where it is not the kind's own. ConfigError for one that the slot's values do not fit."""
+    if options.get("dtype") is None:
+        return None
+    known, dtype = _DTYPES[slot.kind], str(options["dtype"]).removeprefix("torch.")
+    if dtype not in known:
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected dtype {' or '.join(known)} for {slot.kind} slots, found {dtype!r}"
+            f"{nearest(dtype, known)}"
+        )
+    num_ids = slot.num_indices if buckets is None else buckets
+    if dtype == "int32" and (num_ids is None or num_ids > 2**31):
+        found = "signs of 63 bits" if num_ids is None else f"ids below {num_ids}"
+        raise ConfigError(
+            f"slots: {slot.name!r}: dtype int32 is for ids below 2^31, found {found}: give buckets of 2^31 or less"
+        )
+    return None if dtype == known[0] else dtype
 
 
 def _count(slot: Slot, options: Mapping[str, Any], key: str, *, minimum: int) -> int | None:
