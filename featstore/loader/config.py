@@ -27,6 +27,7 @@ KEYS = (
     "dispatch",
     "follow",
     "memory_budget",
+    "negatives",
     "debug",
 )
 Options = TypeVar("Options")

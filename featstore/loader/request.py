@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from featstore.errors import ConfigError, SelectionError, nearest
+from featstore.loader.negatives import Negatives
 from featstore.reading.footer import Selection
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection import Where, parse_where, select
@@ -59,6 +60,7 @@ class Request:
     weight: LabelRequest | None = None
     extras: tuple[pa.Field, ...] = ()
     where: Where | None = None
+    negatives: Negatives | None = None
     schema: SlotSchema
 
     @property
@@ -72,34 +74,51 @@ class Request:
 
     @property
     def where_slots(self) -> tuple[Slot, ...]:
-        names = self.where.columns if self.where else ()
-        return tuple(slot for slot in self.schema if slot.name in names)
+        return self._slots_of(self.where.columns if self.where else ())
 
     @property
     def where_others(self) -> tuple[pa.Field, ...]:
         """Labels, weight and kept columns that `where` reads."""
-        names = self.where.columns if self.where else ()
-        fields = self.schema.to_arrow(nullable=True)
-        return tuple(field for field in fields if field.name in names and field.name not in self.schema)
+        return self._others_of(self.where.columns if self.where else ())
+
+    def filter_selection(self, *, is_decided: bool) -> Selection | None:
+        """The columns that say which rows are delivered, None where all are; `is_decided`: `where` is true of them all."""
+        names = set() if is_decided or self.where is None else set(self.where.columns)
+        names |= {label.name for label in self.labels if label.null == DROP}
+        names |= self.negatives.columns if self.negatives else set()
+        return Selection(slots=self._slots_of(names), others=self._others_of(names)) if names else None
+
+    def _slots_of(self, names: Collection[str]) -> tuple[Slot, ...]:
+        return tuple(slot for slot in self.schema if slot.name in names)
+
+    def _others_of(self, names: Collection[str]) -> tuple[pa.Field, ...]:
+        """Columns of data files that are no slots; a label may be declared as one."""
+        fields = {field.name: field for field in self.schema.to_arrow(nullable=True) if field.name not in self.schema}
+        fields |= {label.name: label.field for label in self.labels}
+        return tuple(field for name, field in fields.items() if name in names)
 
     @property
     def selection(self) -> Selection:
         """All columns to read from data files."""
-        slots = {slot.name: slot for slot in (*(item.slot for item in self.slots), *self.where_slots)}
-        fields = (*(item.field for item in self.numbers), *self.extras, *self.where_others)
+        names = self.negatives.columns if self.negatives else ()
+        chosen = (*(item.slot for item in self.slots), *self.where_slots, *self._slots_of(names))
+        slots = {slot.name: slot for slot in chosen}
+        fields = (*(item.field for item in self.numbers), *self.extras, *self.where_others, *self._others_of(names))
         others = {field.name: field for field in fields if field.name not in self.partition_keys}
         return Selection(slots=tuple(slots.values()), others=tuple(others.values()))
 
     @property
     def digest(self) -> str:
         """Names what is delivered of a table: 32 hex digits (docs/contracts.md)."""
-        parts = {
+        parts: dict[str, Any] = {
             "where": self.where.text if self.where else None,
             "slots": [item.key for item in self.slots],
             "labels": [[label.name, label.null] for label in self.labels],
             "weight": self.weight.name if self.weight else None,
             "extras": [field.name for field in self.extras],
         }
+        if self.negatives is not None:
+            parts["negatives"] = vars(self.negatives)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -111,6 +130,7 @@ def resolve(
     weight: str | None = None,
     extras: Iterable[str] = (),
     where: str | None = None,
+    negatives: Negatives | None = None,
 ) -> Request:
     """The request for these arguments. ConfigError or SelectionError for what the table cannot give."""
     chosen = _slots(schema, _items("slots", slots))
@@ -123,6 +143,7 @@ def resolve(
         weight=None if weight is None else LabelRequest(field=_number_field(schema, weight, "weight")),
         extras=tuple(_extra(schema, name) for name in _items("extras", extras)),
         where=None if where is None else parse_where(where, _types(schema)),
+        negatives=_drawn(schema, negatives, [label.name for label in numbers]),
         schema=schema,
     )
 
@@ -206,6 +227,25 @@ def _label(schema: SlotSchema, item: Any) -> LabelRequest:
     if not is_value and null not in (RAISE, DROP):
         raise ConfigError(f"labels: {name!r}: expected null: drop, raise or a number, found {null!r}")
     return LabelRequest(field=_number_field(schema, name, "labels"), null=float(null) if is_value else null)
+
+
+def _drawn(schema: SlotSchema, negatives: Negatives | None, labels: Sequence[str]) -> Negatives | None:
+    """The negatives, if their label is one of the labels, and their column one that has a hash."""
+    if negatives is None:
+        return None
+    if negatives.label not in labels:
+        raise ConfigError(
+            f"negatives.label: expected one of labels, found {negatives.label!r}{nearest(negatives.label, labels)}"
+        )
+    if negatives.column is not None:
+        type_ = _field(schema, negatives.column, "negatives.column").type
+        kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean, pa.types.is_timestamp)
+        if not any(is_kind(type_) for is_kind in kinds) or any(key.name == negatives.column for key in schema.partition_keys):
+            raise ConfigError(
+                f"negatives.column: {negatives.column!r}: expected a scalar column of the data files that has a text form, "
+                f"found {type_}"
+            )
+    return negatives
 
 
 def _known_keys(what: str, item: Mapping[str, Any], known: set[str]) -> str:
