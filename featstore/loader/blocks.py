@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
+from featstore.loader.dtypes import tensor_of
 from featstore.loader.packed import Packed, pack
 from featstore.loader.tensors import Column, Jagged, Key
 from featstore.reading.columns import Array, Ragged, Values
@@ -182,8 +182,8 @@ class Spans:
 
 def _tensors(values: Values) -> Column:
     if isinstance(values, Ragged):
-        return Jagged(torch.from_numpy(values.values), torch.from_numpy(values.offsets))
-    return torch.from_numpy(values)
+        return Jagged(tensor_of(values.values), tensor_of(values.offsets))
+    return tensor_of(values)
 
 
 def _joined(parts: Sequence[Values]) -> Values:
