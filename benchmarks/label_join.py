@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.extraction.label_join import join_labels
-from featstore.extraction.labels import Impressions, Label, LabelJoin, Source
 from featstore.extraction.spark import spark_session
+from featstore.joins.join import join_labels
+from featstore.joins.options import Impressions, Label, LabelJoin, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,13 +22,12 @@ from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.group import LABELS, GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.spark import SparkFitRunner, SparkRunner, extract_dataframe
+from featstore.extraction.spark import SparkFitRunner, SparkKeyRunner, SparkRunner, extract_dataframe
 from featstore.extraction.unit import Progress, ignore_progress
 from featstore.reading.footer import Footer
 from featstore.reading.tables import read_tables
 from featstore.schema import Slot, SlotSchema
 from featstore.selection import Where, parse_where, select
-from featstore.spec.lint import check_lock
 from featstore.spec.lock import load_lock, lock_url, write_lock
 from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec
@@ -115,15 +114,14 @@ def extract(
     or left out with `allow_missing`. With `dry_run` nothing is done but told.
 
     `group`: only the slots that the table's files lack, into the slot group of that name; no base file is read or written. Rows
-    are those of the base because the raw files are the very ones that made it, or, with `key`, by a kept column.
+    are those of the base because the raw files are the very ones that made it, or, with `key`, by a kept column: then a
+    partition's keys and new columns are in memory at a time, in this process, or on Spark in the partition's one task.
 
     A spec whose slots are not what the lock beside it says of their numbers is refused.
     """
     _check_extract(input_url, dataframe, days=days, group=group, key=key, only_with_days=allow_missing or dry_run)
-    spec = spec if isinstance(spec, Spec) else load_spec(spec)
-    check_lock(spec)
     job = ExtractJob(
-        spec=spec,
+        spec=spec if isinstance(spec, Spec) else load_spec(spec),
         input_url="DataFrame" if input_url is None else str(input_url),
         table_url=str(table_url),
         partition=partition or {},
@@ -132,12 +130,18 @@ def extract(
     )
     if dataframe is not None:
         return extract_dataframe(job, dataframe, progress=progress)
-    runner = LocalRunner() if spark is None else SparkRunner(spark)
     if group is not None:
-        return extract_group(GroupJob(job=job, name=group, key=key), runner=runner, progress=progress)
+        return _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
+    runner = LocalRunner() if spark is None else SparkRunner(spark)
     if days is None:
         return extract_files(job, runner=runner, progress=progress)
     return extract_days(job, Days(days=days, allow_missing=allow_missing, dry_run=dry_run), runner=runner, progress=progress)
+
+
+def _extract_group(group: GroupJob, spark: Any, progress: Progress) -> ExtractReport:
+    if spark is None:
+        return extract_group(group, progress=progress)
+    return extract_group(group, runner=SparkRunner(spark), run_keyed=SparkKeyRunner(spark), progress=progress)
 
 
 def _check_extract(
@@ -169,13 +173,15 @@ def relabel(
     key: str,
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
+    spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
 ) -> ExtractReport:
     """Writes the spec's labels and weight anew for partitions of the table, from raw rows whose labels have ripened.
 
     `key` is a kept column that names each row: the raw rows may come in any order and any files, but must hold all rows of the
-    partitions. No file of the table is touched; other arguments and errors as for `extract`.
+    partitions. No file of the table is touched; other arguments and errors as for `extract`. With `spark` each partition is
+    a task of its own, in whose memory the partition's keys and labels must fit.
     """
     job = ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
@@ -185,7 +191,7 @@ def relabel(
         partition_from_path=partition_from_path,
         run_id=run_id or new_run_id(),
     )
-    return extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), progress=progress)
+    return _extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), spark, progress)
 
 
 def compact(table_url: str | Path) -> CompactReport:

@@ -14,7 +14,8 @@ from featstore.loader.config import as_options, load_train_config
 from featstore.loader.request import Request, resolve
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
-from featstore.staging.fetcher import StageItem, StagingStats
+from featstore.staging.counts import StagingStats
+from featstore.staging.fetcher import StageItem
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile

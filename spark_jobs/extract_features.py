@@ -62,11 +62,19 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--allow-missing", action="store_true", help="with --days: leave out days without raw files")
     parser.add_argument("--dry-run", action="store_true", help="with --days: only print what would be done")
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument("--group", metavar="NAME", help="only the slots that the table lacks, into this slot group beside it")
+    beside.add_argument(
+        "--relabel", action="store_true", help="only the labels and the weight anew, beside the table; by --key"
+    )
+    parser.add_argument("--key", metavar="COLUMN", help="the kept column that names each row, where raw files are other ones")
     parser.add_argument("--run-id", metavar="ID", help="names the run: repeated with an equal id, it commits nothing")
     parser.add_argument("--register", metavar="DB.TABLE", help="then make or update this external table of a Hive metastore")
     options = parser.parse_args(arguments)
     if len(dict(options.partition)) < len(options.partition):
         parser.error(f"argument --partition: expected each key once, found {', '.join(map('='.join, options.partition))}")
+    if options.relabel and (options.key is None or options.input is None or options.days is not None):
+        parser.error("argument --relabel: expected --input and --key with it, and no --days")
     return options
 
 
@@ -80,19 +88,23 @@ def key_value(text: str) -> tuple[str, str]:
 
 def extract(options: argparse.Namespace, spec: Spec, spark: SparkSession) -> ExtractReport | DaysReport:
     """The run that the options describe, on this session."""
+    where = {"partition": dict(options.partition), "partition_from_path": options.partition_from_path}
+    how = {"spark": spark, "run_id": options.run_id, "key": options.key}
     of_days = {"days": options.days, "allow_missing": options.allow_missing, "dry_run": options.dry_run}
     with ProgressBar() as progress:
+        if options.relabel:
+            return api.relabel(spec, options.input, options.table, **where, **how, progress=progress)
+        rows = dataframe(options, spark)
         return api.extract(
             spec,
             options.input,
             options.table,
-            partition=dict(options.partition),
-            partition_from_path=options.partition_from_path,
-            spark=spark,
-            dataframe=dataframe(options, spark),
-            progress=progress,
-            run_id=options.run_id,
+            **where,
             **of_days,
+            **how,
+            group=options.group,
+            dataframe=rows,
+            progress=progress,
         )
 
 

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 
 from featstore.errors import FeatstoreError
-from featstore.extraction.label_join import join_labels
-from featstore.extraction.labels import LabelJoin, Negatives, parse_impressions, parse_label, parse_lookup, parse_time
 from featstore.extraction.raw import check_partition_value
 from featstore.extraction.spark import spark_session
+from featstore.joins.join import join_labels
+from featstore.joins.options import LabelJoin, Negatives, parse_impressions, parse_label, parse_lookup, parse_time
 
 LABEL = """name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= event_id=COLUMN,... value=
 kind=any|count|sum|first|last attribution=last|first|all with_time=true] and where from; repeatable"""

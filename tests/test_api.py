@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 import featstore
 from featstore.api import Table
 from featstore.errors import InputError, SelectionError, SpecError, TableNotFoundError
+from featstore.extraction.job import ExtractJob
 from featstore.spec.lint import lint
 
 SPEC = {
@@ -181,6 +182,7 @@ def test_a_null_partition_of_a_foreign_table_is_read_as_null(tmp_path: Path) -> 
 
 
 def test_a_spec_that_its_lock_contradicts_is_not_extracted(tmp_path: Path) -> None:
+    """Nor by any other way: what all of them need, a job, cannot be made."""
     spec = tmp_path / "s.json"
     (tmp_path / "raw").mkdir()
     pq.write_table(raw_rows(10, 1), tmp_path / "raw" / "a.parquet")
@@ -191,4 +193,8 @@ def test_a_spec_that_its_lock_contradicts_is_not_extracted(tmp_path: Path) -> No
     for given in (spec, featstore.load_spec(spec)):
         with pytest.raises(SpecError, match=r"s\.json: slots\[1\]: slot 102 .* means other values .* --update-lock"):
             featstore.extract(given, tmp_path / "raw", tmp_path / "table", partition={"dt": "1"})
+        with pytest.raises(SpecError, match=r"slot 102 .* means other values"):
+            ExtractJob(
+                spec=featstore.load_spec(given) if isinstance(given, Path) else given, input_url="raw", table_url="table"
+            )
     assert not (tmp_path / "table").exists()

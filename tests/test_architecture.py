@@ -21,8 +21,8 @@ OWNERS = {
     "pyspark": {
         "featstore.extraction.spark",
         "featstore.extraction.hive",
-        "featstore.extraction.label_join",
-        "featstore.extraction.label_output",
+        "featstore.joins.join",
+        "featstore.joins.output",
     },
     "sqlglot": {"featstore.selection"},
     "torch": {"featstore.loader", "featstore.demo", "featstore.dispatch.stores.tcp"},

@@ -20,6 +20,11 @@ from featstore.dispatch.stores.address import Store, bind
 from featstore.errors import ConfigError, DispatchError
 
 FORMAT = 1
+NOT_RECORDED = (
+    "the dispatch store has no record of epoch {epoch} of run {run_id!r} for a loader of this table version, selection, seed "
+    "and split size: an epoch is recorded where it is read in order dynamic; give order.recording, or the store and run_id "
+    "of the recorded run"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +41,8 @@ class Recording:
         return len({name.partition("-")[0] for name in self.workers})
 
     def of(self, index: int) -> Iterator[Stretch]:
-        """What the worker of an index delivered; nothing for one that was not there."""
-        for name in sorted(self.workers):
+        """What the worker of an index delivered, process by process, by their numbers; nothing for one that was not there."""
+        for name in sorted(self.workers, key=lambda name: (len(name), name)):
             if name.partition("-")[0] == str(index):
                 yield from self.workers[name]
 
@@ -65,15 +70,25 @@ class Recording:
 
 
 def recorded(url: str, run_id: str, epoch: int | None = None) -> Recording:
-    """The order of the one epoch of a run; DispatchError where there are more, or none."""
+    """The order of the one epoch of a run, as it was read last; DispatchError where there are more epochs, or none, or
+    more than one loader has read this one."""
     with closing(bind(url).open()) as store:
         notes = [n for n in announced(store) if n.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, n.epoch)]
-        if len(notes) != 1:
+        plans = {(note.loader, note.epoch) for note in notes}
+        if len(plans) != 1:
+            names = "".join(f"\n  {note.name}" for note in notes)
             raise DispatchError(
-                f"dispatch store {url}: expected one epoch of run {run_id!r} to save the order of, found {len(notes)}; "
-                "name one with --epoch"
+                f"dispatch store {url}: expected one epoch of run {run_id!r} to save the order of, found {len(plans)}; "
+                f"name one with --epoch; where several loaders shared the run, `order: replay` finds its own{names}"
             )
-        return read_recording(store, notes[0].keys)
+        return read_recording(store, notes[-1].keys)
+
+
+def recorded_by(store: Store, loader: str, run_id: str, epoch: int | None = None) -> Recording | None:
+    """What was recorded of an epoch, or of the last, as loaders of this key read it last in a run; None where nothing was."""
+    found = (note for note in announced(store) if note.prefix.startswith(f"featstore/{run_id}/") and note.loader == loader)
+    keys = [note.keys for note in found if epoch in (None, note.epoch)]
+    return read_recording(store, keys[-1]) if keys else None
 
 
 def read_recording(store: Store, keys: EpochKeys) -> Recording:

@@ -52,6 +52,11 @@ class EpochNote:
         return EpochKeys(self.prefix, self.epoch)
 
     @property
+    def loader(self) -> str:
+        """The key of the loader that read the epoch, without the number of its pass."""
+        return self.prefix.rstrip("/").rpartition("/")[2].partition("-")[0]
+
+    @property
     def name(self) -> str:
         """`{run_id}/{restart}/{loader} epoch {epoch}`."""
         return f"{self.prefix.removeprefix('featstore/').rstrip('/')} epoch {self.epoch}"

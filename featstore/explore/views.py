@@ -2,10 +2,11 @@
 
 Slots, labels, weight, kept columns, then partition keys, as in `Table.to_arrow`, with marks of missing values shown as null.
 These engines know columns by name: a slot that was renamed is null in the files written before, where `to_arrow` finds it by
-its number.
+its number. Slot groups' files are put beside the base files by the place of each row, which is the same in both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ from featstore.errors import missing_extra
 from featstore.files import canonical, filesystem, local_path, scheme
 from featstore.schema import Slot, SlotKind
 from featstore.table.layout import partition_path
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.parquet_dir import read_footers
+from featstore.table.snapshot import DataFile, GroupFile, Snapshot
 
 
 def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
@@ -35,22 +37,68 @@ def polars_view(snapshot: Snapshot) -> Any:
         import polars
     except ModuleNotFoundError as error:
         raise missing_extra("Table.polars()", error) from error
-    parts = [_scan(polars, snapshot, files) for files in _by_partition(snapshot).values()]
+    parts = [_lazy(polars, snapshot, part) for part in _parts(snapshot)]
     return polars.concat(parts) if parts else polars.LazyFrame(polars.from_arrow(_schema(snapshot).empty_table()))
 
 
-def _by_partition(snapshot: Snapshot) -> Mapping[str, list[DataFile]]:
-    found: dict[str, list[DataFile]] = {}
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """Files that are read one after the other, and the columns that are theirs; None: all that they have."""
+
+    urls: tuple[str, ...]
+    names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Rows of one partition: sources of as many rows each, side by side."""
+
+    partition: Mapping[str, str | None]
+    sources: tuple[_Source, ...]
+
+
+def _parts(snapshot: Snapshot) -> list[_Part]:
+    """The data files, together where they are of one partition and alike beside slot groups' files."""
+    owned = _owned(snapshot)
+    found: dict[object, list[DataFile]] = {}
     for file in snapshot.data_files:
-        found.setdefault(partition_path(file.partition), []).append(file)
-    return found
+        found.setdefault((partition_path(file.partition), owned.get(file.path)), []).append(file)
+    return [
+        _Part(partition=files[0].partition, sources=tuple(_sources(files, owned.get(files[0].path))))
+        for files in found.values()
+    ]
+
+
+def _owned(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """For each data file beside which slot groups' files lie: the columns that are read of each, itself first.
+
+    A column is that of the last file that has it. What a file has, its footer says: a group's files may differ.
+    """
+    grouped = [file for file in snapshot.data_files if file.groups]
+    parts = [part for file in grouped for part in file.parts]
+    footers = iter(read_footers([part.url for part in parts]))
+    owned = {}
+    for file in grouped:
+        left, mine = set(_schema(snapshot).names), list[tuple[str, ...]]()
+        for footer in reversed([next(footers) for _ in file.parts]):
+            mine.append(tuple(name for name in footer.schema.to_arrow_schema().names if name in left))
+            left -= set(mine[-1])
+        owned[file.path] = tuple(reversed(mine))
+    return owned
+
+
+def _sources(files: Sequence[DataFile], owned: Sequence[tuple[str, ...]] | None) -> list[_Source]:
+    if owned is None:
+        return [_Source(urls=tuple(map(_url, files)))]
+    columns = list(zip(*(file.parts for file in files), strict=True))
+    return [_Source(urls=tuple(map(_url, parts)), names=names) for parts, names in zip(columns, owned, strict=True) if names]
 
 
 def _schema(snapshot: Snapshot) -> pa.Schema:
     return snapshot.schema.to_arrow(nullable=True, partition_keys=True)
 
 
-def _url(file: DataFile) -> str:
+def _url(file: DataFile | GroupFile) -> str:
     path = local_path(file.url)
     return canonical(file.url) if path is None else str(path.absolute())
 
@@ -62,19 +110,25 @@ def _protocol(snapshot: Snapshot) -> str:
 def _select(snapshot: Snapshot) -> str:
     """One query over all partitions; duckdb leaves out those that a condition on the keys excludes."""
     empty = "SELECT " + ", ".join(f"NULL::{_sql_type(field.type)} AS {_name(field.name)}" for field in _schema(snapshot))
-    parts = [_select_partition(snapshot, files) for files in _by_partition(snapshot).values()]
+    parts = [_select_part(snapshot, part) for part in _parts(snapshot)]
     rows = "\nUNION ALL BY NAME\n".join([f"{empty} WHERE false", *parts])
     slots = {slot.name: slot for slot in snapshot.schema.slots}
     shown = (_shown(slots[name], _name(name)) if name in slots else _name(name) for name in _schema(snapshot).names)
     return f"SELECT {', '.join(shown)} FROM ({rows})"
 
 
-def _select_partition(snapshot: Snapshot, files: list[DataFile]) -> str:
+def _select_part(snapshot: Snapshot, part: _Part) -> str:
+    """Sources side by side: a positional join, which duckdb streams, and does not push conditions through."""
     keys = {key.name: _sql_type(key.type) for key in snapshot.schema.partition_keys}
-    found = files[0].partition.items()
-    values = [f"{_text(value)}::{keys[key]} AS {_name(key)}" for key, value in found]
-    urls = ", ".join(_text(_url(file)) for file in files)
-    return f"SELECT {', '.join(['*', *values])} FROM read_parquet([{urls}], union_by_name=true, hive_partitioning=false)"
+    values = [f"{_text(value)}::{keys[key]} AS {_name(key)}" for key, value in part.partition.items()]
+    sources = " POSITIONAL JOIN ".join(f"({_select_source(source)})" for source in part.sources)
+    return f"SELECT {', '.join(['*', *values])} FROM {sources}"
+
+
+def _select_source(source: _Source) -> str:
+    names = "*" if source.names is None else ", ".join(map(_name, source.names))
+    urls = ", ".join(map(_text, source.urls))
+    return f"SELECT {names} FROM read_parquet([{urls}], union_by_name=true, hive_partitioning=false)"
 
 
 def _shown(slot: Slot, name: str) -> str:
@@ -122,23 +176,32 @@ _SQL_TYPES = {
 }
 
 
-def _scan(polars: Any, snapshot: Snapshot, files: list[DataFile]) -> Any:
-    """One partition's files, with the table's columns in its order."""
+def _lazy(polars: Any, snapshot: Snapshot, part: _Part) -> Any:
+    """One part's rows, with the table's columns in its order."""
     fields = _schema(snapshot)
-    keys = {key.name for key in snapshot.schema.partition_keys}
     types = dict(polars.from_arrow(fields.empty_table()).schema)
-    stored = {name: type_ for name, type_ in types.items() if name not in keys}
+    stored = {name: type_ for name, type_ in types.items() if name not in part.partition}
+    owned = {name for source in part.sources for name in source.names or stored}
+    rows = [_scan(polars, snapshot, source, stored) for source in part.sources]
+    values = [polars.lit(value, polars.String).cast(types[key]).alias(key) for key, value in part.partition.items()]
+    lacking = [polars.lit(None, type_).alias(name) for name, type_ in stored.items() if name not in owned]
+    beside = rows[0] if len(rows) == 1 else polars.concat(rows, how="horizontal")
+    return beside.with_columns(*values, *lacking).select(fields.names)
+
+
+def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, Any]) -> Any:
+    """The source's columns, missing as null."""
+    wanted = {name: types[name] for name in source.names or types}
     rows = polars.scan_parquet(
-        [_url(file) for file in files],
-        schema=_stored_types(polars, snapshot, stored),
+        list(source.urls),
+        schema=_stored_types(polars, snapshot, wanted),
         missing_columns="insert",
         extra_columns="ignore",
         hive_partitioning=False,
         glob=False,
     )
-    marks = [_without_mark(polars, slot).cast(stored[slot.name]) for slot in snapshot.schema.slots]
-    values = [polars.lit(value, polars.String).cast(types[key]).alias(key) for key, value in files[0].partition.items()]
-    return rows.with_columns(*marks, *values).select(fields.names)
+    slots = [slot for slot in snapshot.schema.slots if slot.name in wanted]
+    return rows.with_columns(_without_mark(polars, slot).cast(wanted[slot.name]) for slot in slots)
 
 
 def _stored_types(polars: Any, snapshot: Snapshot, types: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,14 +7,14 @@ A group commits to its own table first, and then is named by one commit to the b
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.group_key import KeyedRows, write_by_key
+from featstore.extraction.group_key import KeyRunner, keyed_partitions, run_by_key
 from featstore.extraction.group_spec import Part, labels_part, slots_part
 from featstore.extraction.group_unit import GroupTask, Target
 from featstore.extraction.job import (
@@ -72,12 +72,14 @@ def extract_group(
     group: GroupJob,
     *,
     runner: Runner | None = None,
+    run_keyed: KeyRunner = run_by_key,
     progress: Progress = ignore_progress,
     commit: CommitFunction = delta.commit,
     publish: delta.Publish | None = None,
 ) -> ExtractReport:
     """Extracts the group for the partitions of the input: only its columns are computed and written, no base file is touched.
 
+    Rows that are bound by input are units for `runner`, those bound by key whole partitions for `run_keyed`.
     An equal run before writes nothing; if it died before the base named its files, this one names them. TableNotFoundError,
     InputError, OperatorError or CommitConflictError leave the table at the version it had.
     """
@@ -92,9 +94,14 @@ def extract_group(
     part, schema = _part(group, base, base_files)
     _check_files(part.spec, files)
     run = _begin(group, base, partitions, _digest(files, group), part, schema, started_s)
-    report = _earlier(run, base, files) or _write(
-        group, run, base_files, files, progress=progress, runner=runner or LocalRunner(), commit=commit
-    )
+
+    def run_units(task: GroupTask, units: Sequence[Unit]) -> list[UnitReport]:
+        if group.key is None:
+            return _checked(task, (runner or LocalRunner())(task, units, progress))
+        bases = [base_file.file for base_file in base_files]
+        return run_keyed(task, keyed_partitions(group.key, bases, units), progress)
+
+    report = _earlier(run, base, files) or _write(group, run, base_files, files, run_units, commit)
     return _publish(group, base, run, report, publish)
 
 
@@ -232,9 +239,7 @@ def _write(
     run: Run,
     base_files: Sequence[BaseFile],
     files: Sequence[RawFile],
-    *,
-    progress: Progress,
-    runner: Runner,
+    run_units: Callable[[GroupTask, Sequence[Unit]], list[UnitReport]],
     commit: CommitFunction,
 ) -> ExtractReport:
     task = run.task
@@ -247,12 +252,7 @@ def _write(
         task = replace(task, targets={i: _target(base_file, "") for i, base_file in enumerate(base_files)})
     with marked(task.table_url, task.tag) as mark:
         with removing_files_on_failure(run):
-            if group.key is None:
-                reports = runner(task, units, progress)
-                _check_reports(task, reports)
-            else:
-                rows = KeyedRows(key=group.key, files=tuple(base_file.file for base_file in base_files))
-                reports = write_by_key(task, rows, units, progress)
+            reports = run_units(task, units)
         return end_run(run, reports, commit, sum(file.size_bytes for file in files), mark)
 
 
@@ -310,7 +310,8 @@ def _other_cuts(num_units: int, num_files: int) -> InputError:
     )
 
 
-def _check_reports(task: GroupTask, reports: Sequence[UnitReport]) -> None:
+def _checked(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
+    """The reports, if they have the rows of the base files."""
     rows = {target.base_path: target.num_rows for target in task.targets.values() if target.base_path}
     found = {f"{report.path.rpartition('/')[0]}.parquet": report.num_rows for report in reports if report.num_rows}
     for path in sorted(rows.keys() | found.keys()):
@@ -320,6 +321,7 @@ def _check_reports(task: GroupTask, reports: Sequence[UnitReport]) -> None:
                 f"group; a group has the table's rows: use `on_error: null` for its columns, and the rows_per_file and `skip` "
                 f"that the table was made with, or --key"
             )
+    return reports
 
 
 def _publish(group: GroupJob, base: Snapshot, run: Run, report: ExtractReport, publish: delta.Publish | None) -> ExtractReport:

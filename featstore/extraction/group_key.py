@@ -1,7 +1,7 @@
 """Raw rows put beside the rows of base data files by the value of a kept column that both have."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -26,35 +26,60 @@ from featstore.table.writer import open_data_file
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyedRows:
-    """The base files of a run, and the kept column that names their rows."""
+class KeyedPartition:
+    """One partition of a run: its base files by their place in the run, the kept column that names their rows, and the units
+    of raw rows to look in."""
 
     key: str
-    files: tuple[DataFile, ...]
+    files: Mapping[int, DataFile]
+    units: tuple[Unit, ...]
 
 
-def write_by_key(task: GroupTask, rows: KeyedRows, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-    """One file beside each base file; `task.targets` are by its place in `rows.files`.
+KeyRunner = Callable[[GroupTask, Sequence[KeyedPartition], Progress], list[UnitReport]]
+"""Runs `write_by_key` for each partition, and returns all reports."""
 
-    One partition's keys and new columns are in memory at a time. InputError where a key is null or twice there, on either side,
+
+def keyed_partitions(key: str, files: Sequence[DataFile], units: Sequence[Unit]) -> list[KeyedPartition]:
+    """The run's partitions, in the order of the units; `files` are all base files of the run."""
+    partitions = {to_json(unit.partition): unit.partition for unit in units}.values()
+    return [
+        KeyedPartition(
+            key=key,
+            files={i: file for i, file in enumerate(files) if file.partition == partition},
+            units=tuple(unit for unit in units if unit.partition == partition),
+        )
+        for partition in partitions
+    ]
+
+
+def run_by_key(task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress) -> list[UnitReport]:
+    """One partition after the other, each with threads of this process."""
+    reports: list[UnitReport] = []
+    for partition in partitions:
+        reports += write_by_key(task, partition)
+        progress(len(reports), sum(len(other.files) for other in partitions), sum(report.num_rows for report in reports))
+    return reports
+
+
+def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -> list[UnitReport]:
+    """One file beside each base file; `task.targets` are by its place in the run.
+
+    The partition's keys and new columns are in memory. InputError where a key is null or twice there, on either side,
     or where the raw rows lack one of the base; raw rows that the base lacks are left out.
     """
+    extractors: list[Extractor] = []
+    raw, key = _raw_rows(task, partition.units, extractors), partition.key
+    files, key_type = list(partition.files.values()), raw.schema.field(key).type
+    keys = [_base_keys(file, key, key_type) for file in files]
+    found = _places(pa.chunked_array(keys, key_type), raw.column(key), key, files)
+    first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).to_arrow().names)
     reports: list[UnitReport] = []
-    for partition in {to_json(unit.partition): unit.partition for unit in units}.values():
-        places = [i for i, file in enumerate(rows.files) if file.partition == partition]
-        extractors: list[Extractor] = []
-        raw = _raw_rows(task, [unit for unit in units if unit.partition == partition], extractors)
-        files = [rows.files[i] for i in places]
-        keys = [_base_keys(file, rows.key, raw.schema.field(rows.key).type) for file in files]
-        found = _places(pa.chunked_array(keys, raw.schema.field(rows.key).type), raw.column(rows.key), rows.key, files)
-        first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).to_arrow().names)
-        for i, key in zip(places, keys, strict=True):
-            report = _write_file(task, i, rows.files[i], key, columns.take(pa.array(found[first : first + len(key)])))
-            reports.append(report)
-            first += len(key)
-            progress(len(reports), len(rows.files), sum(report.num_rows for report in reports))
-        reports[-1] = _with_findings(reports[-1], extractors)
-    return reports
+    for (place, file), of_file in zip(partition.files.items(), keys, strict=True):
+        rows = columns.take(pa.array(found[first : first + len(of_file)]))
+        target = replace(task.targets[place], rows_digest=rows_digest(of_file))
+        reports.append(_write_file(replace(task, targets={place: target}), file, rows, attempt))
+        first += len(of_file)
+    return [*reports[:-1], _with_findings(reports[-1], extractors)]
 
 
 def rows_digest(keys: pa.Array) -> str:
@@ -115,12 +140,11 @@ def _require_once(num_twice: int, key: str, where: str) -> None:
         raise InputError(f"key {key!r} is there more than once, {num_twice:,} times in {where}; a key names each row")
 
 
-def _write_file(task: GroupTask, place: int, file: DataFile, keys: pa.Array, rows: pa.Table) -> UnitReport:
-    target = replace(task.targets[place], rows_digest=rows_digest(keys))
-    task = replace(task, targets={place: target})
-    schema = task.stored(Extractor(task.spec).schema)
+def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -> UnitReport:
+    """The rows beside a base file, the task's one target."""
+    schema, (place,) = task.stored(Extractor(task.spec).schema), task.targets
     partition = {key: value for key, value in file.partition.items() if value is not None}
-    path = task.path(partition, place, 0)
+    path = task.path(partition, place, attempt)
     url = join(task.table_url, path)
     names = schema.to_arrow().names
     metadata, cut = task.file_metadata(place), task.rows_per_row_group(place)

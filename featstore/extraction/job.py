@@ -27,6 +27,7 @@ from featstore.extraction.raw import (
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
 from featstore.files import delete, join, list_files, local_path, redact
 from featstore.schema import SlotSchema
+from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
 from featstore.table import delta
 from featstore.table.evolution import check_case, merge_schemas
@@ -51,7 +52,8 @@ class ExtractJob:
 
     Every file that `input_url` (file, directory or glob) matches belongs to `partition`; further keys, those of
     `partition_from_path`, are taken from its `key=value/` directories. The run replaces all partitions it writes.
-    InputError for a partition that cannot be.
+    InputError for a partition that cannot be; SpecError for a spec that is wrong, or whose slots are not what the lock beside
+    its file says: here, so that no way into a table goes without it.
     """
 
     spec: Spec
@@ -62,6 +64,7 @@ class ExtractJob:
     run_id: str = field(default_factory=new_run_id)
 
     def __post_init__(self) -> None:
+        check_lock(self.spec)
         if isinstance(self.partition_from_path, str):
             raise InputError(f"partition_from_path: expected a list of keys, found the text {self.partition_from_path!r}")
         for key, value in self.partition.items():

@@ -26,6 +26,8 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, Origin
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
 from featstore.extraction.gathering import Gathering
+from featstore.extraction.group_key import KeyedPartition, write_by_key
+from featstore.extraction.group_unit import GroupTask
 from featstore.extraction.java import java_environment
 from featstore.extraction.job import (
     CommitFunction,
@@ -109,6 +111,24 @@ class SparkRunner:
         tally = _Tally(self._context, progress, len(units))
         run = partial(_run_units, task, tally.num_files, tally.num_rows)
         tasks = self._context.parallelize(units, len(units)).mapPartitions(run)
+        return _collect(self._context, tasks.collect, tally)
+
+
+class SparkKeyRunner:
+    """Puts rows beside those of a table by key, one Spark task per partition of the table.
+
+    A task has a partition's keys and new columns in memory, and as many threads as its host has cores: give it
+    `spark.task.cpus`, and memory beside the JVM's (`spark.executor.memoryOverhead`), accordingly.
+    """
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._context = spark.sparkContext
+
+    def __call__(self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress) -> list[UnitReport]:
+        check_workers(self._context)
+        tally = _Tally(self._context, progress, sum(len(partition.files) for partition in partitions))
+        run = partial(_run_keyed, task, tally.num_files, tally.num_rows)
+        tasks = self._context.parallelize(partitions, len(partitions)).mapPartitions(run)
         return _collect(self._context, tasks.collect, tally)
 
 
@@ -234,6 +254,21 @@ def _run_units(
         num_files.add(1)
         num_rows.add(report.num_rows)
         yield report
+
+
+def _run_keyed(
+    task: GroupTask, num_files: "Accumulator[int]", num_rows: "Accumulator[int]", partitions: Iterator[KeyedPartition]
+) -> Iterator[UnitReport]:
+    """Runs on a worker: the partitions of one Spark task, written under the name of this attempt."""
+    from pyspark import TaskContext
+
+    attempt = TaskContext.get().taskAttemptId()
+    for partition in partitions:
+        with kept_memory():
+            reports = write_by_key(task, partition, attempt)
+        num_files.add(len(reports))
+        num_rows.add(sum(report.num_rows for report in reports))
+        yield from reports
 
 
 def _fit_partition(task: FitTask, units: Iterator[Unit]) -> Iterator[States]:

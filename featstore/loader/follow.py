@@ -14,6 +14,9 @@ from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
 
 Files = Mapping[str, tuple[DataFile, Partition]]
+Followed = tuple[int | None, int | None]
+"""The version all of whose partitions have been read (None: none yet), and that whose new ones are the plan (None: awaited)."""
+_Key = tuple[tuple[str, str | None], ...] | str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,38 +32,87 @@ class Follow:
             raise ConfigError(f"follow.every_s: expected seconds above 0, found {self.every_s!r}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewFiles:
+    """The files of one plan, and the digest of the snapshot that they are of."""
+
+    files: Files
+    table: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Following:
+    """A table that is followed: `select` gives what is read of a snapshot, `version` is where reading begins."""
+
+    options: Follow
+    url: str
+    version: int
+    until: Where | None
+    select: Callable[[Snapshot], Files]
+
+    def files(self, followed: Followed) -> NewFiles:
+        """What a state stands for: the files of its plan, none where it awaits one. TableNotFoundError where one of its
+        versions cannot be opened any more."""
+        read, plan = followed
+        snapshot = open_snapshot(self.url, read if plan is None else plan)
+        return NewFiles(files={} if plan is None else new_files(self.select(snapshot), self.known(read)), table=snapshot.digest)
+
+    def known(self, version: int | None) -> dict[_Key, DataFile]:
+        """The partitions that are read once this version was: each with one of its files."""
+        files = {} if version is None else self.select(open_snapshot(self.url, version))
+        return {_partition(file): file for file, _ in files.values()}
+
+
 class Follower:
-    """What comes after each plan of one pass. All workers agree on the table's version through the store. One consumer."""
+    """The plans of one pass, one after the other. All workers agree on each one's version through the store. One consumer."""
 
-    def __init__(self, options: Follow, snapshot: Snapshot, until: Where | None, select: Callable[[Snapshot], Files]) -> None:
-        self._options, self._url, self._until, self._select = options, snapshot.url, until, select
-        self._known = set(map(_partition, snapshot.data_files))
+    def __init__(self, table: Following, followed: Followed) -> None:
+        self._table = table
+        self._known = table.known(followed[0])
+        self._read, self._plan = followed
 
-    def is_over(self, files: Files) -> bool:
-        """Whether the partition that is the last has been read with these files."""
-        found = (self._until.matches_partition(file.partition) for file, _ in files.values()) if self._until is not None else ()
-        return any(matches is True for matches in found)
+    @property
+    def followed(self) -> Followed:
+        """Where the pass is, for a state."""
+        return self._read, self._plan
 
-    def next(self, address: StoreAddress, keys: EpochKeys, closed: threading.Event) -> Files | None:
-        """The files of the next plan, waited for; None once `closed` is set."""
-        while not closed.is_set():
+    def next(self, address: StoreAddress, keys: EpochKeys, closed: threading.Event) -> NewFiles | None:
+        """The files of the next plan, waited for; None once `closed` is set, or where the last partition has been read."""
+        while not self._is_over() and not closed.is_set():
             with closing(address.open()) as store:
                 agreed = store.get_or_none(keys.version)
-                snapshot = open_snapshot(self._url, None if agreed is None else int(agreed))
-                if agreed is None and self._new(snapshot):
-                    agreed = store.compare_set(keys.version, "", str(snapshot.version))
-                    snapshot = open_snapshot(self._url, int(agreed))
+                if agreed is None and (offered := self._offer()) is not None:
+                    agreed = store.compare_set(keys.version, "", str(offered))
             if agreed is not None:
-                files = self._new(snapshot)
-                self._known.update(_partition(file) for file, _ in files.values())
-                return files
-            closed.wait(self._options.every_s)
+                self._plan = int(agreed)
+                snapshot = open_snapshot(self._table.url, self._plan)
+                return NewFiles(files=new_files(self._table.select(snapshot), self._known), table=snapshot.digest)
+            closed.wait(self._table.options.every_s)
         return None
 
-    def _new(self, snapshot: Snapshot) -> Files:
-        return {path: item for path, item in self._select(snapshot).items() if _partition(item[0]) not in self._known}
+    def finish(self, files: Files) -> None:
+        """The plan has been read."""
+        self._known.update((_partition(file), file) for file, _ in files.values())
+        self._read, self._plan = self._plan, None
+
+    def _offer(self) -> int | None:
+        """The version whose new partitions could be the next plan: that with which the pass begins, or the newest."""
+        if self._plan is not None:
+            return self._plan
+        snapshot = open_snapshot(self._table.url)
+        return snapshot.version if new_files(self._table.select(snapshot), self._known) else None
+
+    def _is_over(self) -> bool:
+        """Whether the partition that is the last has been read."""
+        until = self._table.until
+        return until is not None and any(until.matches_partition(file.partition) is True for file in self._known.values())
 
 
-def _partition(file: DataFile) -> tuple[tuple[str, str | None], ...] | str:
+def new_files(files: Files, known: Mapping[_Key, DataFile]) -> Files:
+    """Those of partitions that are not known."""
+    return {path: item for path, item in files.items() if _partition(item[0]) not in known}
+
+
+def _partition(file: DataFile) -> _Key:
     """What makes a file new: its partition, or itself where there are no partitions."""
     return tuple(sorted(file.partition.items())) or file.path

@@ -15,15 +15,16 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.plan import Split
+from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.terms import Claim
 from featstore.errors import ConfigError, DataFileError, DispatchError, StateError
 from featstore.files import local_path, open_read
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
+from featstore.loader.follow import Follower, NewFiles
 from featstore.loader.job import Job
-from featstore.loader.ordering import rank_claims
-from featstore.loader.parts import Parts, parts_in_place, parts_staged, stage_items
+from featstore.loader.parts import Parts, StagedStream, parts_in_place, parts_staged, stage_items
 from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Pipeline
 from featstore.loader.state import LoaderState, delivered
@@ -33,7 +34,7 @@ from featstore.loader.tensors import Batch
 from featstore.loader.verdict import EpochTimes, verdict
 from featstore.loader.watch import Watch
 from featstore.reading.footer import Footer
-from featstore.staging.stager import Staged, Stager
+from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 
 _LOG = logging.getLogger(__name__)
@@ -58,13 +59,14 @@ class Run:
     """The threads and the position of one pass in one process; one consumer, close() from any thread."""
 
     def __init__(self, job: Job, begun: Pass, start: LoaderState, *, stats: Stats, stager: Stager | None) -> None:
-        self._job, self._begun, self._stats, self._stager = job, begun, stats, stager
-        self._follower, self._closed = None if job.follow is None else job.follow(), threading.Event()
-        if self._follower is not None and begun.is_dataloader:
+        self._job, self._begun, self._stats, self._stager = job.at(start.followed), begun, stats, stager
+        self.follows, self._closed = job.follow is not None, threading.Event()
+        if self.follows and begun.is_dataloader:
             raise ConfigError(
                 "follow: expected a process that reads by itself, found a worker of a DataLoader: it asks its workers in "
                 "turn, and one that waits for what is new holds up the others"
             )
+        self._follower = None if job.follow is None or start.followed is None else Follower(job.follow, start.followed)
         self._place_in_epoch, self._done = start, dict(start.done)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
         self._claims: dict[_ClaimKey, Claim] = {}
@@ -83,13 +85,11 @@ class Run:
 
     @property
     def state(self) -> LoaderState:
-        """A copy of where the pass is, at what was delivered last. StateError where the table is followed."""
-        if self._follower is not None:
-            raise StateError(
-                "a loader that follows a table has no state: its plans are those that came while it ran; note the partitions "
-                "that were read, and leave them out by `where` when starting again"
-            )
-        return replace(self._place_in_epoch, done=dict(self._done))
+        """A copy of where the pass is, at what was delivered last."""
+        at = replace(self._place_in_epoch, done=dict(self._done))
+        if self._follower is None:
+            return at
+        return replace(at, followed=self._follower.followed, table=self._job.table, plan=self._job.plan_digest)
 
     def cuts(self) -> Iterator[Cut]:
         """The batches of all epochs that are left, each to be delivered before the next is asked for."""
@@ -107,11 +107,11 @@ class Run:
                 return
             self._stats.counts["epochs"] += 1
             self._judge(epoch, self._times().since(before))
-            first_epoch = end if epoch + 1 == end else self._begun.first_epoch
+            first_epoch = end if epoch + 1 == end and not self.follows else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
             for notes in (self._done, self._claims, self._unreported, self._lost):
                 notes.clear()
-        if finds_all_done and self._follower is None:
+        if finds_all_done and not self.follows:
             raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
         if self._quarantined:
@@ -119,15 +119,16 @@ class Run:
 
     def _epochs(self, end: int) -> Iterator[int]:
         """The epochs of the pass; of a followed table one for each plan, which the job is then of."""
-        yield from range(self._place_in_epoch.epoch, end)
-        while self._follower is not None and not self._follower.is_over(self._job.files):
-            files = self._follower.next(self._begun.address, EpochKeys(self._begun.prefix, end), self._closed)
-            if files is None:
-                return
-            splits = tuple(Split(path=path, num_rows=file.num_rows) for path, (file, _) in files.items())
-            self._job = replace(self._job, files=files, splits=splits)
-            yield end
-            end += 1
+        if self._follower is None:
+            yield from range(self._place_in_epoch.epoch, end)
+            return
+        epoch = self._place_in_epoch.epoch
+        while (new := self._follower.next(self._begun.address, EpochKeys(self._begun.prefix, epoch), self._closed)) is not None:
+            self._job = self._job.of_plan(new)
+            yield epoch
+            self._follower.finish(new.files)
+            self._job = self._job.of_plan(NewFiles(files={}, table=new.table))
+            epoch += 1
 
     def _dispatched(self, epoch: int) -> Iterator[Cut]:
         """What this worker can claim of an epoch."""
@@ -144,17 +145,20 @@ class Run:
     def _ordered(self, epoch: int) -> Iterator[Cut]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""
         seat = Seat(worker=self._begun.place.static_index, num_workers=self._begun.place.num_workers)
-        listing = self._job.listing
-        if listing is None:
-            claims = self._job.ordering.claims(self._job.plan(epoch), seat, self._job.batch_size, dict(self._done))
-            yield from self._read(claims)
-            return
-        for number in range(self._job.ordering.mini_epochs):
+        whole = self._job
+        for job, claims in whole.turns(epoch, seat, dict(self._done), partial(self._recorded, epoch)):
+            self._job = job
+            del job
             if not self.is_closed:
-                part = self._job.ordering.mini_epoch(number, self._job.seed, epoch, seat)
-                self._job = self._job.part(part)
-                positions = part.positions(listing.num_splits)
-                yield from self._read(rank_claims(self._job.splits, positions, dict(self._done)))
+                yield from self._read(claims)
+            self._job = whole  # Lets go of the files of a part before the next is listed.
+
+    def _recorded(self, epoch: int, loader: str) -> Recording:
+        with closing(self._begun.address.open()) as store:
+            found = recorded_by(store, loader, self._begun.run_id, epoch)
+        if found is None:
+            raise DispatchError(NOT_RECORDED.format(epoch=epoch, run_id=self._begun.run_id))
+        return found
 
     def _times(self) -> EpochTimes:
         return self._stats.times(0.0 if self._stager is None else self._stager.stats().wait_s)
@@ -305,7 +309,7 @@ class Run:
         """Files brought to the local disk first, in a thread of the stager's that takes the claims, unless it leaves one where
         it is."""
         stream = stager.stage(item for claim in claims for item in stage_items(self._file(claim), claim))
-        self._open.insert(0, _Stream(stream))
+        self._open.insert(0, StagedStream(stream))
         for staged in stream:
             claim = staged.key
             assert isinstance(claim, Claim)
@@ -353,22 +357,6 @@ class Run:
         self._unreported.clear()
 
 
-def _nothing() -> None:
-    """Lets go of nothing."""
-
-
-class _Stream:
-    """Closes a stager's stream, and with it the thread that would wait for room."""
-
-    def __init__(self, stream: Iterator[Staged]) -> None:
-        self._stream = stream
-
-    def close(self) -> None:
-        close = getattr(self._stream, "close", None)
-        if close is not None:
-            close()
-
-
 class Iteration:
     """The batches of one pass. Letting go of it, as a loop does that ends or breaks, ends its threads.
 
@@ -388,8 +376,11 @@ class Iteration:
         try:
             self._run.acknowledge()
             return self._run.hand_over(self._next_cut())
-        except BaseException:
+        except BaseException as error:
+            was_closed = self._run.is_closed
             self._close()
+            if was_closed and isinstance(error, StateError):
+                self._require_open()
             raise
 
     def _next_cut(self) -> Cut:
@@ -403,4 +394,6 @@ class Iteration:
 
     def _require_open(self) -> None:
         if self._run.is_closed and not self._run.is_exhausted:
+            if self._run.follows:
+                raise StopIteration  # That is how a pass ends over a table that is followed for ever.
             raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")

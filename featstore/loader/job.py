@@ -1,21 +1,23 @@
 """What a loader reads and how, as one value that all of its workers have alike."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from featstore.dispatch.delivered import as_ranges
+from featstore.dispatch.delivered import Done, as_ranges
 from featstore.dispatch.orders import MiniEpoch, Seat, num_static_batches
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.terms import Terms
+from featstore.dispatch.recording import Recording
+from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.decode import Partition
-from featstore.loader.follow import Follower
+from featstore.loader.follow import Followed, Following, NewFiles
 from featstore.loader.listing import Listing
-from featstore.loader.ordering import Ordering
+from featstore.loader.ordering import Ordering, rank_claims
 from featstore.loader.passes import Place
 from featstore.loader.request import DROP, Request
 from featstore.loader.shuffle import Shuffle
+from featstore.loader.splitting import make_splits
 from featstore.loader.state import LoaderState
 from featstore.table.snapshot import DataFile
 
@@ -36,7 +38,8 @@ class Job:
     terms: Terms = field(default_factory=Terms)
     ordering: Ordering = field(default_factory=Ordering)
     splits: tuple[Split, ...] = ()
-    follow: Callable[[], Follower] | None = None
+    cut: Callable[[Iterable[DataFile]], Iterator[Split]] = make_splits
+    follow: Following | None = None
     listing: Listing | None = None
     debug: bool = False
 
@@ -51,6 +54,36 @@ class Job:
         assert self.listing is not None
         files, splits = self.listing.part(part)
         return replace(self, files=files, splits=splits)
+
+    def of_plan(self, new: NewFiles) -> "Job":
+        """The job with the files of one plan of a followed table."""
+        return replace(self, files=new.files, splits=tuple(self.cut(file for file, _ in new.files.values())), table=new.table)
+
+    def at(self, followed: Followed | None) -> "Job":
+        """The job as it was where a state was saved: of the plan that was then under way, if the table is followed."""
+        if self.follow is None or followed in (None, (None, self.follow.version)):
+            return self
+        return self.of_plan(self.follow.files(followed))
+
+    def turns(
+        self, epoch: int, seat: Seat, done: Done, recorded: Callable[[str], Recording]
+    ) -> Iterator[tuple["Job", Iterator[Claim]]]:
+        """What a worker reads of an epoch in an order for which nobody is asked: claims on this job, or on each part of
+        it in turn.
+
+        `recorded` looks up what a loader of this key recorded of the epoch, where a replay was given no recording.
+        """
+        if self.listing is None:
+            recording = self.ordering.given if self.ordering.given or not self.ordering.is_replay else recorded(self.key)
+            yield self, self.ordering.claims(self.plan(epoch), seat, self.batch_size, done, recording)
+            return
+        for number in range(self.ordering.mini_epochs):
+            yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, seat), done)
+
+    def _turn(self, part: MiniEpoch, done: Done) -> tuple["Job", Iterator[Claim]]:
+        assert self.listing is not None
+        job = self.part(part)
+        return job, rank_claims(job.splits, part.positions(self.listing.num_splits), done)
 
     @property
     def plan_digest(self) -> str:
@@ -77,8 +110,12 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Names what is read, and so the keys in the store of all who share its reading: 16 hex digits."""
-        return hashlib.sha256(f"{self.plan_digest}\n{self.request.digest}".encode()).hexdigest()[:16]
+        """Names what is read, and so the keys in the store of all who share its reading: 16 hex digits.
+
+        A followed table is named by its URL, as those who share it may come at different versions of it.
+        """
+        what = self.plan_digest if self.follow is None else f"follow {self.follow.url} {self.seed}"
+        return hashlib.sha256(f"{what}\n{self.request.digest}".encode()).hexdigest()[:16]
 
     def start(self, epoch: int, first_epoch: int, place: Place) -> LoaderState:
         """The state of a worker that has delivered nothing of the epoch."""
@@ -93,6 +130,7 @@ class Job:
             first_epoch=first_epoch,
             num_workers=place.num_workers,
             workers=(place.index,),
+            followed=None if self.follow is None else (None, self.follow.version),
         )
 
     def resumed(self, saved: LoaderState, place: Place) -> LoaderState:

@@ -17,12 +17,12 @@ from featstore.files import redact
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.decode import Partition
-from featstore.loader.follow import Follow, Follower
+from featstore.loader.follow import Follow, Following
 from featstore.loader.iteration import Iteration, Run
 from featstore.loader.job import Job
 from featstore.loader.listing import Listing
 from featstore.loader.negatives import Negatives
-from featstore.loader.ordering import RANK, STATIC, Ordering
+from featstore.loader.ordering import DYNAMIC, RANK, STATIC, Ordering
 from featstore.loader.passes import Passes, Place
 from featstore.loader.request import Request, resolve
 from featstore.loader.shuffle import Shuffle
@@ -99,6 +99,7 @@ class FeatureLoader(IterableDataset[Batch]):
             request=request,
             files=files,
             splits=tuple(cut(file for file, _ in files.values())),
+            cut=cut,
             ordering=ordering,
             table=snapshot.digest,
             seed=_count("seed", seed, minimum=0),
@@ -108,9 +109,11 @@ class FeatureLoader(IterableDataset[Batch]):
             shuffle=as_options(Shuffle, shuffle, "shuffle"),
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
-            follow=_follow(follow, snapshot, request, num_epochs),
+            follow=_follow(follow, snapshot, request),
             debug=debug,
         )
+        if self._job.follow is not None:
+            _require_followable(self._job)
         self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
         if ordering.kind == RANK:
             self._job = self._job.in_parts(Listing(list_files=_lister(snapshot, request), cut=cut))
@@ -149,6 +152,8 @@ class FeatureLoader(IterableDataset[Batch]):
                 f"a loader in {self._job.ordering.kind} order has no len(): how many batches a worker gets depends on how "
                 "fast the others are or which files are its own; count rows instead, or choose order static"
             )
+        if self._job.follow is not None:
+            raise TypeError("a loader that follows a table has no len(): nobody knows how many partitions will come")
         if self._job.filters_rows:
             raise TypeError(
                 "this loader has no len(): which rows are left out by `where`, `negatives`, or `null: drop` of a label, is "
@@ -199,7 +204,7 @@ class FeatureLoader(IterableDataset[Batch]):
         DataLoader workers still run, which would not hear of it.
         """
         saved = LoaderState.from_json(state)
-        saved.require_fit(self._job.start(0, 0, Place.here()))
+        saved.require_fit(self._job.at(saved.followed).start(0, 0, Place.here()))
         saved.require_complete()
         self._adopt()
         if self._passes.has_living_workers():
@@ -210,6 +215,16 @@ class FeatureLoader(IterableDataset[Batch]):
         self._forget_run()
         self._restored = saved
         self._passes.restore(saved.digest, saved.first_epoch, Place.here())
+
+    def recorded_order(self, epoch: int | None = None) -> dict[str, Any]:
+        """Who read what, in which order, in an epoch that was read in order `dynamic`, the newest unless one is named: small
+        JSON data for `order={"kind": "replay", "recording": ...}`.
+
+        Of all workers that share the store, as far as they have acknowledged: to be asked for at the epoch's end, of any of
+        them, before the store is gone. DispatchError where the store has no such epoch.
+        """
+        self._adopt()
+        return self._passes.recording(epoch).to_json()
 
     def stats(self) -> dict[str, int | float]:
         """What this process has done since the loader was made: counts, and seconds under names that end with `_s`.
@@ -275,20 +290,25 @@ class FeatureLoader(IterableDataset[Batch]):
         return self._stager
 
 
-def _follow(
-    follow: Follow | Mapping[str, Any] | bool, snapshot: Snapshot, request: Request, num_epochs: int
-) -> Callable[[], Follower] | None:
-    """What makes the follower of a pass; ConfigError for a table that cannot be followed."""
+def _follow(follow: Follow | Mapping[str, Any] | bool, snapshot: Snapshot, request: Request) -> Following | None:
+    """How the table is followed; ConfigError for one that cannot be."""
     if follow is False:
         return None
     options = as_options(Follow, {} if follow is True else follow, "follow") or Follow()
-    if snapshot.version is None or num_epochs != 1:
-        found = "plain Parquet files" if snapshot.version is None else f"num_epochs {num_epochs}"
-        raise ConfigError(f"follow: expected a Delta table, each partition of which is read once, found {found}")
+    if snapshot.version is None:
+        raise ConfigError("follow: expected a Delta table, each partition of which is read once, found plain Parquet files")
     until = (
         None if options.until is None else parse_where(options.until, {f.name: f.type for f in snapshot.schema.partition_keys})
     )
-    return partial(Follower, options, snapshot, until, partial(_matching, request=request))
+    select = partial(_matching, request=request)
+    return Following(options=options, url=snapshot.url, version=snapshot.version, until=until, select=select)
+
+
+def _require_followable(job: Job) -> None:
+    if job.num_epochs != 1:
+        raise ConfigError(f"follow: each partition is read once: expected num_epochs 1, found num_epochs {job.num_epochs}")
+    if job.ordering.kind not in (DYNAMIC, STATIC):
+        raise ConfigError(f"follow: expected order dynamic or static, found {job.ordering.kind}")
 
 
 def _lister(snapshot: Snapshot, request: Request) -> Callable[[], Mapping[str, tuple[DataFile, Partition]]]:

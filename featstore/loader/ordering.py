@@ -24,7 +24,8 @@ class Ordering:
     `dynamic`: who claims them. `static`: the epoch's rows in one order, dealt out batch by batch, whatever the number of
     workers. `rank`: each worker has its part of the splits, in `mini_epochs` parts of its own, drawn anew each epoch.
     `replay`: what each worker delivered in an earlier epoch, as `recording` has it: a file that
-    `featstore dispatch receipt --save` wrote, or what is in it. ConfigError for what cannot be.
+    `featstore dispatch receipt --save` wrote, or what is in it, as `FeatureLoader.recorded_order()` gives; None where the
+    loader's dispatch store holds the recorded run under its `run_id`. ConfigError for what cannot be.
     """
 
     kind: str = DYNAMIC
@@ -38,41 +39,50 @@ class Ordering:
             raise ConfigError(f"order.mini_epochs: expected an integer of 1 or more, found {self.mini_epochs!r}")
         if self.mini_epochs > 1 and self.kind != RANK:
             raise ConfigError(f"order.mini_epochs: only order rank has mini-epochs, found {self.mini_epochs} with {self.kind}")
-        if (self.recording is None) is (self.kind == REPLAY):
-            found = "none" if self.recording is None else f"one with {self.kind}"
-            raise ConfigError(f"order.recording: order replay takes a recorded order, and no other one does, found {found}")
-        if self.kind == REPLAY and not isinstance(self.recording, Recording):
+        if self.recording is not None and self.kind != REPLAY:
+            raise ConfigError(
+                f"order.recording: order replay takes a recorded order, and no other one does, found one with {self.kind}"
+            )
+        if self.recording is not None and not isinstance(self.recording, Recording):
             object.__setattr__(self, "recording", _load(self.recording))
 
     @property
     def is_dynamic(self) -> bool:
         return self.kind == DYNAMIC
 
-    def claims(self, plan: Plan, seat: Seat, batch_rows: int, done: Done) -> Iterator[Claim]:
-        """What the worker reads of an epoch in static order, or replayed, in its order.
+    @property
+    def is_replay(self) -> bool:
+        return self.kind == REPLAY
+
+    @property
+    def given(self) -> Recording | None:
+        """The recorded order that the options hold."""
+        return self.recording if isinstance(self.recording, Recording) else None
+
+    def claims(self, plan: Plan, seat: Seat, batch_rows: int, done: Done, recording: Recording | None) -> Iterator[Claim]:
+        """What the worker reads of an epoch in static order, or, with a recording, replayed, in its order.
 
         ConfigError where a recorded order is of another plan, epoch or number of workers.
         """
-        if self.kind == STATIC:
+        if recording is None:
             return _claims(plan, static_stretches(plan, seat, batch_rows, done))
-        return _claims(plan, _without(done, self._recorded(plan, seat), plan))
+        return _claims(plan, _without(done, _recorded(recording, plan, seat), plan))
 
     def mini_epoch(self, number: int, seed: int, epoch: int, seat: Seat) -> MiniEpoch:
         """A worker's part of an epoch in rank order."""
         return MiniEpoch(seed=seed, epoch=epoch, seat=seat, number=number, num_mini_epochs=self.mini_epochs)
 
-    def _recorded(self, plan: Plan, seat: Seat) -> Iterator[Stretch]:
-        assert isinstance(self.recording, Recording)
-        recording = self.recording
-        if (recording.plan, recording.epoch) != (plan.digest, plan.epoch):
-            raise ConfigError(
-                f"order.recording: of epoch {recording.epoch} of plan {recording.plan}, found epoch {plan.epoch} of plan "
-                f"{plan.digest}: table version, selection, seed and split sizes must be those of the recorded run; call "
-                "set_epoch with its epoch"
-            )
-        if recording.num_workers > seat.num_workers:
-            raise ConfigError(f"order.recording: of {recording.num_workers} workers, found {seat.num_workers}")
-        return recording.of(seat.worker)
+
+def _recorded(recording: Recording, plan: Plan, seat: Seat) -> Iterator[Stretch]:
+    if (recording.plan, recording.epoch) != (plan.digest, plan.epoch):
+        raise ConfigError(
+            f"order.recording: of epoch {recording.epoch} of plan {recording.plan}, found epoch {plan.epoch} of plan "
+            f"{plan.digest}: table version, selection, seed and split sizes must be those of the recorded run; call "
+            "set_epoch with its epoch"
+        )
+    if recording.num_workers > seat.num_workers:
+        raise ConfigError(f"order.recording: of {recording.num_workers} workers, found {seat.num_workers}")
+    return recording.of(seat.worker)
 
 
 def _without(done: Done, stretches: Iterable[Stretch], plan: Plan | Mapping[int, Split]) -> Iterator[Stretch]:

@@ -20,9 +20,10 @@ from torch.utils.data import get_worker_info
 
 from featstore.dispatch.keys import restores_key, run_prefix
 from featstore.dispatch.options import AUTO, Dispatch
+from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.endpoint import num_processes
-from featstore.errors import ConfigError
+from featstore.errors import ConfigError, DispatchError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,10 @@ class Pass:
     def is_dataloader(self) -> bool:
         return self.place.is_dataloader
 
+    @property
+    def run_id(self) -> str:
+        return self.prefix.split("/")[1]
+
 
 class Passes:
     """Numbers the passes of one loader and of its copies in DataLoader workers. Belongs to the process that made it."""
@@ -127,6 +132,15 @@ class Passes:
             place=place,
             is_repeated=is_repeated,
         )
+
+    def recording(self, epoch: int | None) -> Recording:
+        """What was recorded of an epoch that this loader, or another worker's, read last. DispatchError where nothing was."""
+        for address in self._addresses():
+            with closing(address.open()) as store:
+                found = recorded_by(store, self._loader_key, self._run_id, epoch)
+            if found is not None:
+                return found
+        raise DispatchError(NOT_RECORDED.format(epoch="(any)" if epoch is None else epoch, run_id=self._run_id))
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass begins with this epoch."""

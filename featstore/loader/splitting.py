@@ -20,7 +20,7 @@ def split_size(options: Dispatch) -> SplitSize | None:
     return None if options.split_rows is None else SplitSize(num_rows=options.split_rows)
 
 
-def make_splits(files: Iterable[DataFile], size: SplitSize | None) -> Iterator[Split]:
+def make_splits(files: Iterable[DataFile], size: SplitSize | None = None) -> Iterator[Split]:
     """The splits of the files, in their order. Opens those that are larger than `size`; DataFileError for one that is none."""
     for file in files:
         if size is None or not _is_large(file, size):

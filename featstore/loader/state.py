@@ -31,6 +31,7 @@ class LoaderState:
 
     `table` is the snapshot's digest, `plan` names the splits, `request` the rows and columns that are delivered. `first_epoch`
     is where the running pass over `num_epochs` epochs began and `epoch` where it is; `done` is what was delivered of it.
+    `followed`, of a followed table: the version that has been read, and that whose new partitions are the plan, or None.
     """
 
     table: str
@@ -44,10 +45,12 @@ class LoaderState:
     num_workers: int = 1
     workers: tuple[int, ...] = (0,)
     done: Done = field(default_factory=dict)
+    followed: tuple[int | None, int | None] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`: complete splits as ranges, both ends included."""
-        fields = {key: value for key, value in asdict(self).items() if key != "done"}
+        fields = {key: value for key, value in asdict(self).items() if key not in ("done", "followed")}
+        fields |= {} if self.followed is None else {"followed": list(self.followed)}
         complete = sorted(index for index, rows in self.done.items() if rows == "complete")
         partial = {str(index): _plain(rows) for index, rows in sorted(self.done.items()) if rows != "complete"}
         return {"format": FORMAT, **fields, "workers": list(self.workers), "complete": _ranges(complete), "partial": partial}
@@ -59,11 +62,14 @@ class LoaderState:
             found = data.get("format") if isinstance(data, Mapping) else data
             raise StateError(f"loader state: expected format {FORMAT}, found {found!r}")
         try:
-            fields = {key: value for key, value in data.items() if key not in ("format", "complete", "partial", "workers")}
+            fields = {
+                key: value for key, value in data.items() if key not in ("format", "complete", "partial", "workers", "followed")
+            }
+            followed = tuple(data["followed"]) if "followed" in data else None
             done: dict[int, Rows] = {int(index): _parsed(rows) for index, rows in data["partial"].items()}
             for first, last in data["complete"]:
                 done.update(dict.fromkeys(range(first, last + 1), "complete"))
-            return cls(**fields, workers=tuple(data["workers"]), done=done)
+            return cls(**fields, workers=tuple(data["workers"]), followed=followed, done=done)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"loader state: damaged, or changed by hand: {error}") from error
 
@@ -74,6 +80,9 @@ class LoaderState:
 
     def require_fit(self, other: "LoaderState") -> None:
         """StateError where `other`, a loader's own state, is of another table, plan or order."""
+        if (self.followed is None) is not (other.followed is None):
+            is_followed = "one that is not followed" if self.followed is None else "a followed table"
+            raise StateError(f"loader state: saved of {is_followed}, and this loader is of the other kind: see `follow`")
         for key, what in _SAME.items():
             mine, found = getattr(self, key), getattr(other, key)
             if mine != found:
@@ -97,7 +106,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     parsed = [LoaderState.from_json(state) for state in states]
     if not parsed:
         raise StateError("merge_states: expected the states of all workers, found none")
-    first = parsed[0]
+    first = next((state for state in parsed if not _awaits_plan(state)), parsed[0])
     workers: set[int] = set()
     done: dict[int, Rows] = {}
     for state in parsed:
@@ -108,11 +117,18 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int]) -> None:
-    for key in (*_SAME, "num_workers", "epoch", "first_epoch"):
+    if _awaits_plan(state) and first.followed is not None and state.followed == (first.followed[0], None):
+        # It has not seen the plan yet that others have begun.
+        state = replace(state, followed=first.followed, table=first.table, plan=first.plan)
+    for key in (*_SAME, "num_workers", "epoch", "first_epoch", "followed"):
         if getattr(state, key) != getattr(first, key):
             raise StateError(f"merge_states: the states differ in {key}: {getattr(state, key)} and {getattr(first, key)}")
     if workers & set(state.workers):
         raise StateError(f"merge_states: more than one state of worker {sorted(workers & set(state.workers))}")
+
+
+def _awaits_plan(state: LoaderState) -> bool:
+    return state.followed is not None and state.followed[1] is None
 
 
 def _united(one: Done, other: Done) -> dict[int, Rows]:

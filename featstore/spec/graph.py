@@ -5,6 +5,7 @@ many slots and crosses use it. All that can be wrong in a spec beyond its struct
 """
 
 import collections.abc
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,11 +17,12 @@ from featstore.ops import columns, ids, lists, numbers, sequences, slots
 from featstore.ops.signature import Operator
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec import check, meaning
-from featstore.spec.meaning import operator_paths, semantic_hashes
+from featstore.spec.meaning import operator_paths, stored_hashes
 from featstore.spec.model import Node, Sequence, Spec, type_name
 from featstore.spec.parse import naming, wrong
 
 MEANING_DIGITS = 16
+_built: dict[int, "Graph"] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +57,17 @@ class Graph:
 
 
 def build_graph(spec: Spec) -> Graph:
-    """The graph of a spec; SpecError, beginning with its file and the path in it, for the first thing that is wrong."""
-    with naming(spec.source):
-        return _build(spec)
+    """The graph of a spec; SpecError, beginning with its file and the path in it, for the first thing that is wrong.
+
+    It is built once for each spec object, which never changes, and forgotten with it: of 200 slots that takes 20 ms, and every
+    data file asks for it.
+    """
+    found = _built.get(id(spec))
+    if found is None:
+        with naming(spec.source):
+            found = _built[id(spec)] = _build(spec)
+        weakref.finalize(spec, _built.pop, id(spec), None).atexit = False
+    return found
 
 
 def _build(spec: Spec) -> Graph:
@@ -67,7 +77,7 @@ def _build(spec: Spec) -> Graph:
     for node in nodes:
         builder.add_node(node)
     stored = [builder.add_slot(node) for node in spec.nodes if node.store]
-    stored = _described(spec, stored)
+    stored = _described(spec, stored, builder.meanings)
     for error in check.share_errors(spec, {slot.number: slot for slot, _ in stored}):
         raise error
     labels = [builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()]
@@ -88,9 +98,9 @@ def _build(spec: Spec) -> Graph:
     )
 
 
-def _described(spec: Spec, stored: list[tuple[Slot, int]]) -> list[tuple[Slot, int]]:
+def _described(spec: Spec, stored: list[tuple[Slot, int]], meanings: Mapping[str, str]) -> list[tuple[Slot, int]]:
     """The slots with what their metadata says of their sub-DAG."""
-    paths, hashes = operator_paths(spec), semantic_hashes(spec)
+    paths, hashes = operator_paths(spec), stored_hashes(spec, meanings)
     return [
         (replace(slot, op_path=paths[slot.name], meaning=hashes[slot.name][:MEANING_DIGITS]), position)
         for slot, position in stored
@@ -107,7 +117,7 @@ class Builder:
         self._raw = {name: position for position, name in enumerate(self.columns)}
         self._results: dict[str, int] = {}
         self._known: dict[Any, int] = {}
-        self._meanings: dict[str, str] = {}
+        self.meanings: dict[str, str] = {}
         self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
 
     def add_node(self, node: Node) -> None:
@@ -121,7 +131,7 @@ class Builder:
         self._results[node.name] = result if node.fill is None else self._filled(node, result)
         if node.encode == "index":
             _check_index(node, operator)
-        self._meanings[node.name] = meaning.meaning(self._spec, node, self._meanings)
+        self.meanings[node.name] = meaning.meaning(self._spec, node, self.meanings)
 
     def _frozen(self, node: Node, operator: Operator) -> dict[str, object]:
         """What was frozen for a node, of the data that it reads now."""
@@ -133,7 +143,7 @@ class Builder:
                 f"{node.where}.fill: expected no `fill` with {node.op}, as it would pass for one of its values, found "
                 f"{node.fill!r}; give `unknown: index` to tell unknown values from missing ones"
             )
-        meaning.check_fit(self._spec, node, self._meanings)
+        meaning.check_fit(self._spec, node, self.meanings)
         return frozen
 
     def add_slot(self, node: Node) -> tuple[Slot, int]:

@@ -45,6 +45,11 @@ def semantic_hashes(spec: Spec) -> dict[str, str]:
     meanings: dict[str, str] = {}
     for node in check.ordered(spec):
         meanings[node.name] = meaning(spec, node, meanings)
+    return stored_hashes(spec, meanings)
+
+
+def stored_hashes(spec: Spec, meanings: Mapping[str, str]) -> dict[str, str]:
+    """`semantic_hashes`, given the `meaning` of each node."""
     return {node.name: _digest(_stored(spec, node) | {"node": meanings[node.name]}) for node in spec.nodes if node.store}
 
 

@@ -15,6 +15,7 @@ from featstore.errors import ReplacedError, StagingError
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import Cache, Download, Pin, Refusal, entry_name
 from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
+from featstore.staging.counts import Counts
 from featstore.staging.filling import Filling, Line, Received
 from featstore.staging.limits import Throttle
 from featstore.staging.options import Staging
@@ -59,36 +60,25 @@ class Source:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
-@dataclass(kw_only=True)
-class StagingStats:
-    """Counts since the stager was made.
+@dataclass(frozen=True)
+class Waiting:
+    """What a download waits for, and who waits for it: `stop` ends it; `await_room` is called with each refusal; `pass_on` is
+    called once the last bytes are coming, when another download may begin."""
 
-    `num_staged`, `staged_bytes`: files published, and what they hold; `num_ranges` of them hold ranges only. `fetched_bytes`:
-    what came over the network. `num_hits`: files that were there already. `num_direct`: files left to be read in place.
-    `num_waits`, `wait_s`: how often and how long the reader found nothing ready.
-    """
-
-    num_staged: int = 0
-    staged_bytes: int = 0
-    fetched_bytes: int = 0
-    num_ranges: int = 0
-    num_direct: int = 0
-    num_hits: int = 0
-    num_retries: int = 0
-    num_evicted: int = 0
-    num_waits: int = 0
-    wait_s: float = 0.0
+    stop: threading.Event
+    await_room: AwaitRoom
+    pass_on: Callable[[], None] = lambda: None
 
 
 class Fetcher:
     """Brings files into the cache. Safe for threads; what it learned of remotes and selections serves all of them."""
 
-    def __init__(self, options: Staging, cache: Cache, source: Source, counts: StagingStats) -> None:
+    def __init__(self, options: Staging, cache: Cache, source: Source, counts: Counts) -> None:
         self._options, self._cache, self._source, self._counts = options, cache, source, counts
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
         self._remotes: dict[str, Remote] = {}
         self._last: Demand | None = None
-        self._under_way: dict[threading.Event, Download] = {}
+        self._under_way: list[tuple[threading.Event, Download]] = []
         self._tail_bytes, self._plan_s = _TAIL_BYTES, 0.0
 
     def remote(self, url: str) -> Remote:
@@ -101,7 +91,7 @@ class Fetcher:
             return item.size_bytes
         return min(item.size_bytes, self._last.scaled(item.size_bytes).range_bytes)
 
-    def obtain(self, item: StageItem, stop: threading.Event, await_room: AwaitRoom) -> Pin | None:
+    def obtain(self, item: StageItem, waiting: Waiting) -> Pin | None:
         """The file, pinned, with all that is wanted of it; None where it is better read in place. Stopped once closed."""
         name, base, beyond_bytes = entry_name(item.url, item.size_bytes, item.version), None, -1
         try:
@@ -111,28 +101,28 @@ class Fetcher:
                     answer = self._cache.request(name, item.size_bytes, first_bytes, beyond_bytes=beyond_bytes)
                 if isinstance(answer, Download):
                     with self._local_errors(item):
-                        return self._download(item, answer, base, _Waiting(stop, await_room))
+                        return self._download(item, answer, base, waiting)
                 if isinstance(answer, Pin):
-                    if not self._is_intact(item, answer, stop):
+                    if not self._is_intact(item, answer, waiting.stop):
                         self._cache.remove(answer)
                     elif self._serves(item, answer):
-                        self._counts.num_hits += 1
+                        self._counts.add(num_hits=1)
                         return answer
                     else:
                         base, beyond_bytes = _let_go(base, answer), answer.num_bytes
                 elif base is not None and answer is Refusal.FULL:
                     base = _let_go(base, None)  # its room may be what is lacking
                 else:
-                    await_room(answer, first_bytes)
+                    waiting.await_room(answer, first_bytes)
         finally:
             _let_go(base, None)
 
     def let_go(self, stop: threading.Event) -> bool:
-        """Removes what the thread that `stop` ends is downloading, without waiting for it; False where that is nothing."""
-        download = self._under_way.get(stop)
-        if download is not None:
+        """Removes what the threads that `stop` ends are downloading, without waiting for them; False where that is nothing."""
+        under_way = [download for ended_by, download in list(self._under_way) if ended_by is stop]
+        for download in under_way:
             download.abandon()
-        return download is not None
+        return bool(under_way)
 
     def _is_intact(self, item: StageItem, pin: Pin, stop: threading.Event) -> bool:
         try:
@@ -214,8 +204,9 @@ class Fetcher:
             self._plan_s = time.monotonic() - since
         return found
 
-    def _download(self, item: StageItem, download: Download, base: Pin | None, waiting: "_Waiting") -> Pin | None:
-        self._under_way[waiting.stop] = download
+    def _download(self, item: StageItem, download: Download, base: Pin | None, waiting: Waiting) -> Pin | None:
+        entry = (waiting.stop, download)
+        self._under_way.append(entry)
         try:
             filling = Filling(item.url, item.size_bytes, download.path, self._line(waiting.stop))
             try:
@@ -225,15 +216,15 @@ class Fetcher:
                 filling.close()
             if pin is None:
                 download.abandon()
-                self._counts.num_direct += 1
+                self._counts.add(num_direct=1)
             return pin
         except BaseException:
             download.abandon()
             raise
         finally:
-            del self._under_way[waiting.stop]
+            self._under_way.remove(entry)
 
-    def _fill_anew(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: "_Waiting") -> bool:
+    def _fill_anew(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: Waiting) -> bool:
         """Fills the file, once more from the start where the remote one was replaced meanwhile: of two files not one byte
         each may be left. False where it is better read in place."""
         policy = self._source.retry
@@ -248,7 +239,7 @@ class Fetcher:
                 self._line(waiting.stop).pause(str(error), num_failures)
         return self._fill(item, download, filling, base, waiting)
 
-    def _fill(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: "_Waiting") -> bool:
+    def _fill(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: Waiting) -> bool:
         if base is not None:
             filling.adopt(base)
             base.release()
@@ -262,8 +253,11 @@ class Fetcher:
         self._require_fits(item, wanted_bytes)
         while (refusal := download.reserve(wanted_bytes)) is not None:
             waiting.await_room(refusal, wanted_bytes - download.num_bytes)
-        for first, end in requests:
+        for first, end in requests[:-1]:
             filling.fetch(first, end)
+        for first, end in requests[-1:]:
+            filling.fetch(first, end, tail_bytes=self.remote(item.url).hole_bytes, on_tail=waiting.pass_on)
+        waiting.pass_on()
         return True
 
     def _requests(self, item: StageItem, filling: Filling) -> tuple[Span, ...] | None:
@@ -296,9 +290,7 @@ class Fetcher:
         self._source.check(download.path, files.redact(item.url))
         record = Record.of(item.url, item.size_bytes, filling.tag, filling.sums)
         pin = download.publish(record)
-        self._counts.num_staged += 1
-        self._counts.staged_bytes += record.held_bytes
-        self._counts.num_ranges += not record.is_whole
+        self._counts.add(num_staged=1, staged_bytes=record.held_bytes, num_ranges=int(not record.is_whole))
         self._remotes[_remote_name(item.url)] = self.remote(item.url).settled(time.monotonic() - since)
         return pin
 
@@ -313,14 +305,14 @@ class Fetcher:
         )
 
     def _learn(self, seen: Received) -> None:
-        self._counts.fetched_bytes += seen.num_bytes
+        self._counts.add(fetched_bytes=seen.num_bytes)
         known = self.remote(seen.url)
         self._remotes[_remote_name(seen.url)] = known.observed(
             first_byte_s=seen.first_byte_s, num_bytes=seen.later_bytes, stream_s=seen.stream_s
         )
 
     def _count_retry(self) -> None:
-        self._counts.num_retries += 1
+        self._counts.add(num_retries=1)
 
 
 def _let_go(base: Pin | None, instead: Pin | None) -> Pin | None:
@@ -337,12 +329,6 @@ class _NotHeld(Exception):
 class _Plan:
     spans: tuple[Span, ...]
     num_chunks: int
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    stop: threading.Event
-    await_room: AwaitRoom
 
 
 def _demand(item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tuple[Span, ...]) -> Demand:

@@ -162,8 +162,8 @@ class Filling:
             self.fetch(first, end)
         return os.pread(self._file, num_bytes, first)
 
-    def fetch(self, first: int, end: int) -> None:
-        """Downloads one span, going on where a connection broke.
+    def fetch(self, first: int, end: int, tail_bytes: int = 0, on_tail: Callable[[], None] = lambda: None) -> None:
+        """Downloads one span, going on where a connection broke; calls `on_tail` when no more than `tail_bytes` are missing.
 
         A store that does not name versions is asked again for all of it: what comes might be of another file. StagingError
         when it keeps failing, or the local disk does; ReplacedError; Stopped.
@@ -171,7 +171,7 @@ class Filling:
         at, num_failures, self._crc = first, 0, 0
         while at < end:
             begun = at
-            at, failure = self._try(at, end)
+            at, failure = self._try(at, end, end - tail_bytes, on_tail)
             if not failure:
                 break
             num_failures = 1 if at - begun >= self._line.retry.progress_bytes else num_failures + 1
@@ -199,7 +199,7 @@ class Filling:
         self._write_back.close()
         os.close(self._file)
 
-    def _try(self, at: int, end: int) -> tuple[int, str]:
+    def _try(self, at: int, end: int, tail_at: int, on_tail: Callable[[], None]) -> tuple[int, str]:
         """One request: how far it came, and what failed if trying again may help."""
         watch, pace = _Watch(), _Pace(self._line.retry)
         try:
@@ -211,6 +211,8 @@ class Filling:
                 watch.see(len(block))
                 pace.see(len(block))
                 at = self._write(block, at, end)
+                if at >= tail_at:
+                    on_tail()
                 pace.ask()
         except (OSError, EOFError) as error:
             if isinstance(error, OSError) and is_local(error):

@@ -29,7 +29,7 @@ from featstore.table.evolution import merge_schemas
 from featstore.table.layout import LOG_DIR, decode_path, is_delta_scheme, partition_path
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.parquet_dir import read_footers
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
 
 GROUPS = f"{KEY}.groups"
 """The table property that names slot groups with their versions, as JSON."""
@@ -381,7 +381,9 @@ def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
             f"{redact(url)}: a slot group was committed while this run was at work (now version {_version(table)}); "
             f"nothing of this run is visible: run it again"
         )
-    now = () if table is None else _snapshot(url, table, ()).in_partitions(change.partitions)
+    if table is not None:
+        _check_readable(url, table)
+    now = () if table is None else in_partitions(_data_files(url, table), change.partitions)
     base = () if change.base is None else change.base.in_partitions(change.partitions)
     if {file.path for file in now} != {file.path for file in base}:
         names = ", ".join(partition_path(partition) or "the table" for partition in change.partitions)

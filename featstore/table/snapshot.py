@@ -104,8 +104,13 @@ class Snapshot:
 
     def in_partitions(self, partitions: Iterable[Mapping[str, str | None]]) -> tuple[DataFile, ...]:
         """The data files of the given partitions."""
-        wanted = {frozenset(partition.items()) for partition in partitions}
-        return tuple(file for file in self.data_files if frozenset(file.partition.items()) in wanted)
+        return in_partitions(self.data_files, partitions)
+
+
+def in_partitions(files: Iterable[DataFile], partitions: Iterable[Mapping[str, str | None]]) -> tuple[DataFile, ...]:
+    """Those of the files that are of the given partitions."""
+    wanted = {frozenset(partition.items()) for partition in partitions}
+    return tuple(file for file in files if frozenset(file.partition.items()) in wanted)
 
 
 def files_digest(files: Iterable[DataFile]) -> str:

@@ -149,7 +149,9 @@ def test_watching_goes_on_until_it_is_interrupted(tmp_path):
     url = f"sqlite://{tmp_path}/x.db"
     code = "from featstore.cli import main; main()"
     command = [sys.executable, "-u", "-c", code, "dispatch", "status", url, "--watch", "--every", "0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A shell's background job ignores SIGINT, and so would its children.
+    with subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **pipes) as process:
         lines = [process.stdout.readline() for _ in range(2)]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)

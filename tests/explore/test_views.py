@@ -8,10 +8,12 @@ from typing import Any
 import duckdb
 import polars
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import featstore
+from featstore import api
 from featstore.api import Table
 from featstore.errors import MissingDependencyError
 
@@ -70,6 +72,92 @@ def test_views_are_lazy_and_can_be_filtered(table: Table) -> None:
     assert seen == [(5,)]
     lazy = table.polars().filter((polars.col("dt") == day) & polars.col("price").is_null())
     assert len(lazy.collect()) == 5
+
+
+LOGGED = {"slot": 105, "name": "logged", "op": "log1p", "of": "cost"}
+BINNED = {"slot": 106, "name": "binned", "op": "bucketize", "of": "cost", "boundaries": [10, 100]}
+
+
+def grouped_spec(*more: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "spec": 1,
+        "inputs": INPUTS | {"clicked": "long", "paid": "long"},
+        "labels": {"click": "clicked", "pay": "paid"},
+        "keep": ["id"],
+        "slots": [*SLOTS, *more],
+        "output": {"rows_per_file": 100, "rows_per_row_group": 40},
+    }
+
+
+def write_day(directory: Path, day: str, first: int, clicked: int | None) -> None:
+    directory = directory / f"dt={day}"
+    directory.mkdir(parents=True, exist_ok=True)
+    for number in range(2):
+        labels = {"clicked": pa.array([clicked] * 150, pa.int64()), "paid": pa.array(range(150), pa.int64())}
+        rows = raw_rows(150, first + 150 * number)
+        for name, values in labels.items():
+            rows = rows.append_column(name, values)
+        pq.write_table(rows, directory / f"{number}.parquet", row_group_size=20)
+
+
+@pytest.fixture
+def grouped(tmp_path: Path) -> Table:
+    """Three days of 300 rows in several files. Of the groups `one` is stale in day 2 and absent in day 3, `two` is in all;
+    the labels of day 1 are written anew, but for `pay`, which that group has of day 3 alone."""
+    raw, url = tmp_path / "raw", tmp_path / "table"
+    for number, day in enumerate("123"):
+        write_day(raw, day, 1000 * number, 0)
+        featstore.extract(grouped_spec(), raw / f"dt={day}", url, partition={"dt": day})
+    for day in "12":
+        featstore.extract(grouped_spec(LOGGED), raw / f"dt={day}", url, partition={"dt": day}, group="one")
+    write_day(raw, "2", 5000, 0)
+    featstore.extract(grouped_spec(), raw / "dt=2", url, partition={"dt": "2"})
+    for day in "123":
+        featstore.extract(grouped_spec(BINNED), raw / f"dt={day}", url, partition={"dt": day}, group="two")
+    write_day(tmp_path / "ripe", "1", 0, None)
+    write_day(tmp_path / "ripe", "3", 2000, 1)
+    some = grouped_spec() | {"labels": {"click": "clicked"}}
+    api.relabel(some, tmp_path / "ripe" / "dt=1", url, key="id", partition={"dt": "1"})
+    api.relabel(grouped_spec(), tmp_path / "ripe" / "dt=3", url, key="id", partition={"dt": "3"})
+    return featstore.open_table(url)
+
+
+def test_slot_groups_are_seen_by_other_engines_as_by_us(grouped: Table) -> None:
+    """Also a stale group as missing, and a label that became null as null."""
+    arrow = grouped.to_arrow()
+    assert [len(group.stale) for group in grouped.snapshot.groups] == [0, 4, 0]
+    by_day = {day: arrow.filter(pc.equal(arrow["dt"], day)) for day in "123"}
+    assert [table["logged"].null_count for table in by_day.values()] == [75, 300, 300]
+    assert [table["binned"].null_count for table in by_day.values()] == [75, 75, 75]
+    assert by_day["1"]["click"].null_count == 300
+    assert set(by_day["1"]["pay"].to_pylist()) == set(range(150))
+    assert set(by_day["3"]["click"].to_pylist()) == {1}
+    expected = rows(arrow)
+    assert rows(grouped.duckdb().to_arrow_table()) == expected
+    assert rows(grouped.polars().collect().to_arrow()) == expected
+    assert grouped.duckdb().columns == grouped.polars().collect_schema().names() == arrow.column_names
+
+
+def test_conditions_on_group_and_base_columns_find_the_same_rows_everywhere(grouped: Table) -> None:
+    found = grouped.to_arrow(where="logged > 4 and price < 100 and id != 'r70' and dt = '1'")
+    assert 10 < found.num_rows < 100
+    condition = "logged > 4 and price < 100 and id <> 'r70' and dt = '1'"
+    assert rows(grouped.duckdb().filter(condition).to_arrow_table()) == rows(found)
+    assert rows(grouped.polars().filter(polars.sql_expr(condition)).collect().to_arrow()) == rows(found)
+    assert grouped.duckdb().aggregate("count(*)").fetchall() == [(900,)]
+    assert grouped.polars().select("binned").collect().height == 900
+
+
+def test_head_sample_and_profile_show_slot_groups_as_to_arrow_does(grouped: Table) -> None:
+    arrow = grouped.to_arrow()
+    assert grouped.head(310).equals(arrow.slice(0, 310).combine_chunks())
+    by_id = {row["id"]: row for row in arrow.to_pylist()}
+    assert all(row == by_id[row["id"]] for row in grouped.sample(200, seed=3).to_pylist())
+    coverage = {row["slot"]: row["coverage"] for row in grouped.profile().table.to_pylist()}
+    names = [slot.name for slot in grouped.slots]
+    assert coverage == {name: pytest.approx(1 - arrow[name].null_count / 900) for name in names}
+    stored = grouped.profile(stored=True).table.to_pylist()
+    assert {row["slot"]: row["coverage"] for row in stored} == coverage
 
 
 def test_a_view_can_join_what_the_users_connection_holds(table: Table) -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import featstore
 from featstore.cli import cli
-from featstore.errors import ConfigError
+from featstore.errors import ConfigError, DispatchError
 from featstore.loader.ordering import Ordering
 
 SHUFFLE = {"window_rows": 40, "interleave": 1}
@@ -186,6 +186,38 @@ def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(table_url, as_rank, 
             assert list(itertools.chain(*batches(one))) == rows[rank]
 
 
+def test_the_store_of_a_run_is_what_replay_replays(table_url, tmp_path):
+    """Two epochs, by name of the run alone; another loader shared the run."""
+    store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
+    with loader(table_url, dispatch=store, num_epochs=2) as one, loader(table_url, dispatch=store, where="row < 99") as other:
+        rows = list(itertools.chain(*batches(one)))
+        batches(other)
+    with loader(table_url, dispatch=store, num_epochs=2, order="replay") as again:
+        assert list(itertools.chain(*batches(again))) == rows
+    missing = pytest.raises(DispatchError, match="has no record of epoch 0 of run 'a' for a loader of this table version")
+    with loader(table_url, dispatch=store, order="replay", seed=6) as another, missing:
+        batches(another)
+    done = CliRunner().invoke(cli, ["dispatch", "receipt", store["store"], "--run-id", "a", "--epoch", "0", "--save", "x"])
+    assert isinstance(done.exception, DispatchError)
+    assert "found 2; name one with --epoch; where several loaders shared the run" in str(done.exception)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_tells_the_order_of_its_epochs_where_no_store_outlives_it(table_url, num_workers):
+    with loader(table_url) as one:
+        with pytest.raises(DispatchError, match=r"no record of epoch \(any\)"):
+            one.recorded_order()
+        found = [batches(DataLoader(one, batch_size=None, num_workers=num_workers) if num_workers else one) for _ in range(2)]
+        recording = json.loads(json.dumps(one.recorded_order(0)))
+        assert (recording["epoch"], one.recorded_order()["epoch"]) == (0, 1)
+    with loader(table_url, order={"kind": "replay", "recording": recording}) as again:
+        replay = DataLoader(again, batch_size=None, num_workers=num_workers) if num_workers else again
+        assert sorted(itertools.chain(*batches(replay))) == sorted(itertools.chain(*found[0]))
+        if not num_workers:
+            again.set_epoch(0)
+            assert list(itertools.chain(*batches(again))) == list(itertools.chain(*found[0]))
+
+
 def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(table_url, tmp_path):
     url = f"sqlite://{tmp_path}/x.db"
     with loader(table_url, dispatch={"store": url, "run_id": "a"}) as one:
@@ -211,7 +243,6 @@ def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(table_u
         ({"kind": "random"}, "order: expected one of dynamic, static, rank, replay, found 'random'"),
         ({"kind": "rank", "mini_epochs": 0}, "order.mini_epochs: expected an integer of 1 or more, found 0"),
         ({"kind": "static", "mini_epochs": 2}, "order.mini_epochs: only order rank has mini-epochs, found 2 with static"),
-        ({"kind": "replay"}, "order.recording: order replay takes a recorded order, and no other one does, found none"),
         ({"kind": "static", "recording": {}}, "and no other one does, found one with static"),
         ({"kind": "replay", "recording": {}}, "recorded order: expected format 1, found None"),
         ({"kind": "replay", "recording": {"format": 1}}, "recorded order: damaged, or changed by hand"),

@@ -29,6 +29,13 @@ def test_the_bytes_of_a_state_are_a_contract():
     assert LoaderState.from_json(json.loads(GOLDEN.read_text())) == STATE
 
 
+@pytest.mark.parametrize("followed", [(None, 3), (3, None), (3, 5)])
+def test_the_state_of_a_followed_table_says_which_versions_besides(followed):
+    state = LoaderState(**{**vars(STATE), "followed": followed})
+    assert state.to_json() == STATE.to_json() | {"followed": list(followed)}
+    assert LoaderState.from_json(json.loads(json.dumps(state.to_json()))) == state
+
+
 @given(st.dictionaries(st.integers(0, 30), st.one_of(st.integers(1, 99), st.just("complete"))))
 def test_a_state_survives_json(done):
     state = LoaderState(**{**vars(STATE), "done": done})

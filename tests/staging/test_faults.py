@@ -193,7 +193,7 @@ def test_a_process_ends_in_peace_while_a_server_stalls(unruly, tmp_path):
 
 
 def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(unruly, make, caplog, monkeypatch):
-    monkeypatch.setattr("featstore.staging.stager.LOG_EVERY_S", 0.1)
+    monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.1)
     told = threading.Event()
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=lambda site, _: told.wait(60)))
@@ -204,12 +204,12 @@ def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(unruly,
                 told.set()
 
     listener = Listener()
-    logging.getLogger("featstore.staging.stager").addHandler(listener)
+    logging.getLogger("featstore.staging.stream").addHandler(listener)
     try:
         with _next(make(), f"{unruly.url}{PATH}") as staged:
             assert staged.path.read_bytes() == DATA
     finally:
-        logging.getLogger("featstore.staging.stager").removeHandler(listener)
+        logging.getLogger("featstore.staging.stream").removeHandler(listener)
     assert told.is_set()
     assert f"for {unruly.url}{PATH}" in caplog.text
 

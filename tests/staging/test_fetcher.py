@@ -323,7 +323,7 @@ def test_a_bandwidth_limit_is_kept(site, make):
 
 
 def test_a_reader_that_waits_for_a_server_that_stalls_is_told_of_in_the_log(site, make, monkeypatch, caplog):
-    monkeypatch.setattr("featstore.staging.stager.LOG_EVERY_S", 0.05)
+    monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.05)
     begun, act = site.stall()
     site.fail(PATH, site.fault(after_bytes=1000, act=act))
     stager = make(mode="whole")

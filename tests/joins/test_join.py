@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from featstore.extraction.label_join import join_labels
-from featstore.extraction.labels import Impressions, Label, LabelJoin, Lookup, Negatives, Source
+from featstore.joins.join import join_labels
+from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
 from featstore.selection import Sample
 
 NEW_YORK_FALLS_BACK_US = 1_793_512_800_000_000  # 2026-11-01T06:00:00Z

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import InputError
-from featstore.extraction.label_input import check_apart, check_impressions, check_label, check_lookup, input_digest
-from featstore.extraction.labels import Impressions, Label, LabelJoin, Lookup, Source
+from featstore.joins.inputs import check_apart, check_impressions, check_label, check_lookup, input_digest
+from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Source
 
 TYPES = {"rid": "string", "user": "bigint", "ts": "timestamp", "price": "double"}
 IMPRESSIONS = Impressions(source=Source(url="/logs/impressions"), row_id=("rid",), event_time="ts")

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from featstore.errors import InputError
-from featstore.extraction import label_sql as sql
-from featstore.extraction.label_input import check_apart, check_impressions, check_label, check_lookup, input_digest
-from featstore.extraction.label_output import Output, spark_url
-from featstore.extraction.label_report import (
+from featstore.files import join as join_url
+from featstore.joins import sql
+from featstore.joins.inputs import check_apart, check_impressions, check_label, check_lookup, input_digest
+from featstore.joins.options import SAMPLE_WEIGHT, Impressions, Label, LabelJoin, Lookup, Source
+from featstore.joins.output import Output, spark_url
+from featstore.joins.report import (
     Counts,
     Digest,
     Figures,
@@ -25,8 +27,6 @@ from featstore.extraction.label_report import (
     mismatch,
     report_text,
 )
-from featstore.extraction.labels import SAMPLE_WEIGHT, Impressions, Label, LabelJoin, Lookup, Source
-from featstore.files import join as join_url
 from featstore.table.layout import partition_path
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from featstore.errors import InputError, nearest
-from featstore.extraction.labels import Label, LabelJoin, Lookup, Source
 from featstore.files import list_files, local_path, redact
+from featstore.joins.options import Label, LabelJoin, Lookup, Source
 from featstore.table.parquet_dir import delta_table_around
 
 Types = Mapping[str, str]

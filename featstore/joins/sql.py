@@ -11,7 +11,7 @@ the one whose predecessor's window has ended before it.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from featstore.extraction.labels import SAMPLE_WEIGHT, Label, LabelJoin, Lookup, Negatives
+from featstore.joins.options import SAMPLE_WEIGHT, Label, LabelJoin, Lookup, Negatives
 
 DELAY_BOUNDARIES_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000)
 NO_KEY, UNRIPE, NEGATIVE, HIT = range(4)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from featstore.errors import ConfigError
-from featstore.extraction.labels import (
+from featstore.joins.options import (
     Impressions,
     Label,
     LabelJoin,

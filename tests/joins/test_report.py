@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from featstore.errors import InputError, JoinError
-from featstore.extraction.label_report import Digest, Figures, JoinReport, check, document, mismatch, report_text
-from featstore.extraction.labels import Impressions, Label, LabelJoin, Lookup, Negatives, Source
+from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
+from featstore.joins.report import Digest, Figures, JoinReport, check, document, mismatch, report_text
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "label_report.json"
 LOG = Source(url="/logs/clicks")

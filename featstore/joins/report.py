@@ -7,9 +7,9 @@ from typing import Any
 from tabulate import tabulate
 
 from featstore.errors import InputError, JoinError
-from featstore.extraction.label_sql import DELAY_BOUNDARIES_S
-from featstore.extraction.labels import Label, LabelJoin, Lookup
 from featstore.files import redact
+from featstore.joins.options import Label, LabelJoin, Lookup
+from featstore.joins.sql import DELAY_BOUNDARIES_S
 from featstore.table.metadata import to_json
 
 FORMAT = 1

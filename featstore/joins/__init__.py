@@ -1,0 +1,1 @@
+"""Joins of raw logs before extraction: impressions with their labels and looked-up features."""
