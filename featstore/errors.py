@@ -84,6 +84,10 @@ class ReplacedError(StagingError):
     """A file changed while it was read, so that its bytes are of two files."""
 
 
+class BatchError(FeatstoreError, RuntimeError):
+    """A batch was written to in place, as the loader's `debug` found."""
+
+
 class DispatchError(FeatstoreError, RuntimeError):
     """The coordinator's store is lost, or is used in a way that would read rows twice."""
 

@@ -14,13 +14,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
 from featstore.errors import SelectionError, nearest
 from featstore.ops import hashing
+from featstore.predicate import (
+    FLIPPED,
+    And,
+    Compare,
+    Constant,
+    Flags,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+    Ranges,
+    Unknown,
+    evaluate,
+)
 
 # sqlglot's base class of nodes has another name in each of its newer versions.
 Node = Any
@@ -32,6 +45,7 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     exp.GT: operator.gt,
     exp.GTE: operator.ge,
 }
+_SYMBOLS = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
 _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(column, rate, seed)"
 
 
@@ -74,21 +88,18 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """One term of the top-level `and`: an Arrow expression, the columns that it reads, and its samples."""
+    """One term of the top-level `and`: an Arrow expression, the columns that it reads, its samples, and the same for bounds."""
 
     expression: pc.Expression
     columns: frozenset[str]
     samples: tuple[Sample, ...]
+    predicate: Predicate
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         """The term's value for each row: bool or null (num_rows,)."""
         for sample in self.samples:
             table = table.append_column(sample.name, sample.mask(table.column(sample.column).combine_chunks()))
-        plan = [
-            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
-            acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["keep"])),
-        ]
-        return acero.Declaration.from_sequence(plan).to_table(use_threads=False).column("keep")
+        return evaluate(self.expression, table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +122,10 @@ class Where:
         if not all(term.mask(row)[0].as_py() for term in decided):
             return False
         return True if len(decided) == len(self.terms) else None
+
+    def can_match(self, ranges: Ranges) -> Flags:
+        """Whether any row of each row group can match, for all that is known of them."""
+        return functools.reduce(operator.and_, (term.predicate.outcomes(ranges).true for term in self.terms))
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         """Which rows to keep: bool (num_rows,), without nulls."""
@@ -143,7 +158,38 @@ class _Builder:
         expression = self.predicate(node)
         if not self.used:
             raise SelectionError(f"where {self.text!r}: expected a predicate over columns, found {node.sql()!r}")
-        return Term(expression=expression, columns=frozenset(self.used), samples=tuple(self.samples.values()))
+        samples = tuple(self.samples.values())
+        return Term(expression=expression, columns=frozenset(self.used), samples=samples, predicate=self.bounded(node))
+
+    def bounded(self, node: Node) -> Predicate:
+        """The same for bounds of columns, of a node that `predicate` took."""
+        if isinstance(node, exp.Paren):
+            return self.bounded(node.this)
+        if isinstance(node, exp.Not):
+            return Not(self.bounded(node.this))
+        if isinstance(node, exp.And | exp.Or):
+            return (And if isinstance(node, exp.And) else Or)(self.bounded(node.this), self.bounded(node.expression))
+        if isinstance(node, exp.Is):
+            return IsNull(node.this.name) if isinstance(node.this, exp.Column) else Unknown()
+        if isinstance(node, exp.Boolean):
+            return Constant(bool(node.this))
+        return self.compared(node)
+
+    def compared(self, node: Node) -> Predicate:
+        if type(node) in _SYMBOLS:
+            return self.compare(node.this, _SYMBOLS[type(node)], node.expression)
+        if isinstance(node, exp.Between):
+            return And(self.compare(node.this, ">=", node.args["low"]), self.compare(node.this, "<=", node.args["high"]))
+        if isinstance(node, exp.In):
+            return functools.reduce(Or, (self.compare(node.this, "=", item) for item in node.expressions))
+        return Unknown()
+
+    def compare(self, left: Node, symbol: str, right: Node) -> Predicate:
+        if isinstance(right, exp.Column):
+            left, symbol, right = right, FLIPPED[symbol], left
+        if not isinstance(left, exp.Column) or not isinstance(right, exp.Literal | exp.Neg | exp.Boolean):
+            return Unknown()
+        return Compare(left.name, symbol, self.operands(left, right)[1])
 
     def predicate(self, node: Node) -> pc.Expression:
         if isinstance(node, exp.Paren):

@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include "distinct.h"
+#include "rows.h"
 #include "xxh64.h"
 
 #define MAX_MEMBERS 64
@@ -104,11 +105,196 @@ static PyObject* py_count_marks(PyObject* self, PyObject* args) {
   return PyLong_FromLongLong(count);
 }
 
+static int is_width(int width) { return width == 4 || width == 8; }
+
+/* Whether a bitmap holds `count` bits from `first` on; one of no bytes stands for none being null. */
+static int bits_fit(const Py_buffer* bits, int64_t first, int64_t count) {
+  return !bits->len || (first >= 0 && first + count <= (int64_t)bits->len * 8);
+}
+
+static void release_all(Py_buffer* buffers, Py_ssize_t count) {
+  for (Py_ssize_t i = 0; i < count; i++) PyBuffer_Release(&buffers[i]);
+}
+
+static PyObject* py_fill_nulls(PyObject* self, PyObject* args) {
+  enum { VALUES, BITS, MARK, COUNT };
+  Py_buffer of[COUNT];
+  long long first_bit;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "w*y*Ly*:fill_nulls", &of[VALUES], &of[BITS], &first_bit, &of[MARK])) return NULL;
+  int width = (int)of[MARK].len;
+  int fits = is_width(width) && of[VALUES].len % width == 0 && of[BITS].len;
+  fits = fits && bits_fit(&of[BITS], first_bit, of[VALUES].len / width);
+  Py_BEGIN_ALLOW_THREADS
+  if (fits) fill_nulls(of[VALUES].buf, of[VALUES].len / width, width, of[BITS].buf, first_bit, of[MARK].buf);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (!fits) return wrong("expected whole values of the mark's 4 or 8 bytes, and a bit for each");
+  Py_RETURN_NONE;
+}
+
+static PyObject* py_lists_without_nulls(PyObject* self, PyObject* args) {
+  enum { OFFSETS, BITS, VALUES, VALUE_BITS, MARK, NEW_OFFSETS, NEW_VALUES, COUNT };
+  Py_buffer of[COUNT];
+  int offset_width;
+  long long first_bit, first_value_bit;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*iy*Ly*y*Ly*w*w*:lists_without_nulls", &of[OFFSETS], &offset_width, &of[BITS], &first_bit,
+                        &of[VALUES], &of[VALUE_BITS], &first_value_bit, &of[MARK], &of[NEW_OFFSETS], &of[NEW_VALUES]))
+    return NULL;
+  int width = (int)of[MARK].len;
+  int64_t written = -1;
+  int fits = is_width(width) && is_width(offset_width) && of[OFFSETS].len >= offset_width &&
+             of[NEW_OFFSETS].len / 8 == of[OFFSETS].len / offset_width;
+  if (fits) {
+    Lists lists = {of[OFFSETS].buf, offset_width, of[OFFSETS].len / offset_width - 1,
+                   of[BITS].len ? of[BITS].buf : NULL, first_bit, of[VALUES].buf, of[VALUES].len / width,
+                   of[VALUE_BITS].len ? of[VALUE_BITS].buf : NULL, first_value_bit};
+    fits = bits_fit(&of[BITS], first_bit, lists.num_rows) && bits_fit(&of[VALUE_BITS], first_value_bit, lists.num_values);
+    Py_BEGIN_ALLOW_THREADS
+    if (fits)
+      written = lists_without_nulls(&lists, width, of[MARK].buf, of[NEW_OFFSETS].buf, of[NEW_VALUES].buf,
+                                    of[NEW_VALUES].len / width);
+    Py_END_ALLOW_THREADS
+  }
+  release_all(of, COUNT);
+  if (written < 0) return wrong("expected offsets that never fall, within the values, a bit for each, and room for the result");
+  return PyLong_FromLongLong(written);
+}
+
+static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
+  enum { OFFSETS, CUTS, REBASED, COUNT };
+  Py_buffer of[COUNT];
+  int width;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*iy*w*:rebase_offsets", &of[OFFSETS], &width, &of[CUTS], &of[REBASED])) return NULL;
+  int fits = is_width(width) && of[OFFSETS].len >= width && of[CUTS].len >= 8;
+  if (fits) {
+    int64_t num_parts = of[CUTS].len / 8 - 1;
+    const int64_t* cuts = of[CUTS].buf;
+    fits = cuts[num_parts] - cuts[0] + num_parts == of[REBASED].len / 8;
+    Py_BEGIN_ALLOW_THREADS
+    fits = fits && rebase_offsets(of[OFFSETS].buf, width, of[OFFSETS].len / width - 1, cuts, num_parts, of[REBASED].buf);
+    Py_END_ALLOW_THREADS
+  }
+  release_all(of, COUNT);
+  if (!fits) return wrong("expected rising cuts within the rows, and room for an offset more than rows in each part");
+  Py_RETURN_NONE;
+}
+
+/* The pieces of one column: buffers of their values, and of their offsets where they are lists. */
+typedef struct {
+  Piece* pieces;
+  Py_buffer* buffers;
+  Py_ssize_t num_buffers;
+} Pieces;
+
+static int take_buffer(Pieces* taken, PyObject* of) {
+  if (PyObject_GetBuffer(of, &taken->buffers[taken->num_buffers], PyBUF_SIMPLE) < 0) return 0;
+  taken->num_buffers++;
+  return 1;
+}
+
+static void release_pieces(Pieces* taken) {
+  release_all(taken->buffers, taken->num_buffers);
+  PyMem_Free(taken->buffers);
+  PyMem_Free(taken->pieces);
+}
+
+/* Takes the buffers of two tuples; `offsets` is NULL where a row is one value of `width`. 0 with an exception on failure. */
+static int take_pieces(Pieces* taken, PyObject* values, int64_t width, PyObject* offsets, int offset_width) {
+  Py_ssize_t count = PyTuple_Size(values);
+  if (offsets && PyTuple_Size(offsets) != count) return wrong("expected as many pieces of offsets as of values") != NULL;
+  taken->pieces = PyMem_Calloc((size_t)count + 1, sizeof(Piece));
+  taken->buffers = PyMem_Calloc(2 * (size_t)count + 1, sizeof(Py_buffer));
+  if (!taken->pieces || !taken->buffers) return PyErr_NoMemory() != NULL;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    Piece* piece = &taken->pieces[i];
+    if (!take_buffer(taken, PyTuple_GetItem(values, i))) return 0;
+    Py_buffer* found = &taken->buffers[taken->num_buffers - 1];
+    piece->values = found->buf;
+    piece->num_rows = piece->num_values = found->len / width;
+    if (!offsets) continue;
+    if (!take_buffer(taken, PyTuple_GetItem(offsets, i))) return 0;
+    found = &taken->buffers[taken->num_buffers - 1];
+    piece->offsets = found->buf;
+    piece->num_rows = found->len / offset_width - 1;
+    if (found->len < offset_width) return wrong("expected at least one offset in each piece") != NULL;
+  }
+  return 1;
+}
+
+static Gather gather_of(const Pieces* taken, Py_ssize_t num_pieces, const Py_buffer* places, const Py_buffer* cuts) {
+  Gather gather = {taken->pieces, num_pieces, places->buf, places->len / 8, cuts->buf, cuts->len / 8 - 1};
+  return gather;
+}
+
+static const char NOT_GATHERED[] = "expected places within the pieces, rising cuts from 0 to all rows, and room for each part";
+
+static PyObject* py_gather(PyObject* self, PyObject* args) {
+  enum { PLACES, CUTS, STARTS, OUT, COUNT };
+  PyObject *values, *offsets;
+  Pieces taken = {NULL, NULL, 0};
+  Py_buffer of[COUNT];
+  long long width;
+  int offset_width;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "O!LO!iy*y*y*w*:gather", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets, &offset_width,
+                        &of[PLACES], &of[CUTS], &of[STARTS], &of[OUT]))
+    return NULL;
+  int is_list = PyTuple_Size(offsets) > 0, fits = 0;
+  if (width < 1 || !is_width(offset_width) || of[CUTS].len < 8 || of[STARTS].len != of[CUTS].len - 8) {
+    wrong(NOT_GATHERED);
+  } else if (take_pieces(&taken, values, width, is_list ? offsets : NULL, offset_width)) {
+    Gather gather = gather_of(&taken, PyTuple_Size(values), &of[PLACES], &of[CUTS]);
+    Py_BEGIN_ALLOW_THREADS
+    fits = is_list ? gather_lists(&gather, offset_width, width, of[STARTS].buf, of[OUT].buf, of[OUT].len)
+                   : gather_values(&gather, width, of[STARTS].buf, of[OUT].buf, of[OUT].len);
+    Py_END_ALLOW_THREADS
+    if (!fits) wrong(NOT_GATHERED);
+  }
+  release_pieces(&taken);
+  release_all(of, COUNT);
+  if (!fits) return NULL;
+  Py_RETURN_NONE;
+}
+
+static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
+  enum { PLACES, CUTS, OUT, COUNT };
+  PyObject *values, *offsets;
+  Pieces taken = {NULL, NULL, 0};
+  Py_buffer of[COUNT];
+  long long width;
+  int offset_width, fits = 0;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "O!LO!iy*y*w*:gather_offsets", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets,
+                        &offset_width, &of[PLACES], &of[CUTS], &of[OUT]))
+    return NULL;
+  if (width < 1 || !is_width(offset_width) || of[CUTS].len < 8 || of[OUT].len != of[PLACES].len + of[CUTS].len - 8) {
+    wrong(NOT_GATHERED);
+  } else if (take_pieces(&taken, values, width, offsets, offset_width)) {
+    Gather gather = gather_of(&taken, PyTuple_Size(values), &of[PLACES], &of[CUTS]);
+    Py_BEGIN_ALLOW_THREADS
+    fits = gather_offsets(&gather, offset_width, of[OUT].buf);
+    Py_END_ALLOW_THREADS
+    if (!fits) wrong(NOT_GATHERED);
+  }
+  release_pieces(&taken);
+  release_all(of, COUNT);
+  if (!fits) return NULL;
+  Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
     {"sign_rows", py_sign_rows, METH_VARARGS, "sign_rows(members, signs, seed): members chained, 63 bits, never 0."},
     {"count_marks", py_count_marks, METH_VARARGS, "count_marks(values, width): bits that the values mark."},
+    {"fill_nulls", py_fill_nulls, METH_VARARGS, "fill_nulls(values, bits, first_bit, mark): the mark where no bit is set."},
+    {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
+    {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
+    {"gather", py_gather, METH_VARARGS, "Rows of pieces, in any order, to the parts of a buffer."},
+    {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
     {NULL, NULL, 0, NULL},
 };
 

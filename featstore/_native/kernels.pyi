@@ -11,3 +11,52 @@ def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int) -> None:
 
 def count_marks(values: Buffer, width: int) -> int:
     """How many of 2^18 bits the values of `width` bytes, 4 or 8, mark; see `featstore.table.distinct`."""
+
+def fill_nulls(values: Buffer, bits: Buffer, first_bit: int, mark: bytes) -> None:
+    """Writes `mark` (4 or 8 bytes) over `values[i]` where bit `first_bit + i` of Arrow's bitmap is not set."""
+
+def lists_without_nulls(
+    offsets: Buffer,
+    offset_width: int,
+    bits: Buffer,
+    first_bit: int,
+    values: Buffer,
+    value_bits: Buffer,
+    first_value_bit: int,
+    mark: bytes,
+    new_offsets: Buffer,
+    new_values: Buffer,
+) -> int:
+    """Lists whose null elements are dropped and of which a null one is one mark: offsets int64 from 0, and the values' number.
+
+    Bitmaps as in `fill_nulls`; of no bytes where nothing is null.
+    """
+
+def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Buffer) -> None:
+    """The offsets of rows `cuts[i]` to `cuts[i + 1]` (int64), for each i from 0, one after the other into `rebased`, int64."""
+
+def gather(
+    values: tuple[Buffer, ...],
+    width: int,
+    offsets: tuple[Buffer, ...],
+    offset_width: int,
+    places: Buffer,
+    cuts: Buffer,
+    starts: Buffer,
+    out: Buffer,
+) -> None:
+    """Rows `places[cuts[i]:cuts[i + 1]]` (int32 pairs of piece and row) one after the other to byte `starts[i]` of `out`.
+
+    A row is `width` bytes of its piece's values, or, with `offsets`, a list of such values. `cuts` and `starts` are int64.
+    """
+
+def gather_offsets(
+    values: tuple[Buffer, ...],
+    width: int,
+    offsets: tuple[Buffer, ...],
+    offset_width: int,
+    places: Buffer,
+    cuts: Buffer,
+    out: Buffer,
+) -> None:
+    """The offsets, int64, that the lists `gather` writes have in their parts, each from 0 and an offset longer than its rows."""

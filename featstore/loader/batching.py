@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 
-from featstore.loader.blocks import Block, Span, Spans
+from featstore.loader.blocks import Block, Slices, Span, Spans
 from featstore.loader.tensors import Batch
 
 
@@ -77,13 +78,11 @@ def cut(
 
 def _spans(block: Block, missing: int, batch_size: int) -> Iterator[Span]:
     """The block's rows in pieces: the first completes a batch that lacks `missing` rows. An empty block is one empty piece."""
-    begin = block.begin
-    while True:
-        end = min(begin + missing, block.num_rows)
-        yield Span(block, begin, end)
-        begin, missing = end, batch_size
-        if begin >= block.num_rows:
-            return
+    first = min(block.begin + missing, block.num_rows)
+    cuts = [block.begin, *range(first, block.num_rows, batch_size), block.num_rows]
+    slices = Slices(block, cuts)
+    for number, (begin, end) in enumerate(pairwise(cuts)):
+        yield Span(block, begin, end, slices, number)
 
 
 def _segment(span: Span) -> Segment:

@@ -27,6 +27,8 @@ KEYS = (
     "dispatch",
     "follow",
     "memory_budget",
+    "negatives",
+    "debug",
 )
 Options = TypeVar("Options")
 

@@ -3,15 +3,19 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from featstore.errors import DataFileError
 from featstore.loader.blocks import writable
-from featstore.loader.request import DROP, RAISE, LabelRequest, Request, SlotRequest
+from featstore.loader.negatives import Negatives, place_hashes
+from featstore.loader.request import DROP, RAISE, LabelRequest, Request
+from featstore.loader.shaping import shaped
 from featstore.loader.tensors import LABEL, SLOT, WEIGHT, Key
-from featstore.reading.columns import Array, Ragged, Values, scalar_floats, truncate
+from featstore.ops import hashing
+from featstore.reading.columns import Array, Values, scalar_floats
 from featstore.reading.missing import marks_to_nulls
 from featstore.reading.reader import Rows
 
@@ -26,9 +30,9 @@ class Partition:
     is_decided: bool
 
 
-def passing(rows: Rows, request: Request, partition: Partition, counts: Counter[str]) -> Array | None:
-    """Which rows get into batches: bool (num_rows,), or None where all do. Counts those dropped for a null label."""
-    mask = None
+def passing(rows: Rows, first_row: int, request: Request, partition: Partition, counts: Counter[str]) -> Array:
+    """Which rows get into batches: bool (num_rows,). Counts the others. The rows begin with `first_row` of their file."""
+    mask = np.ones(rows.num_rows, bool)
     if request.where is not None and not partition.is_decided:
         mask = _as_bool(request.where.mask(_where_table(rows, request, partition)))
         counts["rows_filtered"] += int(np.count_nonzero(~mask))
@@ -36,19 +40,30 @@ def passing(rows: Rows, request: Request, partition: Partition, counts: Counter[
         if label.null == DROP:
             _, valid = scalar_floats(rows.other(label.field))
             if valid is not None:
-                before = valid if mask is None else mask
-                counts["null_labels_dropped"] += int(np.count_nonzero(~valid if mask is None else before & ~valid))
-                mask = valid if mask is None else mask & valid
+                counts["null_labels_dropped"] += int(np.count_nonzero(mask & ~valid))
+                mask = mask & valid
+    if request.negatives is not None:
+        drawn = _drawn(rows, first_row, request, request.negatives)
+        counts["negatives_dropped"] += int(np.count_nonzero(mask & ~drawn))
+        mask = mask & drawn
     return mask
+
+
+def partition_value(field: pa.Field, partition: Partition) -> pa.Scalar:
+    """A partition key's value in the table's type."""
+    return pa.scalar(partition.values.get(field.name), pa.string()).cast(field.type)
 
 
 def block_columns(rows: Rows, request: Request, counts: Counter[str]) -> dict[Key, Values]:
     """The slots, labels and weight of rows that passed, as buffers that tensors can be made of."""
-    columns: dict[Key, Values] = {(SLOT, item.slot.name): writable(_slot(rows, item)) for item in request.slots}
+    columns: dict[Key, Any] = {(SLOT, item.slot.name): writable(shaped(rows.slot(item.slot), item)) for item in request.slots}
     for label in request.labels:
         columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
     if request.weight is not None:
         columns[WEIGHT, request.weight.name] = writable(_number(rows, request.weight, "weight", counts))
+    if request.negatives is not None:
+        key = (WEIGHT, request.weight.name if request.weight is not None else "negatives")
+        columns[key] = request.negatives.weighted(columns[LABEL, request.negatives.label], columns.get(key))
     return columns
 
 
@@ -63,23 +78,32 @@ def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table
     return pa.table(columns, schema=pa.schema([field.remove_metadata() for field in request.extras]))
 
 
-def bucketed(values: Array, buckets: int) -> Array:
-    """`1 + sign % (buckets - 1)`, and 0 where the sign is 0 (missing)."""
-    result = values % (buckets - 1)
-    result += 1
-    result *= values != 0
-    return result
+def _drawn(rows: Rows, first_row: int, request: Request, negatives: Negatives) -> Array:
+    """Which rows are no negatives, or are drawn: bool (num_rows,)."""
+    label = next(label for label in request.labels if label.name == negatives.label)
+    values, valid = scalar_floats(rows.other(label.field))
+    fill = np.float32(np.nan if label.null in (RAISE, DROP) else label.null)
+    is_negative = (values if valid is None else np.where(valid, values, fill)) == 0
+    if negatives.column is None:
+        drawn = negatives.drawn(*place_hashes(rows.file_name, first_row, rows.num_rows))
+    else:
+        drawn = negatives.drawn(hashing.value_hash(_row_ids(rows, request, negatives.column)))
+    return np.where(is_negative, drawn, True)
 
 
-def _slot(rows: Rows, item: SlotRequest) -> Values:
-    values = rows.slot(item.slot)
-    if item.max_len is not None and isinstance(values, Ragged):
-        values = truncate(values, item.max_len)
-    if item.buckets is None:
-        return values
-    if isinstance(values, Ragged):
-        return Ragged(bucketed(values.values, item.buckets), values.offsets)
-    return bucketed(values, item.buckets)
+def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
+    """What tells rows apart. DataFileError where it is missing: such rows would be drawn all, or none."""
+    if name in request.schema:
+        slot = request.schema[name]
+        column = marks_to_nulls(pa.table({name: rows.slot_column(slot)}), [slot]).column(0)
+    else:
+        column = rows.other(request.schema.to_arrow(nullable=True).field(name))
+    if column.null_count:
+        raise DataFileError(
+            f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of {rows.num_rows} rows: leave it "
+            "out to draw rows by their places"
+        )
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def _number(rows: Rows, label: LabelRequest, what: str, counts: Counter[str]) -> Array:
@@ -106,8 +130,7 @@ def _where_table(rows: Rows, request: Request, partition: Partition) -> pa.Table
 
 
 def _constant(field: pa.Field, partition: Partition, num_rows: int) -> pa.ChunkedArray:
-    value = pa.scalar(partition.values.get(field.name), pa.string()).cast(field.type)
-    return pa.chunked_array([pa.repeat(value, num_rows)])
+    return pa.chunked_array([pa.repeat(partition_value(field, partition), num_rows)])
 
 
 def _as_bool(mask: pa.ChunkedArray) -> Array:

@@ -32,6 +32,7 @@ from featstore.loader.stats import Stats
 from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
 from featstore.loader.tensors import Batch
 from featstore.loader.verdict import EpochTimes, verdict
+from featstore.loader.watch import Watch
 from featstore.reading.footer import Footer
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
@@ -79,6 +80,7 @@ class Run:
         self._has_claimed = self._finds_done = False
         self._open: list[_Closeable] = []
         self._pending: Cut | None = None
+        self._watch: Watch | None = None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
 
     @property
@@ -169,6 +171,7 @@ class Run:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
         batch = with_rows.batch()
         self._pending = replace(with_rows, spans=())
+        self._watch = Watch(batch) if self._job.debug else None
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         return batch
@@ -176,6 +179,9 @@ class Run:
     def acknowledge(self) -> None:
         """The batch in the consumer's hands counts as delivered."""
         pending, self._pending = self._pending, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.require_unwritten()
         if pending is not None:
             self.deliver(pending)
 

@@ -41,6 +41,7 @@ class Job:
     cut: Callable[[Iterable[DataFile]], Iterator[Split]] = make_splits
     follow: Following | None = None
     listing: Listing | None = None
+    debug: bool = False
 
     def in_parts(self, listing: Listing) -> "Job":
         """The job without its files, for rank order: each part lists its own."""
@@ -97,7 +98,7 @@ class Job:
         """Whether rows are left out that have to be read first."""
         is_decided = all(partition.is_decided for _, partition in self.files.values())
         drops = any(number.null == DROP for number in self.request.numbers)
-        return drops or (self.request.where is not None and not is_decided)
+        return drops or self.request.negatives is not None or (self.request.where is not None and not is_decided)
 
     def num_static_batches(self, start: LoaderState, seat: Seat) -> int:
         """How many batches a worker gets in static order of the epochs that are left."""

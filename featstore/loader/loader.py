@@ -21,6 +21,7 @@ from featstore.loader.follow import Follow, Following
 from featstore.loader.iteration import Iteration, Run
 from featstore.loader.job import Job
 from featstore.loader.listing import Listing
+from featstore.loader.negatives import Negatives
 from featstore.loader.ordering import DYNAMIC, RANK, STATIC, Ordering
 from featstore.loader.passes import Passes, Place
 from featstore.loader.request import Request, resolve
@@ -51,13 +52,15 @@ class FeatureLoader(IterableDataset[Batch]):
     once. Each iteration is the next `num_epochs` epochs. A batch counts as delivered when the next one is asked for, or
     at `ack()`. One consumer at a time; `close()`, or the end of a `with` block, from any thread.
 
-    `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len}`. `labels`, `weight`: scalar
-    numeric columns, delivered as float32; `{name, null: drop | raise | <value>}` says what a null label does. `extras`:
+    `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len, pad, dtype}`. `labels`, `weight`:
+    scalar numeric columns, delivered as float32; `{name, null: drop | raise | <value>}` says what a null label does. `extras`:
     columns delivered as an Arrow table. `where`: SQL over partition keys and columns. `shuffle`: None reads files in their
     order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
-    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer.
+    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer. `negatives`:
+    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `debug`: look whether batches are
+    written to in place, which costs time. All options: docs/loader.md.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -81,11 +84,16 @@ class FeatureLoader(IterableDataset[Batch]):
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
         follow: Follow | Mapping[str, Any] | bool = False,
         memory_budget: int | str = "1GB",
+        negatives: Negatives | Mapping[str, Any] | None = None,
+        debug: bool = False,
     ) -> None:
         ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
         options = as_options(Dispatch, {"store": dispatch} if isinstance(dispatch, str) else dispatch, "dispatch") or Dispatch()
         snapshot = _snapshot(table)
-        request = resolve(snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where)
+        drawn = as_options(Negatives, negatives, "negatives")
+        request = resolve(
+            snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where, negatives=drawn
+        )
         files, cut = _files(snapshot, request), partial(make_splits, size=split_size(options))
         self._job = Job(
             request=request,
@@ -102,6 +110,7 @@ class FeatureLoader(IterableDataset[Batch]):
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
             follow=_follow(follow, snapshot, request),
+            debug=debug,
         )
         if self._job.follow is not None:
             _require_followable(self._job)
@@ -147,8 +156,8 @@ class FeatureLoader(IterableDataset[Batch]):
             raise TypeError("a loader that follows a table has no len(): nobody knows how many partitions will come")
         if self._job.filters_rows:
             raise TypeError(
-                "this loader has no len(): which rows `where`, or `null: drop` of a label, leave out is known only when they "
-                "are read"
+                "this loader has no len(): which rows are left out by `where`, `negatives`, or `null: drop` of a label, is "
+                "known only when they are read"
             )
         place = Place.here()
         start = self._start(*self._passes.next_pass(), place)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from featstore.loader.dtypes import array_of, tensor_of
 from featstore.loader.tensors import Column, Columns, Jagged, Key
 
 # (dtype, first element, shape) of one tensor in the buffer of its dtype.
@@ -53,9 +54,9 @@ def pack(columns: Columns) -> Packed:
         for tensor in tensors:
             start = filled.get(tensor.dtype, 0)
             places[key] = (*places.get(key, ()), (tensor.dtype, start, tuple(tensor.shape)))
-            parts.setdefault(tensor.dtype, []).append(tensor.reshape(-1).numpy())
+            parts.setdefault(tensor.dtype, []).append(array_of(tensor.reshape(-1)))
             filled[tensor.dtype] = start + tensor.numel()
-    buffers = {dtype: torch.from_numpy(np.concatenate(arrays)) for dtype, arrays in parts.items()}
+    buffers = {dtype: tensor_of(np.concatenate(arrays)) for dtype, arrays in parts.items()}
     return Packed(buffers=buffers, places=places)
 
 

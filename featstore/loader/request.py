@@ -2,27 +2,41 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from featstore.errors import ConfigError, SelectionError, nearest
+from featstore.loader.negatives import Negatives
 from featstore.reading.footer import Selection
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection import Where, parse_where, select
 
 RAISE, DROP = "raise", "drop"
+_DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16", "bfloat16")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotRequest:
-    """A slot and how it is delivered: ids in `[0, buckets)`, lists cut after `max_len` elements."""
+    """A slot and how it is delivered: ids in `[0, buckets)`, lists cut after `max_len` elements.
+
+    `pad`: a list as a matrix (num_rows, pad), cut or filled up with the missing mark, so that an id of 0, or NaN, is no value.
+    `dtype`: int32 for ids below 2^31, float16 or bfloat16 for floats; None is int64 or float32.
+    """
 
     slot: Slot
     buckets: int | None = None
     max_len: int | None = None
+    pad: int | None = None
+    dtype: str | None = None
+
+    @property
+    def key(self) -> list[object]:
+        """What the digest has of it; options that came later are in it only where they are used."""
+        later = {name: value for name, value in (("pad", self.pad), ("dtype", self.dtype)) if value is not None}
+        return [self.slot.name, self.buckets, self.max_len, *([later] if later else [])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +60,7 @@ class Request:
     weight: LabelRequest | None = None
     extras: tuple[pa.Field, ...] = ()
     where: Where | None = None
+    negatives: Negatives | None = None
     schema: SlotSchema
 
     @property
@@ -59,34 +74,51 @@ class Request:
 
     @property
     def where_slots(self) -> tuple[Slot, ...]:
-        names = self.where.columns if self.where else ()
-        return tuple(slot for slot in self.schema if slot.name in names)
+        return self._slots_of(self.where.columns if self.where else ())
 
     @property
     def where_others(self) -> tuple[pa.Field, ...]:
         """Labels, weight and kept columns that `where` reads."""
-        names = self.where.columns if self.where else ()
-        fields = self.schema.to_arrow(nullable=True)
-        return tuple(field for field in fields if field.name in names and field.name not in self.schema)
+        return self._others_of(self.where.columns if self.where else ())
+
+    def filter_selection(self, *, is_decided: bool) -> Selection | None:
+        """The columns that say which rows are delivered, None where all are; `is_decided`: `where` is true of them all."""
+        names = set() if is_decided or self.where is None else set(self.where.columns)
+        names |= {label.name for label in self.labels if label.null == DROP}
+        names |= self.negatives.columns if self.negatives else set()
+        return Selection(slots=self._slots_of(names), others=self._others_of(names)) if names else None
+
+    def _slots_of(self, names: Collection[str]) -> tuple[Slot, ...]:
+        return tuple(slot for slot in self.schema if slot.name in names)
+
+    def _others_of(self, names: Collection[str]) -> tuple[pa.Field, ...]:
+        """Columns of data files that are no slots; a label may be declared as one."""
+        fields = {field.name: field for field in self.schema.to_arrow(nullable=True) if field.name not in self.schema}
+        fields |= {label.name: label.field for label in self.labels}
+        return tuple(field for name, field in fields.items() if name in names)
 
     @property
     def selection(self) -> Selection:
         """All columns to read from data files."""
-        slots = {slot.name: slot for slot in (*(item.slot for item in self.slots), *self.where_slots)}
-        fields = (*(item.field for item in self.numbers), *self.extras, *self.where_others)
+        names = self.negatives.columns if self.negatives else ()
+        chosen = (*(item.slot for item in self.slots), *self.where_slots, *self._slots_of(names))
+        slots = {slot.name: slot for slot in chosen}
+        fields = (*(item.field for item in self.numbers), *self.extras, *self.where_others, *self._others_of(names))
         others = {field.name: field for field in fields if field.name not in self.partition_keys}
         return Selection(slots=tuple(slots.values()), others=tuple(others.values()))
 
     @property
     def digest(self) -> str:
         """Names what is delivered of a table: 32 hex digits (docs/contracts.md)."""
-        parts = {
+        parts: dict[str, Any] = {
             "where": self.where.text if self.where else None,
-            "slots": [[item.slot.name, item.buckets, item.max_len] for item in self.slots],
+            "slots": [item.key for item in self.slots],
             "labels": [[label.name, label.null] for label in self.labels],
             "weight": self.weight.name if self.weight else None,
             "extras": [field.name for field in self.extras],
         }
+        if self.negatives is not None:
+            parts["negatives"] = vars(self.negatives)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -98,6 +130,7 @@ def resolve(
     weight: str | None = None,
     extras: Iterable[str] = (),
     where: str | None = None,
+    negatives: Negatives | None = None,
 ) -> Request:
     """The request for these arguments. ConfigError or SelectionError for what the table cannot give."""
     chosen = _slots(schema, _items("slots", slots))
@@ -110,6 +143,7 @@ def resolve(
         weight=None if weight is None else LabelRequest(field=_number_field(schema, weight, "weight")),
         extras=tuple(_extra(schema, name) for name in _items("extras", extras)),
         where=None if where is None else parse_where(where, _types(schema)),
+        negatives=_drawn(schema, negatives, [label.name for label in numbers]),
         schema=schema,
     )
 
@@ -126,7 +160,7 @@ def _slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
     patterns = []
     for item in items:
         if isinstance(item, Mapping):
-            name = _known_keys("slots", item, {"name", "buckets", "max_len"})
+            name = _known_keys("slots", item, {"name", "buckets", "max_len", "pad", "dtype"})
             _ = schema[name]
             options[name] = item
             patterns.append(name)
@@ -140,13 +174,37 @@ def _slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
 def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
     buckets = _count(slot, options, "buckets", minimum=2)
     max_len = _count(slot, options, "max_len", minimum=1)
+    pad = _count(slot, options, "pad", minimum=1)
     if buckets is not None and slot.kind is not SlotKind.ID:
         raise ConfigError(f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot")
     if buckets is not None and slot.num_indices is not None:
         raise ConfigError(f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out buckets")
     if max_len is not None and not slot.is_list:
         raise ConfigError(f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}")
-    return SlotRequest(slot=slot, buckets=buckets, max_len=max_len)
+    if pad is not None and not slot.is_list:
+        raise ConfigError(f"slots: {slot.name!r}: pad is for lists, found shape {slot.shape_text}")
+    if pad is not None and max_len is not None:
+        raise ConfigError(f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too")
+    return SlotRequest(slot=slot, buckets=buckets, max_len=max_len, pad=pad, dtype=_dtype(slot, options, buckets))
+
+
+def _dtype(slot: Slot, options: Mapping[str, Any], buckets: int | None) -> str | None:
+    """The dtype where it is not the kind's own. ConfigError for one that the slot's values do not fit."""
+    if options.get("dtype") is None:
+        return None
+    known, dtype = _DTYPES[slot.kind], str(options["dtype"]).removeprefix("torch.")
+    if dtype not in known:
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected dtype {' or '.join(known)} for {slot.kind} slots, found {dtype!r}"
+            f"{nearest(dtype, known)}"
+        )
+    num_ids = slot.num_indices if buckets is None else buckets
+    if dtype == "int32" and (num_ids is None or num_ids > 2**31):
+        found = "signs of 63 bits" if num_ids is None else f"ids below {num_ids}"
+        raise ConfigError(
+            f"slots: {slot.name!r}: dtype int32 is for ids below 2^31, found {found}: give buckets of 2^31 or less"
+        )
+    return None if dtype == known[0] else dtype
 
 
 def _count(slot: Slot, options: Mapping[str, Any], key: str, *, minimum: int) -> int | None:
@@ -169,6 +227,25 @@ def _label(schema: SlotSchema, item: Any) -> LabelRequest:
     if not is_value and null not in (RAISE, DROP):
         raise ConfigError(f"labels: {name!r}: expected null: drop, raise or a number, found {null!r}")
     return LabelRequest(field=_number_field(schema, name, "labels"), null=float(null) if is_value else null)
+
+
+def _drawn(schema: SlotSchema, negatives: Negatives | None, labels: Sequence[str]) -> Negatives | None:
+    """The negatives, if their label is one of the labels, and their column one that has a hash."""
+    if negatives is None:
+        return None
+    if negatives.label not in labels:
+        raise ConfigError(
+            f"negatives.label: expected one of labels, found {negatives.label!r}{nearest(negatives.label, labels)}"
+        )
+    if negatives.column is not None:
+        type_ = _field(schema, negatives.column, "negatives.column").type
+        kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean, pa.types.is_timestamp)
+        if not any(is_kind(type_) for is_kind in kinds) or any(key.name == negatives.column for key in schema.partition_keys):
+            raise ConfigError(
+                f"negatives.column: {negatives.column!r}: expected a scalar column of the data files that has a text form, "
+                f"found {type_}"
+            )
+    return negatives
 
 
 def _known_keys(what: str, item: Mapping[str, Any], known: set[str]) -> str:

@@ -8,6 +8,18 @@ from dataclasses import dataclass, field
 
 from featstore.loader.verdict import EpochTimes
 
+_COUNTS = (
+    "rows",
+    "batches",
+    "epochs",
+    "null_labels_dropped",
+    "null_labels_filled",
+    "rows_filtered",
+    "row_groups_pruned",
+    "row_groups_skipped",
+    "negatives_dropped",
+)
+
 
 @dataclass
 class Stats:
@@ -35,5 +47,5 @@ class Stats:
         )
 
     def to_dict(self) -> dict[str, int | float]:
-        zeros = dict.fromkeys(("rows", "batches", "epochs", "null_labels_dropped", "null_labels_filled", "rows_filtered"), 0)
+        zeros = dict.fromkeys(_COUNTS, 0)
         return {**zeros, **self.counts, "wait_s": 0.0, "decode_s": 0.0, **self.seconds}

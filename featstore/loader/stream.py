@@ -12,11 +12,11 @@ from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError, DispatchError
 from featstore.loader.blocks import Block, Origin
-from featstore.loader.decode import Partition, block_columns, block_extras, passing
+from featstore.loader.decode import Partition, block_columns, block_extras
+from featstore.loader.filtering import FilteredReader, Picked
 from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle, permutation, windows
 from featstore.loader.stats import Stats
-from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
 from featstore.reading.reader import Rows
@@ -77,13 +77,13 @@ class Memo:
 
     def __init__(self) -> None:
         self._key: tuple[str, range] | None = None
-        self._rows: Rows | None = None
+        self._picked: Picked | None = None
 
-    def rows(self, path: str, groups: range, reader: RowsReader) -> Rows:
-        if self._rows is None or self._key != (path, groups):
-            self._rows = None
-            self._key, self._rows = (path, groups), reader.read(groups)
-        return self._rows
+    def read(self, path: str, groups: range, reader: FilteredReader) -> Picked:
+        if self._picked is None or self._key != (path, groups):
+            self._picked = None
+            self._key, self._picked = (path, groups), reader.read(groups)
+        return self._picked
 
 
 class SplitReader:
@@ -99,7 +99,9 @@ class SplitReader:
             self._footer, self._groups = Footer(work.source, work.claim.split.path), list[Footer]()
             try:
                 self._groups += [Footer(group.source, group.path) for group in work.groups]
-                self._reader = aligned_reader(self._footer, self._groups, request.selection, use_threads=use_threads)
+                self._reader = FilteredReader(
+                    self._footer, self._groups, request, work.partition, stats.counts, use_threads=use_threads
+                )
                 held = {work.claim.split.path: work.held, **{group.path: group.held for group in work.groups}}
                 for footer, columns in self._reader.parts:
                     require_held(footer, columns, held[footer.name])
@@ -166,16 +168,13 @@ class SplitReader:
     def _rows(self, groups: range, window: int, num_rows: int) -> tuple[Rows, Array | None]:
         """The window's rows in the order of delivery without those filtered out, and the places of those that are left."""
         path = self._work.claim.split.path
-        rows = self._reader.read(groups) if self._memo is None else self._memo.rows(path, groups, self._reader)
+        picked = self._reader.read(groups) if self._memo is None else self._memo.read(path, groups, self._reader)
         order = self._order.permutation(num_rows, self._work.claim.index, window)
         left = self._end_row(self._row) - (self._row - num_rows)
         if left < num_rows:  # The claim ends within the window.
             order = (np.arange(num_rows) if order is None else order)[:left]
-        mask = passing(rows, self._request, self._work.partition, self._stats.counts)
-        if mask is None:
-            return (rows if order is None else rows.take(order)), None
-        places = np.flatnonzero(mask if order is None else mask[order])
-        return rows.take(places if order is None else order[places]), places
+        index, places = picked.index(order)
+        return (picked.rows if index is None else picked.rows.take(index)), places
 
     def _cut(self) -> list[range]:
         """The windows of the split, as ranges of the file's row groups; one without row groups for a file without rows."""

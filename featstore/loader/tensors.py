@@ -1,6 +1,6 @@
 """What the training loop gets: a batch of tensors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 
 from featstore.errors import nearest
+from featstore.loader.kjt import Bag, keyed_jagged
 
 Device = torch.device | str | int
 
@@ -44,6 +45,10 @@ class Jagged:
     def to(self, device: Device, *, non_blocking: bool = False) -> "Jagged":
         values, offsets = (part.to(device, non_blocking=non_blocking) for part in (self.values, self.offsets))
         return Jagged(values, offsets)
+
+    def to_nested(self) -> torch.Tensor:
+        """The rows as a torch nested tensor of jagged layout, which shares the values' memory."""
+        return torch.nested.nested_tensor_from_jagged(self.values, offsets=self.offsets)
 
     def clone(self) -> "Jagged":
         return Jagged(self.values.clone(), self.offsets.clone())
@@ -106,6 +111,10 @@ class Batch:
     def __repr__(self) -> str:
         return f"Batch(num_rows={self.num_rows}, slots={list(self.slots)}, labels={list(self._names(LABEL))})"
 
+    def columns(self) -> Iterator[tuple[Key, Column]]:
+        """Every column with its role (`slot`, `label`, `weight`) and name."""
+        return ((key, self._column(key)) for key in self._columns.keys)
+
     @cached_property
     def labels(self) -> Mapping[str, torch.Tensor]:
         """Each label as float32 (num_rows,)."""
@@ -116,6 +125,33 @@ class Batch:
         """float32 (num_rows,), or None where the loader was given no weight."""
         names = self._names(WEIGHT)
         return self._column((WEIGHT, names[0])) if names else None
+
+    def dense(self, slots: Sequence[str]) -> torch.Tensor:
+        """Float slots side by side: float32 (num_rows, k), in the order named, a fixed width or a padded list as its columns.
+
+        Missing values are NaN. TypeError for ids and for lists that were not padded.
+        """
+        columns = [self._dense_column(name) for name in _names_of("dense()", slots)]
+        if not columns:
+            raise ValueError("dense(): expected at least one slot, found none")
+        dense = columns[0].new_empty((self.num_rows, sum(column.shape[1] for column in columns)), dtype=torch.float32)
+        # Slice by slice: `torch.cat` wakes torch's threads, which then spin on the cores that decode.
+        first = 0
+        for column in columns:
+            dense[:, first : first + column.shape[1]] = column
+            first += column.shape[1]
+        return dense
+
+    def to_kjt(self, slots: Sequence[str] | None = None) -> Any:
+        """The id slots, or those named, as a TorchRec KeyedJaggedTensor with the slots' names as keys.
+
+        A scalar is a bag of one, a fixed width and a padded list a bag of so many, a list one of its length; a missing value
+        is the id 0. int64, or int32 where all slots are. TypeError for float slots; MissingDependencyError without torchrec.
+        """
+        names = [n for n in self.slots if _is_ids(self[n])] if slots is None else _names_of("to_kjt()", slots)
+        if not names:
+            raise ValueError("to_kjt(): expected at least one id slot, found none")
+        return keyed_jagged(names, [self._bag(name) for name in names])
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Batch":
         """The batch on a device, packed: one copy per dtype. `extras` stay where they are."""
@@ -132,6 +168,28 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (self._columns.packed(), self.num_rows, _to_ipc(self.extras))
 
+    def _dense_column(self, name: str) -> torch.Tensor:
+        """The slot's values, (num_rows, width)."""
+        column: Column = self[name]
+        if isinstance(column, Jagged):
+            raise TypeError(
+                f"dense(): slot {name!r} is a list: select it with {{name: {name}, pad: 8}}, or take batch[{name!r}]"
+            )
+        if not column.is_floating_point():
+            raise TypeError(
+                f"dense(): slot {name!r} holds ids, which float32 cannot keep: look them up, by to_kjt() for example"
+            )
+        return column.reshape(self.num_rows, -1) if column.dim() > 1 else column[:, None]
+
+    def _bag(self, name: str) -> Bag:
+        column = self[name]
+        if not _is_ids(column):
+            raise TypeError(f"to_kjt(): slot {name!r} holds floats, expected ids: take floats by dense()")
+        if isinstance(column, Jagged):
+            return column.values, column.lengths()
+        lengths = torch.full((self.num_rows,), column.shape[1] if column.dim() > 1 else 1, device=column.device)
+        return column.reshape(-1), lengths
+
     def _names(self, role: str) -> tuple[str, ...]:
         return _names(self._columns.keys, role)
 
@@ -143,6 +201,17 @@ class Batch:
 
     def _with(self, columns: Columns) -> "Batch":
         return Batch(columns, num_rows=self.num_rows, extras=self.extras)
+
+
+def _is_ids(column: Column) -> bool:
+    values = column.values if isinstance(column, Jagged) else column
+    return not values.is_floating_point()
+
+
+def _names_of(what: str, slots: Sequence[str]) -> list[str]:
+    if isinstance(slots, str):
+        raise TypeError(f"{what}: expected a list of slots, found {slots!r}")
+    return list(slots)
 
 
 @lru_cache(maxsize=64)

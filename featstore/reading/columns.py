@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from featstore._native.loading import KERNELS
 from featstore.schema import Slot, SlotKind
 
 Array = npt.NDArray[Any]
@@ -43,9 +44,10 @@ Values = Array | Ragged
 
 
 def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
-    """The column as int64 ids or float32 values in the slot's shape, without nulls.
+    """The column as int64 ids or float32 values in the slot's shape, without nulls: views of the column where possible.
 
     A null scalar is the missing mark, a null list one mark, an empty list stays empty, null elements of a list are dropped.
+    Marks may be written into the column's own memory, beneath its nulls, which is nobody's to read.
     ValueError, or ArrowInvalid, where values do not fit the slot.
     """
     array = _one_array(column)
@@ -95,11 +97,25 @@ def _dtype(slot: Slot) -> type[np.int64] | type[np.float32]:
 
 
 def _numbers(array: pa.Array, slot: Slot) -> Array:
-    """int64 or float32 values, nulls as the missing mark; ArrowInvalid where an unsigned id is above 2^63 - 1."""
+    """int64 or float32 values, nulls as the missing mark."""
+    array = _typed(array, slot)
+    if not array.null_count:
+        return _view(array)
+    values = _view(array)
+    if KERNELS is None or not values.flags.writeable:
+        return _view(array.fill_null(slot.missing))
+    KERNELS.fill_nulls(values, array.buffers()[0], array.offset, _mark(slot))
+    return values
+
+
+def _typed(array: pa.Array, slot: Slot) -> pa.Array:
+    """int64 or float32; ArrowInvalid where an unsigned id is above 2^63 - 1."""
     target = pa.int64() if slot.kind is SlotKind.ID else pa.float32()
-    if array.type != target:
-        array = array.cast(target, safe=slot.kind is SlotKind.ID)
-    return _view(array.fill_null(slot.missing) if array.null_count else array)
+    return array if array.type == target else array.cast(target, safe=slot.kind is SlotKind.ID)
+
+
+def _mark(slot: Slot) -> bytes:
+    return _dtype(slot)(slot.missing).tobytes()
 
 
 def _view(array: pa.Array) -> Array:
@@ -125,7 +141,27 @@ def _ragged(array: pa.Array, slot: Slot) -> Ragged:
         return Ragged(np.empty(0, _dtype(slot)), np.zeros(1, np.int64))
     if not array.null_count and not elements.null_count:
         return Ragged(_numbers(elements, slot), offsets)
-    return _without_nulls(array, _numbers(elements, slot), offsets, slot)
+    if KERNELS is None:
+        return _without_nulls(array, _numbers(elements, slot), offsets, slot)
+    return _compiled_without_nulls(array, _typed(elements, slot), offsets, slot)
+
+
+def _compiled_without_nulls(array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot) -> Ragged:
+    """What `_without_nulls` does, in one pass."""
+    assert KERNELS is not None
+    new_offsets = np.empty(len(array) + 1, np.int64)
+    new_values = np.empty(int(offsets[-1] - offsets[0]) + array.null_count, _dtype(slot))
+    num_values = KERNELS.lists_without_nulls(
+        *(offsets, offsets.itemsize, *_bits(array)),
+        *(_view(elements), *_bits(elements)),
+        *(_mark(slot), new_offsets, new_values),
+    )
+    return Ragged(new_values[:num_values], new_offsets)
+
+
+def _bits(array: pa.Array) -> tuple[pa.Buffer | bytes, int]:
+    """The validity bitmap, of no bytes where nothing is null, and the array's first bit in it."""
+    return (array.buffers()[0] if array.null_count else b""), array.offset
 
 
 def _without_nulls(array: pa.Array, values: Array, offsets: Array, slot: Slot) -> Ragged:

@@ -19,6 +19,14 @@ class Selection:
     slots: tuple[Slot, ...] = ()
     others: tuple[pa.Field, ...] = ()
 
+    def without(self, other: "Selection") -> "Selection":
+        """The columns that another selection does not have."""
+        slots, others = {slot.name for slot in other.slots}, {field.name for field in other.others}
+        return Selection(
+            slots=tuple(slot for slot in self.slots if slot.name not in slots),
+            others=tuple(field for field in self.others if field.name not in others),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileColumns:

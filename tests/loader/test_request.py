@@ -46,6 +46,25 @@ def test_the_selection_holds_what_where_reads_but_no_partition_key():
         ({"slots": [{"name": "price", "buckets": 9}]}, ConfigError, "'price': buckets are for id slots, found a float slot"),
         ({"slots": [{"name": "price_bin", "buckets": 9}]}, ConfigError, "'price_bin': holds indices below 5, not signs"),
         ({"slots": [{"name": "user", "max_len": 9}]}, ConfigError, "'user': max_len is for lists, found shape scalar"),
+        ({"slots": [{"name": "user", "pad": 9}]}, ConfigError, "'user': pad is for lists, found shape scalar"),
+        ({"slots": [{"name": "tags", "pad": 0}]}, ConfigError, "'tags': expected pad of 1 or more, found 0"),
+        ({"slots": [{"name": "tags", "pad": 9, "max_len": 3}]}, ConfigError, "'tags': expected pad or max_len, found both"),
+        (
+            {"slots": [{"name": "user", "dtype": "int16"}]},
+            ConfigError,
+            "'user': expected dtype int64 or int32 for id slots, found",
+        ),
+        (
+            {"slots": [{"name": "user", "dtype": "int32"}]},
+            ConfigError,
+            "dtype int32 is for ids below 2.31, found signs of 63 bits",
+        ),
+        ({"slots": [{"name": "user", "dtype": "int32", "buckets": 2**31 + 1}]}, ConfigError, "found ids below 2147483649"),
+        (
+            {"slots": [{"name": "price", "dtype": "float64"}]},
+            ConfigError,
+            "float32 or float16 or bfloat16 .*did you mean 'float16'",
+        ),
         ({"labels": ["clik"]}, SelectionError, "labels: no column 'clik' in the table; did you mean 'click'"),
         ({"labels": [{"name": "click", "null": "keep"}]}, ConfigError, "'click': expected null: drop, raise or a number"),
         ({"labels": [7]}, ConfigError, "labels: expected a name or"),
@@ -60,3 +79,20 @@ def test_the_selection_holds_what_where_reads_but_no_partition_key():
 def test_what_the_table_cannot_give_is_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         resolve(SCHEMA, **{"slots": ["user"], **arguments})
+
+
+def digest(slots):
+    return resolve(SCHEMA, slots=slots).digest
+
+
+def test_options_that_change_batches_change_the_digest_and_those_that_do_not_leave_it():
+    plain = digest(["user", "tags", "price"])
+    assert plain == "4fc9d512fdac3ff7bfa98a5419784d56"
+    assert digest(["user", {"name": "tags"}, {"name": "price", "dtype": "float32"}]) == plain
+    others = [{"name": "tags", "pad": 3}, {"name": "tags", "max_len": 3}, {"name": "price", "dtype": "float16"}]
+    assert len({plain, *(digest(["user", "tags", "price", other]) for other in others)}) == 4
+
+
+def test_indices_may_be_int32():
+    (item,) = resolve(SCHEMA, slots=[{"name": "price_bin", "dtype": "int32"}]).slots
+    assert item.dtype == "int32"

@@ -3,6 +3,7 @@ import multiprocessing
 import pickle
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -117,3 +118,31 @@ def test_jagged_rows_and_lengths():
     assert jagged.values.tolist() == [1, 2, 3]
     with pytest.raises(IndexError, match="row 3 of 3"):
         jagged[3]
+    assert [row.tolist() for row in jagged.to_nested().unbind()] == [[1, 2], [], [3]]
+
+
+def test_dense_puts_float_slots_side_by_side(tmp_path):
+    lists = pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))
+    columns = {"a": pa.array([1.0, None], pa.float32()), "b": lists.cast(pa.list_(pa.float32(), 2)), "c": lists, "id": [1, 2]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    slots = ["id", {"name": "a", "dtype": "bfloat16"}, "b", {"name": "c", "pad": 3}]
+    (batch,) = FeatureLoader(tmp_path, slots=slots)
+    dense = batch.dense(["c", "a", "b"])
+    assert (dense.dtype, tuple(dense.shape)) == (torch.float32, (2, 6))
+    assert dense.nan_to_num(-1).tolist() == [[1.0, 2.0, -1.0, 1.0, 1.0, 2.0], [-1.0] * 6]
+    assert batch.to("meta").dense(["a"]).device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("slots", "error", "message"),
+    [
+        (["row"], TypeError, "slot 'row' holds ids"),
+        (["tags"], TypeError, "slot 'tags' is a list: select it with {name: tags, pad: 8}"),
+        ("half", TypeError, "expected a list of slots, found 'half'"),
+        ([], ValueError, "expected at least one slot"),
+        (["halve"], KeyError, "did you mean 'half'"),
+    ],
+)
+def test_what_cannot_be_dense_is_refused(table_url, slots, error, message):
+    with pytest.raises(error, match=message):
+        make(table_url).dense(slots)

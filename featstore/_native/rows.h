@@ -1,0 +1,198 @@
+/* Rows of decoded columns: marks for nulls, and rows of several pieces in another order, cut into batches.
+
+   Plain C over plain memory. Widths are in bytes. A validity bitmap is Arrow's: bit i of byte i / 8, lowest first, set where a
+   value is. A function that meets an offset, a place or a cut beyond what it was given stops and says so (0, or -1), having
+   written only inside its output. */
+#ifndef FEATSTORE_ROWS_H
+#define FEATSTORE_ROWS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if !defined(__GNUC__)
+#define __builtin_prefetch(address) ((void)(address))
+#endif
+
+#define AHEAD 12 /* rows that are fetched into the cache before they are copied */
+
+static inline int is_set(const uint8_t* bits, int64_t i) { return bits[i >> 3] >> (i & 7) & 1; }
+
+static inline int64_t offset_at(const void* offsets, int width, int64_t i) {
+  return width == 4 ? ((const int32_t*)offsets)[i] : ((const int64_t*)offsets)[i];
+}
+
+/* Writes `mark` over the values whose bit, from `first_bit` on, is not set. */
+static void fill_nulls(char* values, int64_t count, int width, const uint8_t* bits, int64_t first_bit, const char* mark) {
+  for (int64_t i = 0; i < count;) {
+    int64_t bit = first_bit + i;
+    if (!(bit & 7) && bits[bit >> 3] == 0xff) {
+      i += 8;
+      continue;
+    }
+    if (!is_set(bits, bit)) memcpy(values + i * width, mark, (size_t)width);
+    i++;
+  }
+}
+
+typedef struct {
+  const void* offsets; /* num_rows + 1 */
+  int offset_width;
+  int64_t num_rows;
+  const uint8_t* bits; /* of the lists, or NULL where none is null */
+  int64_t first_bit;
+  const char* values;
+  int64_t num_values;
+  const uint8_t* value_bits; /* of the values, or NULL */
+  int64_t first_value_bit;
+} Lists;
+
+/* The lists without null elements, a null list as one mark. How many values were written, -1 where something does not fit. */
+static int64_t lists_without_nulls(
+    const Lists* lists, int width, const char* mark, int64_t* new_offsets, char* new_values, int64_t capacity) {
+  int64_t written = 0;
+  new_offsets[0] = 0;
+  for (int64_t row = 0; row < lists->num_rows; row++) {
+    int64_t begin = offset_at(lists->offsets, lists->offset_width, row);
+    int64_t end = offset_at(lists->offsets, lists->offset_width, row + 1);
+    if (begin < 0 || end < begin || end > lists->num_values) return -1;
+    if (lists->bits && !is_set(lists->bits, lists->first_bit + row)) {
+      if (written + 1 > capacity) return -1;
+      memcpy(new_values + written++ * width, mark, (size_t)width);
+    } else if (!lists->value_bits) {
+      if (written + end - begin > capacity) return -1;
+      memcpy(new_values + written * width, lists->values + begin * width, (size_t)((end - begin) * width));
+      written += end - begin;
+    } else {
+      for (int64_t i = begin; i < end; i++) {
+        if (!is_set(lists->value_bits, lists->first_value_bit + i)) continue;
+        if (written + 1 > capacity) return -1;
+        memcpy(new_values + written++ * width, lists->values + i * width, (size_t)width);
+      }
+    }
+    new_offsets[row + 1] = written;
+  }
+  return written;
+}
+
+/* Offsets of the rows between neighbouring cuts, each part from 0: num_rows + num_parts of them. */
+static int rebase_offsets(
+    const void* offsets, int width, int64_t num_rows, const int64_t* cuts, int64_t num_parts, int64_t* rebased) {
+  for (int64_t part = 0; part < num_parts; part++) {
+    if (cuts[part] < 0 || cuts[part + 1] < cuts[part] || cuts[part + 1] > num_rows) return 0;
+    int64_t first = offset_at(offsets, width, cuts[part]);
+    for (int64_t row = cuts[part]; row <= cuts[part + 1]; row++) *rebased++ = offset_at(offsets, width, row) - first;
+  }
+  return 1;
+}
+
+typedef struct {
+  int32_t piece, row;
+} Place;
+
+typedef struct {
+  const char* values;
+  int64_t num_values;
+  const void* offsets; /* NULL where a row is one value */
+  int64_t num_rows;
+} Piece;
+
+typedef struct {
+  const Piece* pieces;
+  int64_t num_pieces;
+  const Place* places;
+  int64_t num_rows;
+  const int64_t* cuts; /* num_parts + 1 rows: where parts begin and end */
+  int64_t num_parts;
+} Gather;
+
+static int places_fit(const Gather* gather) {
+  for (int64_t i = 0; i < gather->num_rows; i++) {
+    Place place = gather->places[i];
+    if (place.piece < 0 || place.piece >= gather->num_pieces) return 0;
+    if (place.row < 0 || place.row >= gather->pieces[place.piece].num_rows) return 0;
+  }
+  if (gather->cuts[0] != 0 || gather->cuts[gather->num_parts] != gather->num_rows) return 0;
+  for (int64_t part = 0; part < gather->num_parts; part++)
+    if (gather->cuts[part + 1] < gather->cuts[part]) return 0;
+  return 1;
+}
+
+/* The rows of each part to where it starts in `out`, in bytes. */
+static int gather_values(const Gather* gather, int64_t width, const int64_t* starts, char* out, int64_t out_bytes) {
+  if (!places_fit(gather)) return 0;
+  for (int64_t part = 0; part < gather->num_parts; part++) {
+    int64_t first = gather->cuts[part], count = gather->cuts[part + 1] - first;
+    if (starts[part] < 0 || count * width > out_bytes - starts[part]) return 0;
+    const Place* places = gather->places + first;
+    char* to = out + starts[part];
+    if (width == 8) {
+      for (int64_t i = 0; i < count; i++)
+        ((int64_t*)to)[i] = ((const int64_t*)gather->pieces[places[i].piece].values)[places[i].row];
+    } else if (width == 4) {
+      for (int64_t i = 0; i < count; i++)
+        ((int32_t*)to)[i] = ((const int32_t*)gather->pieces[places[i].piece].values)[places[i].row];
+    } else {
+      for (int64_t i = 0; i < count; i++)
+        memcpy(to + i * width, gather->pieces[places[i].piece].values + places[i].row * width, (size_t)width);
+    }
+  }
+  return 1;
+}
+
+/* The offsets that the rows' lists have in their parts, each part from 0: num_rows + num_parts of them. */
+static int gather_offsets(const Gather* gather, int offset_width, int64_t* offsets) {
+  if (!places_fit(gather)) return 0;
+  for (int64_t part = 0; part < gather->num_parts; part++) {
+    int64_t at = 0;
+    *offsets++ = 0;
+    for (int64_t i = gather->cuts[part]; i < gather->cuts[part + 1]; i++) {
+      Place place = gather->places[i];
+      const Piece* piece = &gather->pieces[place.piece];
+      int64_t begin = offset_at(piece->offsets, offset_width, place.row);
+      int64_t end = offset_at(piece->offsets, offset_width, place.row + 1);
+      if (begin < 0 || end < begin || end > piece->num_values) return 0;
+      *offsets++ = at += end - begin;
+    }
+  }
+  return 1;
+}
+
+static inline void fetch_ahead(const Gather* gather, int64_t i, int offset_width, int64_t width) {
+  if (i + 2 * AHEAD < gather->num_rows) {
+    Place place = gather->places[i + 2 * AHEAD];
+    __builtin_prefetch((const char*)gather->pieces[place.piece].offsets + (int64_t)place.row * offset_width);
+  }
+  if (i + AHEAD < gather->num_rows) {
+    Place place = gather->places[i + AHEAD];
+    const Piece* piece = &gather->pieces[place.piece];
+    __builtin_prefetch(piece->values + offset_at(piece->offsets, offset_width, place.row) * width);
+  }
+}
+
+/* The rows' lists, one after the other, to where each part starts in `out`, in bytes. */
+static int gather_lists(
+    const Gather* gather, int offset_width, int64_t width, const int64_t* starts, char* out, int64_t out_bytes) {
+  if (!places_fit(gather)) return 0;
+  for (int64_t part = 0; part < gather->num_parts; part++) {
+    int64_t at = starts[part];
+    for (int64_t i = gather->cuts[part]; i < gather->cuts[part + 1]; i++) {
+      fetch_ahead(gather, i, offset_width, width);
+      Place place = gather->places[i];
+      const Piece* piece = &gather->pieces[place.piece];
+      int64_t begin = offset_at(piece->offsets, offset_width, place.row);
+      int64_t count = offset_at(piece->offsets, offset_width, place.row + 1) - begin;
+      if (begin < 0 || count < 0 || count > piece->num_values - begin || at < 0 || count * width > out_bytes - at) return 0;
+      if (width == 8) {
+        const int64_t* from = (const int64_t*)piece->values + begin;
+        int64_t* to = (int64_t*)(out + at);
+        for (int64_t k = 0; k < count; k++) to[k] = from[k];
+      } else {
+        memcpy(out + at, piece->values + begin * width, (size_t)(count * width));
+      }
+      at += count * width;
+    }
+  }
+  return 1;
+}
+
+#endif

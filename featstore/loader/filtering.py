@@ -1,0 +1,119 @@
+"""Row groups read in two steps where rows are filtered: what the filter reads first, and the rest where any row passes."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.loader.decode import Partition, partition_value, passing
+from featstore.loader.pruning import Parts, may_match
+from featstore.loader.request import Request
+from featstore.reading.aligned import RowsReader, aligned_reader
+from featstore.reading.columns import Array
+from featstore.reading.footer import FileColumns, Footer
+from featstore.reading.reader import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picked:
+    """Some row groups as read.
+
+    `mask`: which of their rows pass, bool (num_rows,), None where all do. `rows`: at least those, in the file's order; `at`
+    says for each of the row groups' rows where in `rows` it is, if it is there; None where all are.
+    """
+
+    rows: Rows
+    mask: Array | None = None
+    at: Array | None = None
+
+    def index(self, order: Array | None) -> tuple[Array | None, Array | None]:
+        """Which of `rows` to deliver, in this order of the row groups' rows (None: the file's), and the places in the order
+        of those that pass; None each where that is all."""
+        if self.mask is None:
+            return order, None
+        places = np.flatnonzero(self.mask if order is None else self.mask[order])
+        chosen = places if order is None else order[places]
+        return chosen if self.at is None else self.at[chosen], places
+
+
+class FilteredReader:
+    """Reads row groups of one data file, and of its slot groups' files. The caller closes the footers; one thread."""
+
+    def __init__(
+        self,
+        footer: Footer,
+        groups: Sequence[Footer],
+        request: Request,
+        partition: Partition,
+        counts: Counter[str],
+        *,
+        use_threads: bool = True,
+    ) -> None:
+        self._footer, self._request, self._partition, self._counts = footer, request, partition, counts
+        self._filter: RowsReader | None = None
+        first, rest = request.filter_selection(is_decided=partition.is_decided), request.selection
+        if first is not None:
+            self._filter = aligned_reader(footer, groups, first, use_threads=use_threads)
+            rest = rest.without(first)
+        self._rest = aligned_reader(footer, groups, rest, use_threads=use_threads)
+        self._may_match = self._judged()
+        self._first_rows = [0, *np.cumsum(footer.row_group_rows).tolist()]
+
+    @property
+    def parts(self) -> Parts:
+        """Each file that is read, and the columns that are read of it."""
+        return [*(self._filter.parts if self._filter is not None else ()), *self._rest.parts]
+
+    def read(self, row_groups: range) -> Picked:
+        """The rows of these row groups that pass, and maybe others. Counts those that do not."""
+        if self._filter is None:
+            return Picked(rows=self._rest.read(row_groups))
+        tables, kept, masks = [], [], []
+        for index in row_groups:
+            rows, mask = self._passing(self._filter, index)
+            masks.append(mask)
+            if rows is not None and mask.any():
+                tables.append(rows.table)
+                kept.append(index)
+        table = pa.concat_tables(tables) if tables else self._filter.read([]).table
+        picked = _beside(self._rest.read(kept), table, self._filter.columns)
+        mask = np.concatenate([np.ones(0, bool), *masks])
+        if mask.all():
+            return Picked(rows=picked)
+        is_read = np.concatenate([np.full(len(mask), index in kept) for index, mask in zip(row_groups, masks, strict=True)])
+        return Picked(rows=picked, mask=mask, at=None if is_read.all() else np.cumsum(is_read) - 1)
+
+    def _judged(self) -> Array | None:
+        """Which row groups can match by their statistics, None where there is nothing to judge by."""
+        if self._filter is None or self._request.where is None or self._partition.is_decided:
+            return None
+        return may_match(self._filter.parts, self._request, lambda field: partition_value(field, self._partition))
+
+    def _passing(self, reader: RowsReader, index: int) -> tuple[Rows | None, Array]:
+        """A row group's columns for the filter, where any row can pass, and which rows do."""
+        num_rows = self._footer.row_group_rows[index]
+        if self._may_match is not None and not self._may_match[index]:
+            self._counts["row_groups_pruned"] += 1
+            self._counts["rows_filtered"] += num_rows
+            return None, np.zeros(num_rows, bool)
+        rows = reader.read([index])
+        mask = passing(rows, self._first_rows[index], self._request, self._partition, self._counts)
+        self._counts["row_groups_skipped"] += not mask.any()
+        return rows, mask
+
+
+def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
+    """The rest of the columns and those of the filter, of the same rows."""
+    both = {name: side.column(name) for side in (rest.table, table) for name in side.column_names}
+    return Rows(
+        file_name=rest.file_name,
+        num_rows=rest.num_rows,
+        table=pa.table(both),
+        columns=FileColumns(
+            slots={**rest.columns.slots, **columns.slots},
+            others={**rest.columns.others, **columns.others},
+            leaves=(*rest.columns.leaves, *columns.leaves),
+        ),
+    )

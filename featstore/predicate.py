@@ -1,0 +1,166 @@
+"""Which values a `where` can have over whole row groups, judged by the least and largest values of their columns. Pure.
+
+A predicate is true, false or null for a row. For each of several row groups, `outcomes` says which of the three some row of it
+may give; it errs on the side of "may". Conditions that bounds say nothing about, such as a sample, may be anything.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Flags = NDArray[np.bool_]  # one for each row group
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def evaluate(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """An Arrow expression for each row."""
+    plan = [
+        acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+        acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
+    ]
+    return acero.Declaration.from_sequence(plan).to_table(use_threads=False).column("value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """A column in each of several row groups: its least and largest value, in the column's type, null where unknown.
+
+    `may_be_null`, `may_be_value`: whether a row may hold null, or a value; `may_be_nan`: or a NaN, which bounds leave out.
+    """
+
+    low: pa.Array
+    high: pa.Array
+    may_be_null: Flags
+    may_be_value: Flags
+    may_be_nan: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """What is known of some row groups; a column that is not there may hold anything."""
+
+    num_row_groups: int
+    columns: Mapping[str, Range]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """For each row group, which values a predicate may have for its rows."""
+
+    true: Flags
+    false: Flags
+    null: Flags
+
+
+class Predicate(Protocol):
+    """A part of a `where`."""
+
+    def outcomes(self, ranges: Ranges) -> Outcomes: ...
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What bounds say nothing about."""
+
+    def outcomes(self, ranges: Ranges) -> Outcomes:
+        may = np.ones(ranges.num_row_groups, bool)
+        return Outcomes(may, may, may)
+
+
+@dataclass(frozen=True)
+class Constant:
+    value: bool
+
+    def outcomes(self, ranges: Ranges) -> Outcomes:
+        no = np.zeros(ranges.num_row_groups, bool)
+        return Outcomes(no | self.value, no | (not self.value), no)
+
+
+@dataclass(frozen=True)
+class IsNull:
+    column: str
+
+    def outcomes(self, ranges: Ranges) -> Outcomes:
+        known = ranges.columns.get(self.column)
+        if known is None:
+            return Unknown().outcomes(ranges)
+        return Outcomes(known.may_be_null, known.may_be_value, np.zeros(ranges.num_row_groups, bool))
+
+
+@dataclass(frozen=True)
+class Compare:
+    """A column against a literal, by one of `= != < <= > >=`. Arrow compares the bounds, as it does the rows."""
+
+    column: str
+    comparison: str
+    literal: pc.Expression = field(compare=False)
+
+    def outcomes(self, ranges: Ranges) -> Outcomes:
+        known = ranges.columns.get(self.column)
+        if known is None:
+            return Unknown().outcomes(ranges)
+        true, false = self._of_values(known)
+        if known.may_be_nan:
+            is_unequal = self.comparison == "!="
+            true, false = true | is_unequal, false | (not is_unequal)
+        return Outcomes(true & known.may_be_value, false & known.may_be_value, known.may_be_null)
+
+    def _of_values(self, known: Range) -> tuple[Flags, Flags]:
+        """Whether a value between the bounds may compare true, and false."""
+        if self.comparison in ("=", "!="):
+            inside = self._may(known.low, "<=", True) & self._may(known.high, ">=", True)
+            outside = self._may(known.low, "=", False) | self._may(known.high, "=", False)
+            return (inside, outside) if self.comparison == "=" else (outside, inside)
+        first, last = (known.low, known.high) if self.comparison in ("<", "<=") else (known.high, known.low)
+        return self._may(first, self.comparison, True), self._may(last, self.comparison, False)
+
+    def _may(self, bounds: pa.Array, comparison: str, value: bool) -> Flags:
+        """Whether each bound may compare so: what is unknown may."""
+        expression = _COMPARISONS[comparison](pc.field(self.column), self.literal)
+        found = evaluate(expression, pa.table({self.column: bounds})).combine_chunks()
+        may: Flags = np.asarray(pc.equal(pc.fill_null(found, value), value).cast(pa.uint8())).astype(bool)
+        return may
+
+
+@dataclass(frozen=True)
+class Not:
+    of: Predicate
+
+    def outcomes(self, ranges: Ranges) -> Outcomes:
+        found = self.of.outcomes(ranges)
+        return Outcomes(found.false, found.true, found.null)
+
+
+@dataclass(frozen=True)
+class And:
+    left: Predicate
+    right: Predicate
+
+    def outcomes(self, ranges: Ranges) -> Outcomes:
+        a, b = self.left.outcomes(ranges), self.right.outcomes(ranges)
+        null = (a.null & (b.null | b.true)) | (b.null & a.true)
+        return Outcomes(a.true & b.true, a.false | b.false, null)
+
+
+@dataclass(frozen=True)
+class Or:
+    left: Predicate
+    right: Predicate
+
+    def outcomes(self, ranges: Ranges) -> Outcomes:
+        return Not(And(Not(self.left), Not(self.right))).outcomes(ranges)

@@ -1,0 +1,56 @@
+"""The debug flag: who writes to a batch in place is told which column."""
+
+import pytest
+
+from featstore.errors import BatchError
+from featstore.loader.loader import FeatureLoader
+
+
+def write_row(batch):
+    batch["row"][0] = 7
+
+
+def write_list(batch):
+    batch["tags"].values.mul_(2)
+
+
+def write_label(batch):
+    batch.labels["click"].numpy()[:] = 5
+
+
+def write_weight(batch):
+    batch.weight.add_(1)
+
+
+@pytest.mark.parametrize("shuffle", [None, {"window_rows": 40}])
+@pytest.mark.parametrize(
+    ("write", "named"),
+    [
+        (write_row, r"batch\['row'\]"),
+        (write_list, r"batch\['tags'\]"),
+        (write_label, r"batch\.labels\['click'\]"),
+        (write_weight, r"batch\.weight"),
+    ],
+)
+def test_a_write_is_found_when_the_next_batch_is_asked_for(table_url, write, named, shuffle):
+    loader = FeatureLoader(
+        table_url, slots=["row", "tags"], labels=["click"], weight="half", batch_size=50, debug=True, shuffle=shuffle
+    )
+    batches = iter(loader)
+    write(next(batches))
+    with pytest.raises(BatchError, match=rf"{named}.* was written in place: .*batch\.clone\(\)"):
+        next(batches)
+
+
+def test_a_write_is_found_at_ack(table_url):
+    loader = FeatureLoader.from_config({"table": table_url, "slots": ["row"], "debug": True})
+    write_row(next(iter(loader)))
+    with pytest.raises(BatchError):
+        loader.ack()
+    loader.close()
+
+
+def test_a_copy_may_be_written_and_reading_is_no_write(table_url):
+    for batch in FeatureLoader(table_url, slots=["*"], labels=["click"], batch_size=33, debug=True):
+        write_row(batch.clone())
+        assert batch["pair"].sum() == 0

@@ -1,0 +1,67 @@
+"""Outcomes of predicates over bounds: whatever a row gives is among them."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from featstore.predicate import And, Compare, Constant, IsNull, Not, Or, Range, Ranges, Unknown
+
+ONE = np.ones(1, bool)
+
+
+def over(low, high, *, null=False, value=True, nan=False):
+    bounds = (pa.array([low], pa.int64()), pa.array([high], pa.int64()))
+    range_ = Range(low=bounds[0], high=bounds[1], may_be_null=ONE & null, may_be_value=ONE & value, may_be_nan=nan)
+    return Ranges(num_row_groups=1, columns={"a": range_})
+
+
+def outcomes(predicate, ranges):
+    found = predicate.outcomes(ranges)
+    return "".join(letter for letter, may in (("t", found.true), ("f", found.false), ("n", found.null)) if may[0])
+
+
+def compare(comparison, literal):
+    return Compare("a", comparison, pc.scalar(literal))
+
+
+@pytest.mark.parametrize(
+    ("comparison", "literal", "expected"),
+    [
+        ("<", 3, "f"), ("<", 4, "tf"), ("<", 6, "t"), ("<=", 2, "f"), ("<=", 3, "tf"), ("<=", 5, "t"),
+        (">", 5, "f"), (">", 4, "tf"), (">", 2, "t"), (">=", 6, "f"), (">=", 5, "tf"), (">=", 3, "t"),
+        ("=", 2, "f"), ("=", 3, "tf"), ("=", 4, "tf"), ("=", 6, "f"), ("!=", 2, "t"), ("!=", 4, "tf"),
+    ],
+)  # fmt: skip
+def test_a_comparison_with_values_from_3_to_5(comparison, literal, expected):
+    assert outcomes(compare(comparison, literal), over(3, 5)) == expected
+    assert outcomes(compare(comparison, literal), over(3, 5, null=True)) == expected + "n"
+    assert outcomes(compare(comparison, literal), over(None, None)) == "tf"
+    assert outcomes(compare(comparison, literal), over(None, None, null=True, value=False)) == "n"
+
+
+def test_one_value_decides_equality():
+    assert [outcomes(compare("=", literal), over(3, 3)) for literal in (2, 3)] == ["f", "t"]
+    assert [outcomes(compare("!=", literal), over(3, 3)) for literal in (2, 3)] == ["t", "f"]
+
+
+def test_nan_is_unequal_to_all_and_in_no_order():
+    assert outcomes(compare("!=", 3), over(3, 3, nan=True)) == "tf"
+    assert outcomes(compare(">", 2), over(3, 3, nan=True)) == "tf"
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        (And(Constant(True), Constant(False)), "f"),
+        (And(compare(">", 9), Unknown()), "fn"),
+        (Or(compare(">", 2), Unknown()), "tn"),
+        (Or(Constant(False), compare(">", 9)), "fn"),
+        (Not(compare(">", 9)), "tn"),
+        (IsNull("a"), "tf"),
+        (Not(IsNull("b")), "tfn"),
+        (Compare("b", "=", pc.scalar(1)), "tfn"),
+    ],
+)
+def test_predicates_put_together_follow_sql(predicate, expected):
+    assert outcomes(predicate, over(3, 5, null=True)) == expected
