@@ -40,8 +40,8 @@ from featstore.table.delta import Commit, history
 from featstore.table.lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
-from featstore.table.statistics import merge_statistics
-from featstore.table.statistics_file import StoredStatistics, add_counts, find_statistics
+from featstore.table.statistics import add_counts, merge_statistics
+from featstore.table.statistics_file import StoredStatistics, find_statistics
 
 
 def open_table(url: str | Path, version: int | None = None) -> "Table":

@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.explore.profile import LENGTH_QUANTILES, NUM_TOP, QUANTILES, Profile, result_schema
-from featstore.schema import Slot
+from featstore.extraction.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
+from featstore.schema import Slot, SlotKind
 from featstore.table.statistics import ColumnStatistics, Statistics
 
 
@@ -49,6 +50,19 @@ def _row(slot: Slot, found: ColumnStatistics | None, num_rows: int) -> dict[str,
         "length_max": found.length_max if lists else None,
         "length_quantiles": found.length_quantiles(LENGTH_QUANTILES),
         "top": _top(found),
+        **_on_the_way(slot, found, num_rows),
+    }
+
+
+def _on_the_way(slot: Slot, found: ColumnStatistics, num_rows: int) -> dict[str, Any]:
+    """What extraction saw on the way to the slot."""
+    signs = slot.kind is SlotKind.ID and slot.num_indices is None
+    return {
+        "default_rate": found.counts.get(FILLED, 0) / num_rows if num_rows else 0.0,
+        "num_nulls_dropped": sum(found.counts.get(what, 0) for what in NULLS_DROPPED),
+        "num_text_errors": sum(found.counts.get(what, 0) for what in TEXT_ERRORS),
+        "num_sign_collisions": len(found.collisions.collided) if signs else None,
+        "num_signs_checked": found.num_signs_checked if signs else None,
     }
 
 

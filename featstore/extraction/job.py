@@ -36,7 +36,7 @@ from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_table_or_none
 from featstore.table.running import Mark, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
-from featstore.table.statistics_file import add_counts
+from featstore.table.statistics import add_counts
 
 CommitFunction = Callable[[str, delta.Change], int]
 

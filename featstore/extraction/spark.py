@@ -299,7 +299,7 @@ def _write_partition(
         extractor = Extractor(task.spec)
         path = task.path(partition, unit, attempt, part)
         extracted = (run_batch(extractor, batch, partition, origin) for batch, origin in itertools.chain([first], numbered))
-        gathering = Gathering(extractor.schema, wanted=task.spec.output.statistics)
+        gathering = Gathering(extractor, wanted=task.spec.output.statistics)
         with kept_memory():
             written = _write_file(task, path, extractor.schema, gathering.watch(extracted))
         if written:

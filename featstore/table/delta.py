@@ -1,6 +1,5 @@
 """Delta tables through delta-rs: open a snapshot, read the history, commit data files that are already written."""
 
-import functools
 import itertools
 import json
 import os
@@ -21,15 +20,15 @@ from featstore.errors import (
     FeatstoreError,
     InputError,
     TableNotFoundError,
-    UnsafeStoreError,
 )
-from featstore.files import canonical, has_put_if_absent, join, local_path, redact, scheme
+from featstore.files import canonical, join, local_path, redact, scheme
 from featstore.schema import SlotSchema
 from featstore.table.evolution import merge_schemas
 from featstore.table.layout import LOG_DIR, decode_path, is_delta_scheme, partition_path
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.parquet_dir import read_footers
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
+from featstore.table.store import check_store
 
 GROUPS = f"{KEY}.groups"
 """The table property that names slot groups with their versions, as JSON."""
@@ -123,7 +122,7 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
     commit may still land.
     """
     publish = publish or publish_once
-    _check_store(url)
+    check_store(url)
     for attempt in itertools.count(1):
         table = _load(url)
         _check_base(url, table, change)
@@ -276,18 +275,6 @@ def _storage_options(url: str) -> dict[str, str] | None:
     if scheme(canonical(url)) != "s3" or "AWS_S3_LOCKING_PROVIDER" in os.environ:
         return None
     return {"aws_conditional_put": "etag"}
-
-
-@functools.cache
-def _check_store(url: str) -> None:
-    """Once per process and table, and again after a failure: a result that is raised is not kept."""
-    if "AWS_S3_LOCKING_PROVIDER" in os.environ or has_put_if_absent(url):
-        return
-    raise UnsafeStoreError(
-        f"{redact(url)}: the store overwrites a name that is taken although it was told not to (PUT with If-None-Match: *), "
-        f"so that of two writers one would lose its commit unseen; expected a store with conditional writes. Nothing was "
-        f"committed: keep the table elsewhere, or set AWS_S3_LOCKING_PROVIDER=dynamodb where delta-rs has a lock table"
-    )
 
 
 def _version(table: DeltaTable | None) -> int:

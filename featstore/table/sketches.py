@@ -14,6 +14,9 @@ NUM_BITS = 1 << 14
 """Of the bitmap that counts few distinct values; it is trusted up to four times as many."""
 NUM_SMALLEST = 1024
 """How many of the smallest hashes are kept of many distinct values: the standard error is 1 / sqrt of it."""
+NUM_CHECKED = 256
+"""How many of the smallest signs are kept, each with its witness, to be compared with those of other files."""
+NUM_COLLIDED = 1024
 NUM_POINTS = 256
 NUM_TOP = 64
 _FIRST_BOUND = np.int64((1 << 63) // 64)
@@ -63,6 +66,42 @@ class Distinct:
     def _keep(self, found: Integers) -> None:
         both = np.sort(np.concatenate([self.smallest, found]))  # np.unique goes by a hash table, and takes twice the time
         self.smallest = both[np.append(both[1:] != both[:-1], len(both) > 0)[: len(both)]][:NUM_SMALLEST]
+
+
+class Collisions:
+    """Finds signs that more than one value has: each sign comes with a *witness*, another hash of the same value.
+
+    Of all pairs given at once, those of equal sign and unequal witness are found; between updates, and between files, the
+    smallest signs are compared. Two values whose hashes are equal twice, one chance in 2^126 for a pair, pass as one.
+    """
+
+    def __init__(
+        self, signs: Integers | None = None, witnesses: Integers | None = None, collided: Integers | None = None
+    ) -> None:
+        none = np.zeros(0, np.int64)
+        self.signs = none if signs is None else signs
+        self.witnesses = none if witnesses is None else witnesses
+        self.collided = none if collided is None else collided
+        """The signs with more than one value, at most `NUM_COLLIDED`: the smallest."""
+
+    def update(self, signs: Integers, witnesses: Integers) -> int:
+        """Takes the pairs of some values, any number of times each. The number of different signs among those given."""
+        signs, witnesses = np.concatenate([self.signs, signs]), np.concatenate([self.witnesses, witnesses])
+        num_before = len(self.signs)
+        order = np.argsort(signs, kind="stable")
+        signs, witnesses = signs[order], witnesses[order]
+        again = signs[1:] == signs[:-1]
+        found = signs[1:][again & (witnesses[1:] != witnesses[:-1])]
+        first = np.flatnonzero(np.append(True, ~again)[: len(signs)])
+        num_new = int(np.unique(signs[order >= num_before]).size) if num_before else len(first)
+        self.signs, self.witnesses = signs[first[:NUM_CHECKED]], witnesses[first[:NUM_CHECKED]]
+        if len(found):
+            self.collided = np.union1d(self.collided, found)[:NUM_COLLIDED]
+        return num_new
+
+    def merge(self, other: "Collisions") -> None:
+        self.update(other.signs, other.witnesses)
+        self.collided = np.union1d(self.collided, other.collided)[:NUM_COLLIDED]
 
 
 def points_of(values: Floats, weights: Floats, num_points: int = NUM_POINTS) -> tuple[Floats, Floats]:
