@@ -274,15 +274,23 @@ def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, script: Mo
         assert report.document["labels"][0]["num_hit"] == 13
 
 
-def test_the_script_joins_and_answers_bad_input_with_one_line_and_code_2(join: LabelJoin, tmp_path: Path) -> None:
+def test_the_script_makes_a_session_of_its_own_and_prints_the_report(join: LabelJoin, tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.ui.enabled false\nspark.sql.shuffle.partitions 1\n")
+    environ = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "SPARK_CONF_DIR": str(tmp_path),
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
+    }
     command = [sys.executable, "-W", "ignore", str(ROOT / "spark_jobs" / "join_labels.py")]
-    environ = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
-    given = arguments(join, f"from={join.labels[0].source.url}")
-    done = subprocess.run([*command, *given], capture_output=True, text=True, cwd=tmp_path, env=environ)
+    command += arguments(join, f"from={join.labels[0].source.url}")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "click: delay" in done.stdout
-    bad = subprocess.run(
-        [*command, *given, "--negative-label", "buy"], capture_output=True, text=True, env=os.environ | environ
-    )
-    assert bad.returncode == 2
-    assert bad.stderr.startswith("join_labels: error: negatives: no label 'buy' among ['click']")
+
+
+def test_the_script_answers_bad_input_with_one_line_and_code_2(
+    script: ModuleType, join: LabelJoin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments(join, f"from={join.labels[0].source.url}")
+    assert script.main([*given, "--negative-label", "buy"]) == 2
+    assert capsys.readouterr().err.startswith("join_labels: error: negatives: no label 'buy' among ['click']")
