@@ -95,6 +95,13 @@ def history(url: str) -> list[Commit]:
     return list(_commits(_load_existing(url)))
 
 
+def makers(commits: Iterable[Commit]) -> Iterator[Commit]:
+    """Commits that say what made data files: these, and for a compaction also those whose rows it wrote anew, as of it."""
+    for found in commits:
+        yield found
+        yield from (replace(found, metadata=origin) for origin in (found.metadata.origins if found.metadata else ()))
+
+
 def commit_of_run(url: str, run_id: str) -> Commit | None:
     """The commit that a run made, or None."""
     return next((c for c in _all_commits(url) if c.metadata is not None and c.metadata.run_id == run_id), None)
@@ -108,7 +115,7 @@ def commit_of_input(
     A later replacement of the partitions, by anyone, is noticed: their files are then others than those of the commit.
     """
     wanted = (spec_hash, input_digest, files_digest(snapshot.in_partitions(partitions)))
-    found = ((c, c.metadata) for c in history(snapshot.url) if c.metadata is not None)
+    found = ((c, c.metadata) for c in makers(history(snapshot.url)) if c.metadata is not None)
     return next((c for c, m in found if (m.spec_hash, m.input_digest, m.data_digest) == wanted), None)
 
 
