@@ -11,3 +11,7 @@ def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int) -> None:
 
 def count_marks(values: Buffer, width: int) -> int:
     """How many of 2^18 bits the values of `width` bytes, 4 or 8, mark; see `featstore.table.distinct`."""
+
+def mark_values(values: Buffer, width: int, bits: Buffer, bound: int, small: Buffer) -> tuple[int, int]:
+    """Marks a slot's values (int64 signs, or float32) in `bits`, a byte each, and writes the hashes below `bound` to `small`,
+    int64, with room for more than all; how many values are missing, and how many hashes were written."""
