@@ -60,3 +60,7 @@ def gather_offsets(
     out: Buffer,
 ) -> None:
     """The offsets, int64, that the lists `gather` writes have in their parts, each from 0 and an offset longer than its rows."""
+
+def mark_values(values: Buffer, width: int, bits: Buffer, bound: int, small: Buffer) -> tuple[int, int]:
+    """Marks a slot's values (int64 signs, or float32) in `bits`, a byte each, and writes the hashes below `bound` to `small`,
+    int64, with room for more than all; how many values are missing, and how many hashes were written."""

@@ -6,6 +6,8 @@ Each is a plain numpy array, so that it can be stored as bytes. Sketch libraries
 import numpy as np
 from numpy.typing import NDArray
 
+from featstore._native.loading import KERNELS
+
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
@@ -46,6 +48,21 @@ class Distinct:
         found = hashes[hashes < self._bound()]
         if len(found):
             self._keep(found)
+
+    def take(self, values: Integers | NDArray[np.float32]) -> int:
+        """Counts a slot's stored values: int64 signs, or float32 by their bits; the number of marks (0, NaN) for missing ones,
+        which are not counted. With and without kernels the same."""
+        if KERNELS is None:
+            signs = values.dtype == np.int64
+            missing = values == 0 if signs else np.isnan(values)
+            known = values[~missing]
+            self.update(known.astype(np.int64) if signs else mix(known.view(np.int32).astype(np.int64)))
+            return int(np.count_nonzero(missing))
+        small = np.empty(len(values) + 1, np.int64)
+        num_missing, num_small = KERNELS.mark_values(values, values.itemsize, self.bits, int(self._bound()), small)
+        if num_small:
+            self._keep(small[:num_small])
+        return int(num_missing)
 
     def merge(self, other: "Distinct") -> None:
         self.bits |= other.bits

@@ -209,11 +209,9 @@ def _missing(values: Any, slot: Slot) -> Any:
     return values == 0 if slot.kind is SlotKind.ID else np.isnan(values)
 
 
-def _present(slot: Slot, values: Any, missing: Any, lengths: Integers | None, num_rows: int) -> int:
+def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) -> int:
     """The rows that are not missing: a list is where it is one mark, a fixed width where all are."""
     if lengths is not None:
-        if not missing.any():
-            return num_rows
         first = (np.cumsum(lengths) - lengths)[lengths == 1]
         return num_rows - int(missing[first].sum())
     if slot.width is not None:
@@ -223,21 +221,27 @@ def _present(slot: Slot, values: Any, missing: Any, lengths: Integers | None, nu
 
 def _count(found: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
     values, lengths = _values(column, slot)
-    missing = _missing(values, slot)
-    num_missing = int(np.count_nonzero(missing))
-    present = _present(slot, values, missing, lengths, len(column))
-    known = values[~missing] if num_missing else values
+    num_missing = _count_distinct(found.distinct, slot, values)
+    missing = _missing(values, slot) if num_missing else None
+    present = len(column) if missing is None else _present(slot, missing, lengths, len(column))
     found.num_rows += len(column)
     found.num_present += present
-    found.num_values += len(known)
+    found.num_values += len(values) - num_missing
     if lengths is not None:
+        known_lengths = lengths if missing is None else _known_lengths(lengths, values, slot)
         found.length_sum += int(lengths.sum()) - (len(column) - present)
-        found.length_max = max(found.length_max, int(_known_lengths(lengths, values, slot).max(initial=0)))
-    if slot.kind is SlotKind.ID:
-        found.distinct.update(known if slot.num_indices is None else mix(known))
-        return
-    found.distinct.update(mix(known.view(np.int32).astype(np.int64)))
-    _add_numbers(found, known.astype(np.float64))
+        found.length_max = max(found.length_max, int(known_lengths.max(initial=0)))
+    if slot.kind is SlotKind.FLOAT:
+        _add_numbers(found, (values if missing is None else values[~missing]).astype(np.float64))
+
+
+def _count_distinct(distinct: Distinct, slot: Slot, values: Any) -> int:
+    """Counts the different values; the number that are missing."""
+    if slot.num_indices is None:
+        return distinct.take(values)
+    known = values[values != 0]
+    distinct.update(mix(known))
+    return len(values) - len(known)
 
 
 def _add_numbers(found: ColumnStatistics, known: Floats) -> None:
