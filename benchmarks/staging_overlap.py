@@ -3,7 +3,8 @@
 - remote: a server of 20 ms and `--line` MB/s, no model, against one `curl` of the same files, one after the other, from it.
 - decoding: a server several times faster than decoding, rows shuffled as for training, no model, against the same epoch over
   the same files on the local disk; and in the files' own order, which keeps all cores decoding: told, no demand.
-- model: steps that take twice as long as the data of a batch (a pause, as for a device), and what they wait for data.
+- model: rows shuffled, steps that take twice as long as the data of a batch (a pause, as for a device), and the share of the
+  time that is spent in `next()`, the making of the batch with it.
 
 The sides run in turn, `--repeats` times; the ratios are medians of neighbouring runs.
 
@@ -26,6 +27,7 @@ from staging_parts.table import Remote, at, served, write_flat, write_lists
 
 MOST_OF_SLOWEST, MOST_WAIT_SHARE = 1.05, 0.02
 BATCH_SIZE = 4096
+SHUFFLE = {"window_rows": 100_000}
 
 
 def main() -> int:
@@ -71,7 +73,7 @@ def _remote(flat: Snapshot, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _decoding(lists: Snapshot, arguments: argparse.Namespace) -> dict[str, Any]:
-    ratio, said = _decoding_ratio(lists, arguments, shuffle={"window_rows": 100_000})
+    ratio, said = _decoding_ratio(lists, arguments, shuffle=SHUFFLE)
     return _part("decoding", ratio, MOST_OF_SLOWEST, said, "decoding is the bottleneck")
 
 
@@ -91,8 +93,8 @@ def _decoding_ratio(lists: Snapshot, arguments: argparse.Namespace, shuffle: dic
 def _model(lists: Snapshot) -> dict[str, Any]:
     num_batches = sum(file.num_rows for file in lists.data_files) // BATCH_SIZE
     with served(Path(lists.data_files[0].url).parent, Remote(name="fast", latency_s=0.001, bytes_per_s=400e6)) as url:
-        alone_s, _, _ = _epoch(at(lists, url), "whole")
-        _, said, share = _epoch(at(lists, url), "whole", step_s=2 * alone_s / num_batches)
+        alone_s, _, _ = _epoch(at(lists, url), "whole", shuffle=SHUFFLE)
+        _, said, share = _epoch(at(lists, url), "whole", step_s=2 * alone_s / num_batches, shuffle=SHUFFLE)
     print(f"waited {share:.2%} of the time after the first batch; {said}", flush=True)
     return _part("model", share, MOST_WAIT_SHARE, said, "the model is the bottleneck")
 
