@@ -22,6 +22,7 @@ from featstore.errors import (
     TableNotFoundError,
 )
 from featstore.files import canonical, join, local_path, redact, scheme
+from featstore.redirects import kept_home
 from featstore.schema import SlotSchema
 from featstore.table.evolution import merge_schemas
 from featstore.table.layout import LOG_DIR, decode_path, is_delta_scheme, partition_path
@@ -275,13 +276,16 @@ def _delta_url(url: str) -> str:
 
 
 def _storage_options(url: str) -> dict[str, str] | None:
-    """On S3 a version is committed by a write that the store refuses where the name is taken, whatever delta-rs prefers.
+    """What delta-rs is told of a remote store: to send credentials nowhere else, and, on S3, to commit a version by a write
+    that the store refuses where the name is taken, whatever delta-rs prefers.
 
     The environment's own choice of a lock (`AWS_S3_LOCKING_PROVIDER`) is left to it.
     """
-    if scheme(canonical(url)) != "s3" or "AWS_S3_LOCKING_PROVIDER" in os.environ:
-        return None
-    return {"aws_conditional_put": "etag"}
+    store = scheme(canonical(url))
+    options = kept_home(store, os.environ)
+    if store == "s3" and "AWS_S3_LOCKING_PROVIDER" not in os.environ:
+        options |= {"aws_conditional_put": "etag"}
+    return options or None
 
 
 def _version(table: DeltaTable | None) -> int:
