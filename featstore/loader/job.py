@@ -12,7 +12,7 @@ from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.decode import Partition
 from featstore.loader.follow import Followed, Following, NewFiles
-from featstore.loader.listing import Listing
+from featstore.loader.listing import Census, Listing
 from featstore.loader.ordering import Ordering, rank_claims
 from featstore.loader.passes import Place
 from featstore.loader.request import DROP, Request
@@ -42,17 +42,18 @@ class Job:
     follow: Following | None = None
     listing: Listing | None = None
     debug: bool = False
+    census: Census | None = None
 
     def in_parts(self, listing: Listing) -> "Job":
-        """The job without its files, for rank order: each part lists its own."""
-        return replace(
-            self, files={}, splits=(), listing=replace(listing, plan=self.plan(epoch=0).digest, num_splits=len(self.splits))
-        )
+        """The job in rank order: each part lists its own files, and this one only counts them."""
+        census = listing.count(self.seed, shuffle=self.shuffle is not None)
+        return replace(self, listing=listing, census=census, table=self.table or census.table)
 
     def part(self, part: MiniEpoch) -> "Job":
         """The job with the files of one part and no others; `splits` are in the order of `part.positions`."""
         assert self.listing is not None
-        files, splits = self.listing.part(part)
+        assert self.census is not None
+        files, splits = self.listing.part(part, self.census.num_splits)
         return replace(self, files=files, splits=splits)
 
     def of_plan(self, new: NewFiles) -> "Job":
@@ -81,14 +82,14 @@ class Job:
             yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, seat), done)
 
     def _turn(self, part: MiniEpoch, done: Done) -> tuple["Job", Iterator[Claim]]:
-        assert self.listing is not None
+        assert self.census is not None
         job = self.part(part)
-        return job, rank_claims(job.splits, part.positions(self.listing.num_splits), done)
+        return job, rank_claims(job.splits, part.positions(self.census.num_splits), done)
 
     @property
     def plan_digest(self) -> str:
         """Names the files and their splits."""
-        return self.plan(epoch=0).digest if self.listing is None else self.listing.plan
+        return self.plan(epoch=0).digest if self.census is None else self.census.plan
 
     def plan(self, epoch: int) -> Plan:
         return Plan(splits=self.splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)

@@ -21,13 +21,13 @@ from featstore.errors import (
     InputError,
     TableNotFoundError,
 )
-from featstore.files import canonical, join, local_path, redact, scheme
+from featstore.files import canonical, local_path, redact, scheme
 from featstore.redirects import kept_home
 from featstore.schema import SlotSchema
 from featstore.table.evolution import merge_schemas
-from featstore.table.layout import LOG_DIR, decode_path, is_delta_scheme, partition_path
+from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
+from featstore.table.listing import files_of
 from featstore.table.metadata import KEY, CommitMetadata
-from featstore.table.parquet_dir import read_footers
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
 from featstore.table.store import check_store
 
@@ -83,6 +83,18 @@ def open_delta(url: str, version: int | None = None) -> Snapshot:
     if version is None or version == newest.version():
         return _snapshot(url, newest, _commits(newest, _NUM_RECENT_COMMITS))
     return _snapshot(url, _at_version(url, version, newest), (c for c in _commits(newest) if c.version <= version))
+
+
+def open_head(url: str) -> Snapshot:
+    """The newest snapshot without its data files, for who streams them. TableNotFoundError where there is no table."""
+    return _snapshot(url, table := _load_existing(url), _commits(table, _NUM_RECENT_COMMITS), with_files=False)
+
+
+def stream_files(url: str, version: int) -> Iterator[DataFile]:
+    """The data files of a version by path, each made when asked for. TableNotFoundError where there is no such version."""
+    newest = _load_existing(url)
+    table = newest if version == newest.version() else _at_version(url, version, newest)
+    return _data_files(url, table)
 
 
 def open_delta_or_none(url: str) -> Snapshot | None:
@@ -292,14 +304,14 @@ def _version(table: DeltaTable | None) -> int:
     return -1 if table is None else int(table.version())
 
 
-def _snapshot(url: str, table: DeltaTable, commits: Iterable[Commit]) -> Snapshot:
-    """The table as it is loaded. `commits` are its own, newest first."""
+def _snapshot(url: str, table: DeltaTable, commits: Iterable[Commit], *, with_files: bool = True) -> Snapshot:
+    """The table as it is loaded, without its list of files if told so. `commits` are its own, newest first."""
     _check_readable(url, table)
     return Snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
-        data_files=tuple(sorted(_data_files(url, table), key=lambda file: file.path)),
+        data_files=tuple(_data_files(url, table)) if with_files else (),
         spec_hash=next((c.metadata.spec_hash for c in commits if c.metadata is not None and c.metadata.groups is None), None),
         group_versions=_group_versions(url, table),
     )
@@ -327,28 +339,9 @@ def _slot_schema(table: DeltaTable) -> SlotSchema:
     return SlotSchema.from_arrow(pa.schema(table.schema().to_arrow()), table.metadata().partition_columns)
 
 
-def _data_files(url: str, table: DeltaTable) -> list[DataFile]:
-    keys = table.metadata().partition_columns
-    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    paths = [decode_path(action["path"]) for action in actions]
-    urls = [path if "://" in path else join(url, path) for path in paths]
-    unknown = [file for file, action in zip(urls, actions, strict=True) if action.get("num_records") is None]
-    rows = {file: footer.num_rows for file, footer in zip(unknown, read_footers(unknown), strict=True)}
-    return [
-        DataFile(
-            path=path,
-            url=file,
-            size_bytes=action["size_bytes"],
-            num_rows=rows[file] if file in rows else action["num_records"],
-            partition={key: _text(action[f"partition.{key}"]) for key in keys},
-        )
-        for path, file, action in zip(paths, urls, actions, strict=True)
-    ]
-
-
-def _text(value: object) -> str | None:
-    """A partition's value as text that casts back to its type."""
-    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _data_files(url: str, table: DeltaTable) -> Iterator[DataFile]:
+    """In order of their paths; asked for the first, it needs the table no more."""
+    return files_of(url, pa.table(table.get_add_actions(flatten=True)), table.metadata().partition_columns)
 
 
 def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str | None]]:

@@ -1,10 +1,11 @@
 """One version of a table as data: its schema and its data files. Whatever reads a table starts from here."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from featstore.errors import DataFileError
 from featstore.schema import SlotSchema
 from featstore.table.metadata import to_json
 
@@ -115,5 +116,30 @@ def in_partitions(files: Iterable[DataFile], partitions: Iterable[Mapping[str, s
 
 def files_digest(files: Iterable[DataFile]) -> str:
     """sha256 over the sorted lines `path, size, rows`, tab-separated; files of slot groups are no part of it."""
-    lines = sorted(f"{file.path}\t{file.size_bytes}\t{file.num_rows}\n" for file in files)
+    lines = sorted(map(_line, files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+class OrderedDigest:
+    """`files_digest` of files that go by in order of their paths."""
+
+    def __init__(self) -> None:
+        self._state = hashlib.sha256()
+
+    def over(self, files: Iterable[DataFile]) -> Iterator[DataFile]:
+        """The same files. DataFileError for one out of order: paths that hold control characters sort differently."""
+        before = ""
+        for file in files:
+            line = _line(file)
+            if line < before:
+                raise DataFileError(f"{file.path!r}: expected files in order of their paths, found it after {before!r}")
+            self._state.update(line.encode())
+            before = line
+            yield file
+
+    def hexdigest(self) -> str:
+        return self._state.hexdigest()
+
+
+def _line(file: DataFile) -> str:
+    return f"{file.path}\t{file.size_bytes}\t{file.num_rows}\n"
