@@ -28,6 +28,7 @@ KEYS = (
     "follow",
     "memory_budget",
     "negatives",
+    "on_bad_file",
     "debug",
 )
 Options = TypeVar("Options")

@@ -9,6 +9,7 @@ from featstore.dispatch.delivered import as_ranges
 from featstore.dispatch.orders import MiniEpoch, Seat, num_static_batches
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import Terms
+from featstore.loader.bad_files import ERROR
 from featstore.loader.decode import Partition
 from featstore.loader.follow import Follower
 from featstore.loader.listing import Listing
@@ -39,6 +40,7 @@ class Job:
     follow: Callable[[], Follower] | None = None
     listing: Listing | None = None
     debug: bool = False
+    on_bad_file: str = ERROR
 
     def in_parts(self, listing: Listing) -> "Job":
         """The job without its files, for rank order: each part lists its own."""

@@ -14,6 +14,7 @@ from featstore.dispatch.options import Dispatch
 from featstore.dispatch.orders import Seat
 from featstore.errors import ConfigError, SelectionError, StateError
 from featstore.files import redact
+from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.decode import Partition
@@ -59,7 +60,8 @@ class FeatureLoader(IterableDataset[Batch]):
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
     `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer. `negatives`:
-    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `debug`: look whether batches are
+    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `on_bad_file`: `error`, or `skip` to
+    go on without files that cannot be read, with a warning for each. `debug`: look whether batches are
     written to in place, which costs time. All options: docs/loader.md.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
@@ -85,6 +87,7 @@ class FeatureLoader(IterableDataset[Batch]):
         follow: Follow | Mapping[str, Any] | bool = False,
         memory_budget: int | str = "1GB",
         negatives: Negatives | Mapping[str, Any] | None = None,
+        on_bad_file: str = ERROR,
         debug: bool = False,
     ) -> None:
         ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
@@ -94,7 +97,7 @@ class FeatureLoader(IterableDataset[Batch]):
         request = resolve(
             snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where, negatives=drawn
         )
-        files, cut = _files(snapshot, request), partial(make_splits, size=split_size(options))
+        files, cut = _files(snapshot, request), partial(make_splits, size=split_size(options), accepts_bad=on_bad_file == SKIP)
         self._job = Job(
             request=request,
             files=files,
@@ -110,6 +113,7 @@ class FeatureLoader(IterableDataset[Batch]):
             terms=options.terms,
             follow=_follow(follow, snapshot, request, num_epochs),
             debug=debug,
+            on_bad_file=checked(on_bad_file),
         )
         self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
         if ordering.kind == RANK:
@@ -270,7 +274,8 @@ class FeatureLoader(IterableDataset[Batch]):
         if self._stager is None:
             worker = get_worker_info()
             options = self._staging if worker is None else _share(self._staging, self._job, worker.num_workers)
-            self._stager = Stager(options, staging_source(self._job.request.selection))
+            source = staging_source(self._job.request.selection, accepts_bad=self._job.on_bad_file == SKIP)
+            self._stager = Stager(options, source)
             when_gone(self, self._stager.close)
         return self._stager
 
