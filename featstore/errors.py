@@ -89,7 +89,7 @@ class ReplacedError(StagingError):
 
 
 class BatchError(FeatstoreError, RuntimeError):
-    """A batch was written to in place, as the loader's `debug` found."""
+    """A batch was written to in place, as the loader's `debug` found, or the loader's `transform` failed on one."""
 
 
 class DispatchError(FeatstoreError, RuntimeError):

@@ -28,6 +28,7 @@ KEYS = (
     "follow",
     "memory_budget",
     "negatives",
+    "transform",
     "on_bad_file",
     "debug",
 )

@@ -31,6 +31,7 @@ from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
 from featstore.loader.tensors import Batch
+from featstore.loader.transform import transformed
 from featstore.loader.verdict import EpochTimes, verdict
 from featstore.loader.watch import Watch
 from featstore.reading.footer import Footer
@@ -79,6 +80,8 @@ class Run:
         self._coordinator: Coordinator | None = None
         self._has_claimed = self._finds_done = False
         self._open: list[_Closeable] = []
+        # The consumer waits for the last of the threads.
+        self._waits = "wait_s" if job.transform is None else "transform_wait_s"
         self._pending: Cut | None = None
         self._watch: Watch | None = None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
@@ -173,7 +176,7 @@ class Run:
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
         batch = with_rows.batch()
-        self._pending = replace(with_rows, spans=())
+        self._pending = Cut((), with_rows.segments, with_rows.num_dropped_rows)
         self._watch = Watch(batch) if self._job.debug else None
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
@@ -257,9 +260,19 @@ class Run:
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
         skip = self._bad_files.skip if self._job.on_bad_file == SKIP else None
-        pipeline = Pipeline(read_blocks(work, open_split, order.interleave, skip), self._job.budget_bytes, self._stats)
+        pipeline = Pipeline(
+            read_blocks(work, open_split, order.interleave, skip), self._job.budget_bytes, self._stats, self._waits
+        )
         self._open.append(pipeline)
-        yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
+        cuts = cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
+        if self._job.transform is None:
+            yield from cuts
+        else:
+            made = transformed(cuts, self._job.transform, self._claims.__getitem__, self._stats)
+            second = Pipeline(made, self._job.budget_bytes, self._stats)
+            self._open.append(second)
+            yield from second.blocks()
+            second.close()
         pipeline.close()
         self._open.clear()
 

@@ -18,6 +18,7 @@ from featstore.loader.passes import Place
 from featstore.loader.request import DROP, Request
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.state import LoaderState
+from featstore.loader.transform import Transform
 from featstore.table.snapshot import DataFile
 
 
@@ -41,6 +42,7 @@ class Job:
     listing: Listing | None = None
     debug: bool = False
     on_bad_file: str = ERROR
+    transform: Transform | None = None
 
     def in_parts(self, listing: Listing) -> "Job":
         """The job without its files, for rank order: each part lists its own."""

@@ -31,6 +31,7 @@ from featstore.loader.splitting import make_splits, split_size
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
 from featstore.loader.tensors import Batch
+from featstore.loader.transform import Transform, checked_transform
 from featstore.selection import parse_where
 from featstore.staging.budget import parse_bytes, require_fits
 from featstore.staging.options import Staging
@@ -60,7 +61,8 @@ class FeatureLoader(IterableDataset[Batch]):
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
     `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer. `negatives`:
-    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `on_bad_file`: `error`, or `skip` to
+    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `transform`: a function over each
+    batch, in another thread, or its name `package.module:function`. `on_bad_file`: `error`, or `skip` to
     go on without files that cannot be read, with a warning for each. `debug`: look whether batches are
     written to in place, which costs time. All options: docs/loader.md.
 
@@ -87,6 +89,7 @@ class FeatureLoader(IterableDataset[Batch]):
         follow: Follow | Mapping[str, Any] | bool = False,
         memory_budget: int | str = "1GB",
         negatives: Negatives | Mapping[str, Any] | None = None,
+        transform: Transform | str | None = None,
         on_bad_file: str = ERROR,
         debug: bool = False,
     ) -> None:
@@ -112,6 +115,7 @@ class FeatureLoader(IterableDataset[Batch]):
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
             follow=_follow(follow, snapshot, request, num_epochs),
+            transform=checked_transform(transform),
             debug=debug,
             on_bad_file=checked(on_bad_file),
         )
