@@ -28,6 +28,8 @@ KEYS = (
     "follow",
     "memory_budget",
     "negatives",
+    "transform",
+    "on_bad_file",
     "debug",
 )
 Options = TypeVar("Options")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.errors import DataFileError
+from featstore.errors import MissingValueError
 from featstore.loader.blocks import writable
 from featstore.loader.negatives import Negatives, place_hashes
 from featstore.loader.request import DROP, RAISE, LabelRequest, Request
@@ -92,14 +92,14 @@ def _drawn(rows: Rows, first_row: int, request: Request, negatives: Negatives) -
 
 
 def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
-    """What tells rows apart. DataFileError where it is missing: such rows would be drawn all, or none."""
+    """What tells rows apart. MissingValueError where it is missing: such rows would be drawn all, or none."""
     if name in request.schema:
         slot = request.schema[name]
         column = marks_to_nulls(pa.table({name: rows.slot_column(slot)}), [slot]).column(0)
     else:
         column = rows.other(request.schema.to_arrow(nullable=True).field(name))
     if column.null_count:
-        raise DataFileError(
+        raise MissingValueError(
             f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of {rows.num_rows} rows: leave it "
             "out to draw rows by their places"
         )
@@ -113,7 +113,7 @@ def _number(rows: Rows, label: LabelRequest, what: str, counts: Counter[str]) ->
     num_nulls = int(np.count_nonzero(~valid))
     if label.null in (RAISE, DROP):
         fix = f"; `{{name: {label.name}, null: drop}}` leaves such rows out, `null: 0` gives a value" if what == "label" else ""
-        raise DataFileError(f"{rows.file_name}: {what} {label.name!r} is null in {num_nulls} of {rows.num_rows} rows{fix}")
+        raise MissingValueError(f"{rows.file_name}: {what} {label.name!r} is null in {num_nulls} of {rows.num_rows} rows{fix}")
     counts["null_labels_filled"] += num_nulls
     return np.where(valid, values, np.float32(label.null))
 

@@ -19,6 +19,7 @@ from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.terms import Claim
 from featstore.errors import ConfigError, DataFileError, DispatchError, StateError
 from featstore.files import local_path, open_read
+from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
@@ -31,6 +32,7 @@ from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
 from featstore.loader.tensors import Batch
+from featstore.loader.transform import transformed
 from featstore.loader.verdict import EpochTimes, verdict
 from featstore.loader.watch import Watch
 from featstore.reading.footer import Footer
@@ -74,11 +76,14 @@ class Run:
         self._lost: set[_ClaimKey] = set()
         self._failed: list[Claim] = []
         self._quarantined: list[str] = []
+        self._bad_files = BadFiles(stats)
         self._boundaries_of: dict[str, list[int]] = {}
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
         self._has_claimed = self._finds_done = False
         self._open: list[_Closeable] = []
+        # The consumer waits for the last of the threads.
+        self._waits = "wait_s" if job.transform is None else "transform_wait_s"
         self._pending: Cut | None = None
         self._watch: Watch | None = None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
@@ -109,13 +114,16 @@ class Run:
             self._judge(epoch, self._times().since(before))
             first_epoch = end if epoch + 1 == end and not self.follows else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
-            for notes in (self._done, self._claims, self._unreported, self._lost):
+            for notes in (self._done, self._claims, self._unreported, self._lost, self._bad_files):
                 notes.clear()
         if finds_all_done and not self.follows:
             raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
         if self._quarantined:
-            raise DispatchError(_QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined)))
+            told = _QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined))
+            if self._job.on_bad_file != SKIP:
+                raise DispatchError(told)
+            _LOG.warning("%s", told)
 
     def _epochs(self, end: int) -> Iterator[int]:
         """The epochs of the pass; of a followed table one for each plan, which the job is then of."""
@@ -136,6 +144,8 @@ class Run:
             with self._coordinate(epoch) as coordinator, self._settling():
                 while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
                     yield from self._read(chain([claim], coordinator.claims(wait=False)))
+                    if self._failed and not self.is_closed:  # What was left out is offered again, until it is quarantined.
+                        self._settle()
                 if not self.is_closed:
                     self._finds_done = not self._has_claimed and coordinator.is_done
                     self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
@@ -170,7 +180,7 @@ class Run:
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
         batch = with_rows.batch()
-        self._pending = replace(with_rows, spans=())
+        self._pending = Cut((), with_rows.segments, with_rows.num_dropped_rows)
         self._watch = Watch(batch) if self._job.debug else None
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
@@ -253,9 +263,20 @@ class Run:
             )
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
-        pipeline = Pipeline(read_blocks(work, open_split, order.interleave), self._job.budget_bytes, self._stats)
+        skip = self._bad_files.skip if self._job.on_bad_file == SKIP else None
+        pipeline = Pipeline(
+            read_blocks(work, open_split, order.interleave, skip), self._job.budget_bytes, self._stats, self._waits
+        )
         self._open.append(pipeline)
-        yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
+        cuts = cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
+        if self._job.transform is None:
+            yield from cuts
+        else:
+            made = transformed(cuts, self._job.transform, self._claims.__getitem__, self._stats)
+            second = Pipeline(made, self._job.budget_bytes, self._stats)
+            self._open.append(second)
+            yield from second.blocks()
+            second.close()
         pipeline.close()
         self._open.clear()
 

@@ -10,6 +10,7 @@ from featstore.dispatch.orders import MiniEpoch, Seat, num_static_batches
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim, Terms
+from featstore.loader.bad_files import ERROR
 from featstore.loader.decode import Partition
 from featstore.loader.follow import Followed, Following, NewFiles
 from featstore.loader.listing import Census, Listing
@@ -19,6 +20,7 @@ from featstore.loader.request import DROP, Request
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.splitting import make_splits
 from featstore.loader.state import LoaderState
+from featstore.loader.transform import Transform
 from featstore.table.snapshot import DataFile
 
 
@@ -43,6 +45,8 @@ class Job:
     listing: Listing | None = None
     debug: bool = False
     census: Census | None = None
+    on_bad_file: str = ERROR
+    transform: Transform | None = None
 
     def in_parts(self, listing: Listing) -> "Job":
         """The job in rank order: each part lists its own files, and this one only counts them."""

@@ -15,6 +15,7 @@ from featstore.dispatch.orders import Seat
 from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, StateError
 from featstore.files import redact
+from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.follow import Follow, Following
@@ -31,6 +32,7 @@ from featstore.loader.splitting import make_splits, split_size
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
 from featstore.loader.tensors import Batch
+from featstore.loader.transform import Transform, checked_transform
 from featstore.selection import parse_where
 from featstore.staging.budget import parse_bytes, require_fits
 from featstore.staging.options import Staging
@@ -60,7 +62,9 @@ class FeatureLoader(IterableDataset[Batch]):
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
     `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer. `negatives`:
-    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `debug`: look whether batches are
+    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `transform`: a function over each
+    batch, in another thread, or its name `package.module:function`. `on_bad_file`: `error`, or `skip` to
+    go on without files that cannot be read, with a warning for each. `debug`: look whether batches are
     written to in place, which costs time. All options: docs/loader.md.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
@@ -86,6 +90,8 @@ class FeatureLoader(IterableDataset[Batch]):
         follow: Follow | Mapping[str, Any] | bool = False,
         memory_budget: int | str = "1GB",
         negatives: Negatives | Mapping[str, Any] | None = None,
+        transform: Transform | str | None = None,
+        on_bad_file: str = ERROR,
         debug: bool = False,
     ) -> None:
         ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
@@ -96,7 +102,7 @@ class FeatureLoader(IterableDataset[Batch]):
             snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where, negatives=drawn
         )
         files: Mapping[str, Listed] = {} if ordering.kind == RANK else matching_files(snapshot, request)
-        cut = partial(make_splits, size=split_size(options))
+        cut = partial(make_splits, size=split_size(options), accepts_bad=on_bad_file == SKIP)
         self._job = Job(
             request=request,
             files=files,
@@ -112,7 +118,9 @@ class FeatureLoader(IterableDataset[Batch]):
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
             follow=_follow(follow, snapshot, request),
+            transform=checked_transform(transform),
             debug=debug,
+            on_bad_file=checked(on_bad_file),
         )
         if self._job.follow is not None:
             _require_followable(self._job)
@@ -288,7 +296,8 @@ class FeatureLoader(IterableDataset[Batch]):
         if self._stager is None:
             worker = get_worker_info()
             options = self._staging if worker is None else _share(self._staging, self._job, worker.num_workers)
-            self._stager = Stager(options, staging_source(self._job.request.selection))
+            source = staging_source(self._job.request.selection, accepts_bad=self._job.on_bad_file == SKIP)
+            self._stager = Stager(options, source)
             when_gone(self, self._stager.close)
         return self._stager
 

@@ -4,28 +4,36 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from typing import Generic, Protocol, TypeVar
 
 from featstore.errors import StateError
-from featstore.loader.blocks import Block
 from featstore.loader.stats import Stats
 
 _MAX_BLOCKS = 2
 
-Blocks = Generator[Block, None, None]
+
+class Sized(Protocol):
+    """A block, or what stands for one."""
+
+    @property
+    def size_bytes(self) -> int: ...
 
 
-class BlockQueue:
+Item = TypeVar("Item", bound=Sized)
+
+
+class BlockQueue(Generic[Item]):
     """Blocks from one producer to one consumer, bounded by bytes and by number; one block always fits."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
-        self._blocks: deque[tuple[Block, int]] = deque()
+        self._blocks: deque[tuple[Item, int]] = deque()
         self._held_bytes = 0
         self._changed = threading.Condition()
         self._has_ended = self._is_closed = False
         self._error: BaseException | None = None
 
-    def put(self, block: Block) -> bool:
+    def put(self, block: Item) -> bool:
         """Waits for room; False once the queue is closed."""
         size = block.size_bytes
         with self._changed:
@@ -42,7 +50,7 @@ class BlockQueue:
             self._has_ended, self._error = True, error
             self._changed.notify_all()
 
-    def get(self) -> Block | None:
+    def get(self) -> Item | None:
         """The next block, or None at the end; raises what the producer ended with, and StateError once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._has_ended or bool(self._blocks))
@@ -72,22 +80,22 @@ class BlockQueue:
         return not self._blocks or fits
 
 
-class Pipeline:
+class Pipeline(Generic[Item]):
     """Runs an iterator of blocks in a thread of its own, ahead of the consumer. One consumer; close() from any thread.
 
     The thread is a daemon only so that the interpreter's exit gets as far as the finalizers, one of which closes and joins.
     """
 
-    def __init__(self, blocks: Blocks, budget_bytes: int, stats: Stats) -> None:
-        self._queue = BlockQueue(budget_bytes)
-        self._stats = stats
+    def __init__(self, blocks: Generator[Item, None, None], budget_bytes: int, stats: Stats, waits: str = "wait_s") -> None:
+        self._queue = BlockQueue[Item](budget_bytes)
+        self._stats, self._waits = stats, waits
         self._thread = threading.Thread(target=_decode, args=(blocks, self._queue), name="featstore-decode", daemon=True)
         self._thread.start()
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[Item]:
         """The blocks in order; raises in the consumer what went wrong in the thread."""
         while True:
-            with self._stats.timed("wait_s"):
+            with self._stats.timed(self._waits):
                 block = self._queue.get()
             if block is None:
                 return
@@ -101,7 +109,7 @@ class Pipeline:
             self._thread.join()
 
 
-def _decode(blocks: Blocks, queue: BlockQueue) -> None:
+def _decode(blocks: Generator[Item, None, None], queue: BlockQueue[Item]) -> None:
     """The thread's work. It knows the queue and not the pipeline, so that nobody's garbage is kept alive by it."""
     error: BaseException | None = None
     try:

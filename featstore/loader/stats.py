@@ -18,6 +18,8 @@ _COUNTS = (
     "row_groups_pruned",
     "row_groups_skipped",
     "negatives_dropped",
+    "files_skipped",
+    "rows_skipped",
 )
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeGuard
 
 import numpy as np
 
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.errors import DataFileError, DispatchError
+from featstore.errors import DataFileError, DispatchError, MissingValueError
 from featstore.loader.blocks import Block, Origin
 from featstore.loader.decode import Partition, block_columns, block_extras
 from featstore.loader.filtering import FilteredReader, Picked
@@ -21,6 +21,9 @@ from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
 from featstore.reading.reader import Rows
 from featstore.reading.spans import Span, require_held
+
+# Told of a claim whose rows from a row on are left out, and why.
+Skip = Callable[[Claim, int, DataFileError], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,7 @@ class SplitReader:
         self._memo = memo
         self._work, self._request, self._order, self._stats = work, request, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
+        self._through = work.claim.start_row
         with stats.timed("decode_s"):
             self._footer, self._groups = Footer(work.source, work.claim.split.path), list[Footer]()
             try:
@@ -122,8 +126,13 @@ class SplitReader:
         return self._row >= self._work.claim.start_row, self._next
 
     def fail(self) -> None:
-        """Says that the split cannot be read."""
+        """Says that the split cannot be read: there is nothing more of it."""
+        self._has_ended = True
         self._work.fail()
+
+    def skip(self, note: Skip, error: DataFileError) -> None:
+        """Leaves out what is left of the split."""
+        note(self._work.claim, self._through, error)
 
     def read(self) -> Block | None:
         """The next block; there must be one. An empty one where the rest of the claim went to another worker, None where all
@@ -149,13 +158,15 @@ class SplitReader:
                 is_last=self.is_finished,
                 places=places,
             )
-            return Block(
+            block = Block(
                 num_rows=rows.num_rows,
                 columns=block_columns(rows, self._request, self._stats.counts),
                 extras=block_extras(rows, self._request, self._work.partition),
                 origin=origin,
                 begin=min(origin.row_at(self._work.claim.start_row), rows.num_rows),
             )
+        self._through = origin.end_row
+        return block
 
     def close(self) -> None:
         self._close_files()
@@ -212,17 +223,22 @@ def boundaries(split: Split, footer: Footer, window_rows: int | None) -> list[in
     return list(accumulate(sum(footer.row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]
 
 
-def read_blocks(work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int) -> Generator[Block, None, None]:
-    """The blocks of all splits, `width` of them open at a time; closes what it opened, however it ends."""
+def read_blocks(
+    work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int, skip: Skip | None = None
+) -> Generator[Block, None, None]:
+    """The blocks of all splits, `width` of them open at a time; closes what it opened, however it ends.
+
+    With `skip`, which is told of them, what is left of a split that cannot be read is left out.
+    """
     open_splits: list[SplitReader] = []
     try:
         while True:
             while len(open_splits) < width and (item := next(work, None)) is not None:
-                open_splits.append(_opened(item, open_split))
+                open_splits += _opened(item, open_split, skip)
             if not open_splits:
                 return
             split = min(open_splits, key=lambda candidate: candidate.rank)
-            block = _block(split)
+            block = _block(split, skip)
             if block is not None:
                 yield block
                 del block
@@ -234,20 +250,32 @@ def read_blocks(work: Iterator[Work], open_split: Callable[[Work], SplitReader],
             split.close()
 
 
-def _block(split: SplitReader) -> Block | None:
+def _block(split: SplitReader, skip: Skip | None) -> Block | None:
     try:
         return split.read()
     except DispatchError:
         raise
-    except BaseException:
+    except BaseException as error:
         split.fail()
-        raise
+        if skip is None or not _is_bad_file(error):
+            raise
+        split.skip(skip, error)
+        return None
 
 
-def _opened(item: Work, open_split: Callable[[Work], SplitReader]) -> SplitReader:
+def _opened(item: Work, open_split: Callable[[Work], SplitReader], skip: Skip | None) -> list[SplitReader]:
+    """The open split, or nothing where it is left out."""
     try:
-        return open_split(item)
-    except BaseException:
+        return [open_split(item)]
+    except BaseException as error:
         item.fail()
         item.release()
-        raise
+        if skip is None or not _is_bad_file(error):
+            raise
+        skip(item.claim, item.claim.start_row, error)
+        return []
+
+
+def _is_bad_file(error: BaseException) -> TypeGuard[DataFileError]:
+    """A null label is no bad file: what to do with it is for the user to say."""
+    return isinstance(error, DataFileError) and not isinstance(error, MissingValueError)
