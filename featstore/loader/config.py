@@ -30,6 +30,7 @@ KEYS = (
     "negatives",
     "transform",
     "on_bad_file",
+    "progress",
     "debug",
 )
 Options = TypeVar("Options")

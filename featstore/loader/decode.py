@@ -1,5 +1,6 @@
 """Rows as read to the columns of a block: filters first, then buffers, buckets and lengths."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from featstore.loader.blocks import writable
 from featstore.loader.negatives import Negatives, place_hashes
 from featstore.loader.request import DROP, RAISE, LabelRequest, Request
 from featstore.loader.shaping import shaped
+from featstore.loader.stats import Stats
 from featstore.loader.tensors import LABEL, SLOT, WEIGHT, Key
 from featstore.ops import hashing
 from featstore.reading.columns import Array, Values, scalar_floats
@@ -54,9 +56,14 @@ def partition_value(field: pa.Field, partition: Partition) -> pa.Scalar:
     return pa.scalar(partition.values.get(field.name), pa.string()).cast(field.type)
 
 
-def block_columns(rows: Rows, request: Request, counts: Counter[str]) -> dict[Key, Values]:
+def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Values]:
     """The slots, labels and weight of rows that passed, as buffers that tensors can be made of."""
-    columns: dict[Key, Any] = {(SLOT, item.slot.name): writable(shaped(rows.slot(item.slot), item)) for item in request.slots}
+    columns, counts, now = dict[Key, Any](), stats.counts, time.perf_counter()
+    counts["rows_decoded"] += rows.num_rows
+    for item in request.slots:
+        columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
+        before, now = now, time.perf_counter()
+        stats.column_s[item.slot.name] += now - before
     for label in request.labels:
         columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
     if request.weight is not None:

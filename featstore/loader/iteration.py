@@ -25,9 +25,11 @@ from featstore.loader.blocks import Span
 from featstore.loader.cleanup import when_gone
 from featstore.loader.follow import Follower, NewFiles
 from featstore.loader.job import Job
+from featstore.loader.pacing import paced
 from featstore.loader.parts import Parts, StagedStream, parts_in_place, parts_staged, stage_items
 from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Pipeline
+from featstore.loader.progress import RowBar
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
@@ -86,6 +88,7 @@ class Run:
         self._waits = "wait_s" if job.transform is None else "transform_wait_s"
         self._pending: Cut | None = None
         self._watch: Watch | None = None
+        self._bar = RowBar("train", job.num_rows_left(start), wait_s=stats.seconds["wait_s"]) if job.shows(start) else None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
 
     @property
@@ -184,6 +187,8 @@ class Run:
         self._watch = Watch(batch) if self._job.debug else None
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
+        if self._bar is not None:
+            self._bar.show(batch.num_rows, self._stats, self._stager.stats().staged_bytes if self._stager else 0)
         return batch
 
     def acknowledge(self) -> None:
@@ -216,6 +221,8 @@ class Run:
         with ExitStack() as parts:
             for part in reversed(self._open):
                 parts.callback(part.close)
+            if self._bar is not None:
+                parts.callback(self._bar.close)
             if self._coordinator is not None:
                 parts.callback(self._coordinator.close)
                 self._settle()
@@ -264,16 +271,15 @@ class Run:
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
         skip = self._bad_files.skip if self._job.on_bad_file == SKIP else None
-        pipeline = Pipeline(
-            read_blocks(work, open_split, order.interleave, skip), self._job.budget_bytes, self._stats, self._waits
-        )
+        blocks = paced(read_blocks(work, open_split, order.interleave, skip), self._stats, "decode_room_s")
+        pipeline = Pipeline(blocks, self._job.budget_bytes, self._stats, self._waits)
         self._open.append(pipeline)
         cuts = cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
         if self._job.transform is None:
             yield from cuts
         else:
             made = transformed(cuts, self._job.transform, self._claims.__getitem__, self._stats)
-            second = Pipeline(made, self._job.budget_bytes, self._stats)
+            second = Pipeline(paced(made, self._stats, "transform_room_s"), self._job.budget_bytes, self._stats)
             self._open.append(second)
             yield from second.blocks()
             second.close()

@@ -45,6 +45,7 @@ class Job:
     listing: Listing | None = None
     debug: bool = False
     census: Census | None = None
+    progress: bool = False
     on_bad_file: str = ERROR
     transform: Transform | None = None
 
@@ -112,6 +113,18 @@ class Job:
         later = start.first_epoch + self.num_epochs - start.epoch - 1
         count = partial(num_static_batches, seat=seat, batch_rows=self.batch_size, drop_last=self.drop_last)
         return count(plan.num_rows - before) + later * count(plan.num_rows)
+
+    def shows(self, start: LoaderState) -> bool:
+        """Whether a worker shows a progress bar: the first of all does."""
+        return self.progress and start.workers == (0,)
+
+    def num_rows_left(self, start: LoaderState) -> int | None:
+        """How many rows a pass has left for its only worker; None where that is not known."""
+        if start.num_workers > 1 or self.filters_rows or self.follow is not None or self.listing is not None:
+            return None
+        plan = self.plan(start.epoch)
+        before = sum(end - first for index, rows in start.done.items() for first, end in as_ranges(rows, plan[index].num_rows))
+        return (start.first_epoch + self.num_epochs - start.epoch) * plan.num_rows - before
 
     @property
     def key(self) -> str:

@@ -62,10 +62,10 @@ class FeatureLoader(IterableDataset[Batch]):
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
     `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer. `negatives`:
-    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `transform`: a function over each
-    batch, in another thread, or its name `package.module:function`. `on_bad_file`: `error`, or `skip` to
-    go on without files that cannot be read, with a warning for each. `debug`: look whether batches are
-    written to in place, which costs time. All options: docs/loader.md.
+    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `transform`: a function over each batch, in
+    another thread, or its name `package.module:function`. `on_bad_file`: `error`, or `skip` to go on without files that
+    cannot be read, with a warning for each. `progress`: a bar on standard error. `debug`: look whether batches are written
+    to in place, which costs time. docs/loader.md has them all.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -92,6 +92,7 @@ class FeatureLoader(IterableDataset[Batch]):
         negatives: Negatives | Mapping[str, Any] | None = None,
         transform: Transform | str | None = None,
         on_bad_file: str = ERROR,
+        progress: bool = False,
         debug: bool = False,
     ) -> None:
         ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
@@ -120,6 +121,7 @@ class FeatureLoader(IterableDataset[Batch]):
             follow=_follow(follow, snapshot, request),
             transform=checked_transform(transform),
             debug=debug,
+            progress=progress,
             on_bad_file=checked(on_bad_file),
         )
         if self._job.follow is not None:
@@ -237,13 +239,17 @@ class FeatureLoader(IterableDataset[Batch]):
         self._adopt()
         return self._passes.recording(epoch).to_json()
 
-    def stats(self) -> dict[str, int | float]:
+    def stats(self) -> dict[str, Any]:
         """What this process has done since the loader was made: counts, and seconds under names that end with `_s`.
 
-        `wait_s` is what the consumer waited for batches, `decode_s` what reading and decoding took.
+        `wait_s` is what the consumer waited for batches, `decode_s` what reading and decoding took. `stages`: for each of
+        `staging`, `decode`, `transform` and `delivery` what kept it busy, what it waited for, bytes, rows and retries; `slots`:
+        for each column that was read `bytes`, as stored, and `decode_s`, which sum up to about all of it.
         """
-        staged = {f"staging_{name}": value for name, value in vars(self._stager.stats()).items()} if self._stager else {}
-        return {**self._stats.to_dict(), "staging_staged_bytes": 0, **staged}
+        staged = vars(self._stager.stats()) if self._stager else {}
+        told = {f"staging_{name}": value for name, value in staged.items()}
+        parts = {"stages": self._stats.stages(staged), "slots": self._stats.slots()}
+        return {**self._stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
 
     def verdict(self) -> str:
         """What this process's last epoch waited for, and what would help, in one line; empty before the end of the first.

@@ -104,7 +104,7 @@ class SplitReader:
             try:
                 self._groups += [Footer(group.source, group.path) for group in work.groups]
                 self._reader = FilteredReader(
-                    self._footer, self._groups, request, work.partition, stats.counts, use_threads=use_threads
+                    self._footer, self._groups, request, work.partition, stats, use_threads=use_threads
                 )
                 held = {work.claim.split.path: work.held, **{group.path: group.held for group in work.groups}}
                 for footer, columns in self._reader.parts:
@@ -160,7 +160,7 @@ class SplitReader:
             )
             block = Block(
                 num_rows=rows.num_rows,
-                columns=block_columns(rows, self._request, self._stats.counts),
+                columns=block_columns(rows, self._request, self._stats),
                 extras=block_extras(rows, self._request, self._work.partition),
                 origin=origin,
                 begin=min(origin.row_at(self._work.claim.start_row), rows.num_rows),
