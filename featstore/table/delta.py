@@ -347,6 +347,7 @@ def _data_files(url: str, table: DeltaTable) -> list[DataFile]:
             size_bytes=action["size_bytes"],
             num_rows=rows[file] if file in rows else action["num_records"],
             partition={key: _text(action[f"partition.{key}"]) for key in keys},
+            version=str(action["modification_time"]),
         )
         for path, file, action in zip(paths, urls, actions, strict=True)
     ]
