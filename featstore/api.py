@@ -442,5 +442,5 @@ def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Pa
 
 
 def _stage_items(file: DataFile) -> Iterator[StageItem]:
-    yield StageItem(key=file, url=file.url, size_bytes=file.size_bytes, version=file.version)
-    yield from (StageItem(key=file, url=group.url, size_bytes=group.size_bytes, version="") for group in file.groups)
+    for part in file.parts:
+        yield StageItem(key=file, url=part.url, size_bytes=part.size_bytes, version=part.version)

@@ -11,12 +11,13 @@ from featstore.table.layout import decode_path
 from featstore.table.parquet_dir import read_footers
 from featstore.table.snapshot import DataFile
 
+_FIELDS = ("path", "size_bytes", "num_records", "modification_time")
 _MANY = 4_096
 
 
 def files_of(url: str, actions: pa.Table, keys: Sequence[str]) -> Iterator[DataFile]:
     """The files that delta-rs's flattened add actions name, sorted by path. Opens the footers of those without a row count."""
-    ordered = _sorted(actions.select(["path", "size_bytes", "num_records", *(f"partition.{key}" for key in keys)]))
+    ordered = _sorted(actions.select([*_FIELDS, *(f"partition.{key}" for key in keys)]))
     del actions
     for batch in ordered.to_batches(max_chunksize=_MANY):
         yield from _files(url, batch.to_pylist(), keys)
@@ -42,6 +43,7 @@ def _files(url: str, actions: list[dict[str, Any]], keys: Sequence[str]) -> Iter
             size_bytes=action["size_bytes"],
             num_rows=rows[file] if file in rows else action["num_records"],
             partition={key: _text(action[f"partition.{key}"]) for key in keys},
+            version=str(action["modification_time"]),
         )
 
 

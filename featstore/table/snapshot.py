@@ -14,7 +14,7 @@ from featstore.table.metadata import to_json
 class GroupFile:
     """A slot group's file beside one base data file: the same rows in the same order, cut into the same row groups.
 
-    `path` is relative to the base table and says what errors call the file; `url` opens it.
+    `path` is relative to the base table and says what errors call the file; `url` opens it. `version` is as a data file's.
     """
 
     group: str
@@ -22,6 +22,7 @@ class GroupFile:
     url: str
     size_bytes: int
     num_rows: int
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,8 @@ class DataFile:
     """One immutable Parquet file. `path` is relative to the table and unique in the snapshot, `url` opens the file.
 
     `partition` has each value as text, whatever the key's type in the schema; None is null, in tables by others.
-    `version` is the modification time or ETag of a file that is not a table's own and so may be replaced, else empty.
+    `version` tells it from another one of the same URL and size: the modification time that a table's log has of it, and of a
+    file without a table what the store says, modification time or ETag; empty before it is committed.
     `groups` are the slot groups' files for it, by name of the group: a column is that of the last of them that has it, else
     the file's own.
     """

@@ -50,7 +50,9 @@ def test_a_few_slots_are_staged_by_ranges(share, mode):
 
 def test_scattered_small_spans_are_taken_whole_and_a_single_tiny_one_is_read_in_place():
     slow = Remote(latency_s=0.1, bytes_per_s=100e6, settle_s=0.5)
-    scattered = Demand(whole_bytes=1_000_000, range_bytes=500_000, num_requests=50, direct_bytes=500_000, num_direct_requests=1000)
+    scattered = Demand(
+        whole_bytes=1_000_000, range_bytes=500_000, num_requests=50, direct_bytes=500_000, num_direct_requests=1000
+    )
     assert choose(scattered, slow) == WHOLE
     tiny = Demand(whole_bytes=10**9, range_bytes=1000, num_requests=1, direct_bytes=1000, num_direct_requests=2)
     assert choose(tiny, Remote(latency_s=0.001, settle_s=0.5)) == DIRECT
