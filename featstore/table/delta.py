@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -18,7 +17,6 @@ from featstore.errors import (
     CommitConflictError,
     DataFileError,
     FeatstoreError,
-    InputError,
     TableNotFoundError,
 )
 from featstore.files import canonical, local_path, redact, scheme
@@ -28,7 +26,7 @@ from featstore.table.evolution import merge_schemas
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
 from featstore.table.listing import files_of
 from featstore.table.metadata import KEY, CommitMetadata
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions, replaced
 from featstore.table.store import check_store
 
 GROUPS = f"{KEY}.groups"
@@ -105,7 +103,7 @@ def open_delta_or_none(url: str) -> Snapshot | None:
 
 def history(url: str) -> list[Commit]:
     """The commits that the table's log still holds, newest first. TableNotFoundError where there is no table."""
-    return list(_commits(_load_existing(url)))
+    return _all_commits(url) or list(_commits(_load_existing(url)))
 
 
 def makers(commits: Iterable[Commit]) -> Iterator[Commit]:
@@ -168,7 +166,8 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     """One attempt to commit the change on top of `table` (None: as a new table). Raises what delta-rs raises.
 
     Each partition is a transaction id (its keys sorted, so that it has one id), so that of two concurrent writers of one
-    partition, also of an empty one, the second fails.
+    partition, also of an empty one, the second fails. delta-rs, when another creates the table first, would by itself try
+    again as the next version, add to the other's files, and see no conflict: a new table is tried once.
     """
     properties = _properties(change.metadata, change.partitions, _version(table) + 1)
     keys = [key.name for key in change.schema.partition_keys]
@@ -215,30 +214,12 @@ def as_stored(schema: SlotSchema) -> SlotSchema:
     return SlotSchema.from_arrow(stored, [key.name for key in schema.partition_keys])
 
 
-def replaced(
-    partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str | None]]
-) -> list[tuple[str, str, Any]] | None:
-    """The conjunction of `key in values` that selects `partitions` and no other of the `existing` ones.
-
-    None selects all: a table without partition keys. InputError where no such conjunction exists.
-    """
-    wanted = [dict(partition) for partition in partitions]
-    values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
-    known = {frozenset(partition.items()) for partition in wanted}
-    matched = (p for p in existing if all(p[key] in found for key, found in values.items()))
-    also = [p for p in matched if frozenset(p.items()) not in known]
-    if also:
-        raise InputError(
-            f"one run cannot replace {', '.join(map(partition_path, wanted))} without {partition_path(also[0])}; "
-            f"run each value of {next(iter(values))} alone"
-        )
-    return [(key, "in", sorted(found)) for key, found in values.items()] or None
-
-
 def _properties(metadata: CommitMetadata, partitions: Iterable[Mapping[str, str]], version: int) -> CommitProperties:
     ids = [f"{KEY}/{partition_path(dict(sorted(partition.items())))}" for partition in partitions]
     return CommitProperties(
-        custom_metadata={KEY: metadata.to_mapping()}, app_transactions=[Transaction(name, version) for name in ids]
+        custom_metadata={KEY: metadata.to_mapping()},
+        app_transactions=[Transaction(name, version) for name in ids],
+        max_commit_retries=0 if version == 0 else None,
     )
 
 
@@ -361,9 +342,15 @@ def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
         )
 
 
-def _all_commits(url: str) -> Iterable[Commit]:
+def _all_commits(url: str) -> list[Commit]:
+    """Newest first, none where there is no table; read again if another commit came between, as all would be off by one."""
     table = _load(url)
-    return () if table is None else _commits(table)
+    while table is not None:
+        version, found = table.version(), list(_commits(table))
+        table.update_incremental()
+        if table.version() == version:
+            return found
+    return []
 
 
 def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:

@@ -4,9 +4,11 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
-from featstore.errors import DataFileError
+from featstore.errors import DataFileError, InputError
 from featstore.schema import SlotSchema
+from featstore.table.layout import partition_path
 from featstore.table.metadata import to_json
 
 
@@ -114,6 +116,26 @@ def in_partitions(files: Iterable[DataFile], partitions: Iterable[Mapping[str, s
     """Those of the files that are of the given partitions."""
     wanted = {frozenset(partition.items()) for partition in partitions}
     return tuple(file for file in files if frozenset(file.partition.items()) in wanted)
+
+
+def replaced(
+    partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str | None]]
+) -> list[tuple[str, str, Any]] | None:
+    """The conjunction of `key in values` that selects `partitions` and no other of the `existing` ones.
+
+    None selects all: a table without partition keys. InputError where no such conjunction exists.
+    """
+    wanted = [dict(partition) for partition in partitions]
+    values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
+    known = {frozenset(partition.items()) for partition in wanted}
+    matched = (p for p in existing if all(p[key] in found for key, found in values.items()))
+    also = [p for p in matched if frozenset(p.items()) not in known]
+    if also:
+        raise InputError(
+            f"one run cannot replace {', '.join(map(partition_path, wanted))} without {partition_path(also[0])}; "
+            f"run each value of {next(iter(values))} alone"
+        )
+    return [(key, "in", sorted(found)) for key, found in values.items()] or None
 
 
 def files_digest(files: Iterable[DataFile]) -> str:

@@ -19,7 +19,7 @@ from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table import delta
 from featstore.table.delta import Change, commit, commit_of_input, commit_of_run, history, is_delta, open_delta
 from featstore.table.metadata import CommitMetadata
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, replaced
 
 
 def change(
@@ -295,12 +295,12 @@ def test_a_failure_that_is_no_conflict_is_raised_as_it_is(table: Path, schema: S
 
 def test_a_run_replaces_partitions_of_two_keys_where_one_condition_names_them() -> None:
     existing = [{"dt": day, "hour": hour} for day in "12" for hour in "ab"]
-    assert delta.replaced([{"dt": "1", "hour": "a"}, {"dt": "1", "hour": "b"}], existing) == [
+    assert replaced([{"dt": "1", "hour": "a"}, {"dt": "1", "hour": "b"}], existing) == [
         ("dt", "in", ["1"]),
         ("hour", "in", ["a", "b"]),
     ]
     with pytest.raises(InputError, match="one run cannot replace dt=1/hour=a, dt=2/hour=b without dt=1/hour=b"):
-        delta.replaced([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
+        replaced([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
 
 
 def test_no_table_and_no_version_are_named(table: Path, schema: SlotSchema, write_file: Any) -> None:
