@@ -59,4 +59,4 @@ def gather_offsets(
     cuts: Buffer,
     out: Buffer,
 ) -> None:
-    """The offsets, int64, that the lists `gather` writes have in their parts, each from 0 and an offset longer than its rows."""
+    """The offsets, int64, that the lists `gather` writes have in their parts, each part's from 0, one more than its rows."""

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 
+from featstore.loader.dtypes import tensor_of
 from featstore.loader.packed import Packed, Place
 from featstore.loader.tensors import Key
 from featstore.reading.columns import Array, Ragged, Values
@@ -108,7 +108,7 @@ def _spread(offsets: Array, begins: Array, counts: Array, out: Array) -> None:
 
 def _packed(items: list[_Item], starts: list[Array], buffers: Buffers, bases: Buffers, part: int) -> Packed:
     ranges = {dtype: (int(base[part]), int(base[part + 1])) for dtype, base in bases.items()}
-    tensors = {dtype: torch.from_numpy(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()}
+    tensors = {dtype: tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()}
     places: dict[Key, tuple[Place, ...]] = {}
     for item, begins in zip(items, starts, strict=True):
         count, row = int(item.counts[part]), item.row_shape

@@ -19,8 +19,10 @@ from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.terms import Claim
 from featstore.errors import ConfigError, DataFileError, DispatchError, StateError
 from featstore.files import local_path, open_read
+from featstore.loader.assembly import Assembler
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
+from featstore.loader.budget import Budget
 from featstore.loader.cleanup import when_gone
 from featstore.loader.follow import Follower, NewFiles
 from featstore.loader.job import Job
@@ -29,7 +31,7 @@ from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Pipeline
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
-from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
+from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_windows
 from featstore.loader.tensors import Batch
 from featstore.loader.verdict import EpochTimes, verdict
 from featstore.loader.watch import Watch
@@ -243,17 +245,26 @@ class Run:
         claims = self._noted(claims)
         order = Order(seed=self._job.seed, epoch=self._place_in_epoch.epoch, shuffle=self._job.shuffle)
 
+        budget = Budget(self._job.budget_bytes)
         memo = None if self._job.ordering.is_dynamic else Memo()
 
         def open_split(work: Work) -> SplitReader:
             # Workers of a DataLoader are many: each decodes on one core, as torch computes on one there.
             use_threads = not self._begun.is_dataloader
             return SplitReader(
-                work, request=self._job.request, order=order, stats=self._stats, use_threads=use_threads, memo=memo
+                work,
+                request=self._job.request,
+                order=order,
+                stats=self._stats,
+                use_threads=use_threads,
+                memo=memo,
+                budget=budget,
             )
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
-        pipeline = Pipeline(read_blocks(work, open_split, order.interleave), self._job.budget_bytes, self._stats)
+        windows = read_windows(work, open_split, order.interleave)
+        assembler = Assembler(self._job.request, self._job.batch_size, self._stats)
+        pipeline = Pipeline(windows, assembler, budget, self._stats)
         self._open.append(pipeline)
         yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
         pipeline.close()

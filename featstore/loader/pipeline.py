@@ -1,113 +1,156 @@
-"""The decode thread: one owner, one bounded queue, one close()."""
+"""Two threads ahead of the consumer: one decodes, the other puts in order what was decoded. Each has one owner, one queue, one
+close()."""
 
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from featstore.errors import StateError
+from featstore.loader.assembly import Assembler
 from featstore.loader.blocks import Block
+from featstore.loader.budget import Budget
 from featstore.loader.stats import Stats
+from featstore.loader.stream import Window
 
-_MAX_BLOCKS = 2
+Item = TypeVar("Item")
+Windows = Generator[Window, None, None]
 
-Blocks = Generator[Block, None, None]
 
+class Handoff(Generic[Item]):
+    """From one producer to one consumer, one at a time: what is put waits until it is taken, and more `ahead` of it."""
 
-class BlockQueue:
-    """Blocks from one producer to one consumer, bounded by bytes and by number; one block always fits."""
-
-    def __init__(self, budget_bytes: int) -> None:
-        self._budget_bytes = budget_bytes
-        self._blocks: deque[tuple[Block, int]] = deque()
-        self._held_bytes = 0
+    def __init__(self, ahead: int = 0) -> None:
+        self._ahead = ahead
+        self._items: deque[Item] = deque()
         self._changed = threading.Condition()
         self._has_ended = self._is_closed = False
         self._error: BaseException | None = None
 
-    def put(self, block: Block) -> bool:
-        """Waits for room; False once the queue is closed."""
-        size = block.size_bytes
+    def put(self, item: Item) -> bool:
+        """Waits until at most `ahead` items wait, this one included; False once the handoff is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._has_room(size))
             if not self._is_closed:
-                self._blocks.append((block, size))
-                self._held_bytes += size
+                self._items.append(item)
                 self._changed.notify_all()
+            del item
+            self._changed.wait_for(lambda: self._is_closed or len(self._items) <= self._ahead)
             return not self._is_closed
 
     def end(self, error: BaseException | None = None) -> None:
-        """No block follows; the consumer gets the error, if there is one, after the blocks before it."""
+        """Nothing follows; the consumer gets the error, if there is one, after what was put before it."""
         with self._changed:
             self._has_ended, self._error = True, error
             self._changed.notify_all()
 
-    def get(self) -> Block | None:
-        """The next block, or None at the end; raises what the producer ended with, and StateError once the queue is closed."""
+    def get(self) -> Item | None:
+        """The next, or None at the end; raises what the producer ended with, and StateError once the handoff is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._has_ended or bool(self._blocks))
+            self._changed.wait_for(lambda: self._is_closed or self._has_ended or bool(self._items))
             if self._is_closed:
                 raise StateError(
                     "this iteration was closed before its end, by close(), an error or a newer iteration; iterate anew"
                 )
-            if self._blocks:
-                block, size = self._blocks.popleft()
-                self._held_bytes -= size
+            if self._items:
+                item = self._items.popleft()
                 self._changed.notify_all()
-                return block
+                return item
             error, self._error = self._error, None
             if error is not None:
                 raise error
             return None
 
     def close(self) -> None:
-        """Wakes both sides and lets go of the blocks."""
+        """Wakes both sides and lets go of what waits."""
         with self._changed:
             self._is_closed = True
-            self._blocks.clear()
+            self._items.clear()
             self._changed.notify_all()
 
-    def _has_room(self, size: int) -> bool:
-        fits = len(self._blocks) < _MAX_BLOCKS and self._held_bytes + size <= self._budget_bytes
-        return not self._blocks or fits
+
+@dataclass(frozen=True)
+class Parcel:
+    """The blocks of one window, and what they hold of the budget."""
+
+    blocks: deque[Block]
+    held_bytes: int
 
 
 class Pipeline:
-    """Runs an iterator of blocks in a thread of its own, ahead of the consumer. One consumer; close() from any thread.
+    """Runs an iterator of windows in a thread of its own, and their assembling in another, ahead of the consumer. One consumer;
+    close() from any thread.
 
-    The thread is a daemon only so that the interpreter's exit gets as far as the finalizers, one of which closes and joins.
+    The threads are daemons only so that the interpreter's exit gets as far as the finalizers, one of which closes and joins.
     """
 
-    def __init__(self, blocks: Blocks, budget_bytes: int, stats: Stats) -> None:
-        self._queue = BlockQueue(budget_bytes)
-        self._stats = stats
-        self._thread = threading.Thread(target=_decode, args=(blocks, self._queue), name="featstore-decode", daemon=True)
-        self._thread.start()
+    def __init__(self, windows: Windows, assembler: Assembler, budget: Budget, stats: Stats) -> None:
+        self._budget, self._stats = budget, stats
+        self._decoded, self._parcels = Handoff[Window](), Handoff[Parcel](ahead=1)
+        self._threads = (
+            _thread("featstore-decode", _decode, windows, self._decoded),
+            _thread("featstore-assemble", _assemble, assembler, budget, self._decoded, self._parcels),
+        )
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks in order; raises in the consumer what went wrong in the thread."""
+        """The blocks in order; raises in the consumer what went wrong in the threads."""
         while True:
             with self._stats.timed("wait_s"):
-                block = self._queue.get()
-            if block is None:
+                parcel = self._parcels.get()
+            if parcel is None:
                 return
-            yield block
-            del block
+            while parcel.blocks:
+                yield parcel.blocks.popleft()
+            self._budget.exchange(parcel.held_bytes, 0)
 
     def close(self) -> None:
-        """Ends and joins the thread; whatever the blocks' iterator waits for must have been woken."""
-        self._queue.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        """Ends and joins the threads; whatever the windows' iterator waits for must have been woken."""
+        self._budget.close()
+        for handoff in (self._decoded, self._parcels):
+            handoff.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
 
 
-def _decode(blocks: Blocks, queue: BlockQueue) -> None:
-    """The thread's work. It knows the queue and not the pipeline, so that nobody's garbage is kept alive by it."""
+def _thread(name: str, target: Callable[..., None], *of: object) -> threading.Thread:
+    thread = threading.Thread(target=target, args=of, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _decode(windows: Windows, decoded: Handoff[Window]) -> None:
+    """A thread's work. It knows the handoff and not the pipeline, so that nobody's garbage is kept alive by it."""
     error: BaseException | None = None
     try:
-        with closing(blocks):
-            while (block := next(blocks, None)) is not None and queue.put(block):
-                del block
+        with closing(windows):
+            while (window := next(windows, None)) is not None and decoded.put(window):
+                del window
     except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
         error = raised
-    queue.end(error)
+    decoded.end(error)
+
+
+def _assemble(assembler: Assembler, budget: Budget, decoded: Handoff[Window], parcels: Handoff[Parcel]) -> None:
+    """A thread's work, as `_decode`."""
+    error: BaseException | None = None
+    try:
+        while (window := decoded.get()) is not None:
+            parcel = _parcel(assembler, budget, window)
+            del window
+            if not parcels.put(parcel):
+                break
+            del parcel
+    except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
+        error = raised
+    parcels.end(error)
+
+
+def _parcel(assembler: Assembler, budget: Budget, window: Window) -> Parcel:
+    try:
+        blocks = deque(assembler.blocks(window))
+    except BaseException:
+        window.work.fail()
+        raise
+    return Parcel(blocks, budget.exchange(window.held_bytes, sum(block.size_bytes for block in blocks)))

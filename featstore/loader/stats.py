@@ -5,9 +5,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from featstore.loader.verdict import EpochTimes
 
+Item = TypeVar("Item")
 _COUNTS = (
     "rows",
     "batches",
@@ -37,6 +39,16 @@ class Stats:
         finally:
             self.seconds[name] += time.perf_counter() - started
 
+    def each(self, name: str, items: Iterator[Item]) -> Iterator[Item]:
+        """The items, and the time that each takes to come."""
+        while True:
+            with self.timed(name):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
+            del item
+
     def times(self, staging_wait_s: float) -> EpochTimes:
         """Where the clocks stand."""
         return EpochTimes(
@@ -48,4 +60,4 @@ class Stats:
 
     def to_dict(self) -> dict[str, int | float]:
         zeros = dict.fromkeys(_COUNTS, 0)
-        return {**zeros, **self.counts, "wait_s": 0.0, "decode_s": 0.0, **self.seconds}
+        return {**zeros, **self.counts, "wait_s": 0.0, "decode_s": 0.0, "assemble_s": 0.0, **self.seconds}

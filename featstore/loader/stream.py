@@ -1,4 +1,4 @@
-"""A claimed split to its blocks, and several open splits interleaved."""
+"""A claimed split to its windows, as they are read, and several open splits interleaved."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,18 @@ import numpy as np
 
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.errors import DataFileError, DispatchError
-from featstore.loader.blocks import Block, Origin
-from featstore.loader.decode import Partition, block_columns, block_extras
+from featstore.errors import DataFileError, DispatchError, StateError
+from featstore.loader.budget import Budget
+from featstore.loader.decode import Partition
 from featstore.loader.filtering import FilteredReader, Picked
 from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle, permutation, windows
 from featstore.loader.stats import Stats
 from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
-from featstore.reading.reader import Rows
 from featstore.reading.spans import Span, require_held
+
+_MIN_SLICE_ROWS = 1_024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +87,40 @@ class Memo:
         return self._picked
 
 
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Rows of one split as read, before they are put in order: those of a window of row groups, or a slice of a large one.
+
+    They stand for the stream's rows `first_row` to `end_row`. `order`: how they are delivered, as of `Order.permutation`,
+    so far as the claim goes. `held_bytes`: what was taken of the memory budget for them.
+    """
+
+    work: Work
+    picked: Picked
+    order: Array | None
+    is_shuffled: bool
+    first_row: int
+    end_row: int
+    is_last: bool
+    held_bytes: int = 0
+
+
 class SplitReader:
     """Reads one split window by window; owned by one thread, which closes it."""
 
     def __init__(
-        self, work: Work, *, request: Request, order: Order, stats: Stats, use_threads: bool = True, memo: "Memo | None" = None
+        self,
+        work: Work,
+        *,
+        request: Request,
+        order: Order,
+        stats: Stats,
+        use_threads: bool = True,
+        memo: "Memo | None" = None,
+        budget: Budget | None = None,
     ) -> None:
-        self._memo = memo
-        self._work, self._request, self._order, self._stats = work, request, order, stats
+        self._memo, self._budget = memo, budget or Budget(None)
+        self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
         with stats.timed("decode_s"):
             self._footer, self._groups = Footer(work.source, work.claim.split.path), list[Footer]()
@@ -117,7 +144,7 @@ class SplitReader:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Which of several open splits gives the next block: the least. A function of positions alone, so that a resumed
+        """Which of several open splits gives the next window: the least. A function of positions alone, so that a resumed
         loader goes on in the same order: a split in the middle of a window first, then the one with the fewest windows read."""
         return self._row >= self._work.claim.start_row, self._next
 
@@ -125,37 +152,63 @@ class SplitReader:
         """Says that the split cannot be read."""
         self._work.fail()
 
-    def read(self) -> Block | None:
-        """The next block; there must be one. An empty one where the rest of the claim went to another worker, None where all
-        of it did: then the split is finished."""
+    def read(self) -> Iterator[Window]:
+        """The next window, in slices where it takes much memory; there must be one. An empty one where the rest of the claim
+        went to another worker, none where all of it did: then the split is finished."""
         end_row = self._end_row(self._row + self._num_rows(self._windows[self._next]))
         through = self._work.reserve(end_row)
         self._has_ended = through is None or through < end_row
-        return None if through is None else self._read(through < end_row)
+        if through is not None:
+            yield from self._read(through < end_row)
 
-    def _read(self, is_cut: bool) -> Block:
-        window, first_row = self._next, self._row
+    def _read(self, is_cut: bool) -> Iterator[Window]:
+        number, first_row = self._next, self._row
+        groups = range(0) if is_cut else self._windows[number]
         self._next += 1
-        self._row += 0 if is_cut else self._num_rows(self._windows[window])
+        self._row += self._num_rows(groups)
+        size_bytes = self._reader.size_bytes(groups)
+        num_slices = 1 if self._order.shuffle else self._budget.num_slices(size_bytes)
+        if num_slices > 1 and len(groups) == 1 and (slices := self._slices(groups[0], num_slices)) is not None:
+            yield from self._sliced(slices, size_bytes // num_slices)
+            return
+        held_bytes = self._budget.take(size_bytes * (2 if self._order.shuffle else 1))
         with self._stats.timed("decode_s"):
-            rows, places = self._rows(range(0) if is_cut else self._windows[window], window, self._row - first_row)
-            origin = Origin(
-                split_index=self._work.claim.index,
-                fence=self._work.claim.fence,
-                part=self._work.claim.part,
-                split_rows=self._work.claim.split.num_rows,
-                first_row=first_row,
-                end_row=self._end_row(self._row),
-                is_last=self.is_finished,
-                places=places,
-            )
-            return Block(
-                num_rows=rows.num_rows,
-                columns=block_columns(rows, self._request, self._stats.counts),
-                extras=block_extras(rows, self._request, self._work.partition),
-                origin=origin,
-                begin=min(origin.row_at(self._work.claim.start_row), rows.num_rows),
-            )
+            path = self._work.claim.split.path
+            picked = self._reader.read(groups) if self._memo is None else self._memo.read(path, groups, self._reader)
+            order = self._order.permutation(self._row - first_row, self._work.claim.index, number)
+        yield self._window(picked, order, first_row, self._row, held_bytes)
+
+    def _slices(self, group: int, num_slices: int) -> Iterator[Picked] | None:
+        rows = max(_MIN_SLICE_ROWS, -(-self._footer.row_group_rows[group] // num_slices))
+        return self._reader.slices(group, rows) if rows < self._footer.row_group_rows[group] else None
+
+    def _sliced(self, slices: Iterator[Picked], size_bytes: int) -> Iterator[Window]:
+        """A row group's slices, but those that were delivered whole, as far as the claim goes."""
+        end, held_bytes = self._end_row(self._row), self._budget.take(size_bytes)
+        for picked in self._stats.each("decode_s", slices):
+            at = self._row - picked.num_following
+            first = at - picked.rows.num_rows
+            if at > self._work.claim.start_row or at >= end:
+                yield self._window(picked, None, first, at, held_bytes)
+                held_bytes = 0 if at >= end else self._budget.take(size_bytes)
+            if at >= end:
+                return
+
+    def _window(self, picked: Picked, order: Array | None, first_row: int, row: int, held_bytes: int) -> Window:
+        """The rows from `first_row` to `row` of the stream, as far as the claim goes."""
+        left = self._end_row(row) - first_row
+        if left < row - first_row:
+            order = (np.arange(row - first_row) if order is None else order)[:left]
+        return Window(
+            work=self._work,
+            picked=picked,
+            order=order,
+            is_shuffled=self._order.shuffle is not None,
+            first_row=first_row,
+            end_row=self._end_row(row),
+            is_last=self.is_finished and self._end_row(row) == self._end_row(self._row),
+            held_bytes=held_bytes,
+        )
 
     def close(self) -> None:
         self._close_files()
@@ -164,17 +217,6 @@ class SplitReader:
     def _close_files(self) -> None:
         for footer in (self._footer, *self._groups):
             footer.close()
-
-    def _rows(self, groups: range, window: int, num_rows: int) -> tuple[Rows, Array | None]:
-        """The window's rows in the order of delivery without those filtered out, and the places of those that are left."""
-        path = self._work.claim.split.path
-        picked = self._reader.read(groups) if self._memo is None else self._memo.read(path, groups, self._reader)
-        order = self._order.permutation(num_rows, self._work.claim.index, window)
-        left = self._end_row(self._row) - (self._row - num_rows)
-        if left < num_rows:  # The claim ends within the window.
-            order = (np.arange(num_rows) if order is None else order)[:left]
-        index, places = picked.index(order)
-        return (picked.rows if index is None else picked.rows.take(index)), places
 
     def _cut(self) -> list[range]:
         """The windows of the split, as ranges of the file's row groups; one without row groups for a file without rows."""
@@ -212,8 +254,8 @@ def boundaries(split: Split, footer: Footer, window_rows: int | None) -> list[in
     return list(accumulate(sum(footer.row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]
 
 
-def read_blocks(work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int) -> Generator[Block, None, None]:
-    """The blocks of all splits, `width` of them open at a time; closes what it opened, however it ends."""
+def read_windows(work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int) -> Generator[Window, None, None]:
+    """The windows of all splits, `width` of them open at a time; closes what it opened, however it ends."""
     open_splits: list[SplitReader] = []
     try:
         while True:
@@ -222,10 +264,7 @@ def read_blocks(work: Iterator[Work], open_split: Callable[[Work], SplitReader],
             if not open_splits:
                 return
             split = min(open_splits, key=lambda candidate: candidate.rank)
-            block = _block(split)
-            if block is not None:
-                yield block
-                del block
+            yield from _windows(split)
             if split.is_finished:
                 open_splits.remove(split)
                 split.close()
@@ -234,10 +273,17 @@ def read_blocks(work: Iterator[Work], open_split: Callable[[Work], SplitReader],
             split.close()
 
 
-def _block(split: SplitReader) -> Block | None:
+def _windows(split: SplitReader) -> Iterator[Window]:
+    windows_ = split.read()
+    while (window := _next_window(windows_, split)) is not None:
+        yield window
+        del window
+
+
+def _next_window(found: Iterator[Window], split: SplitReader) -> Window | None:
     try:
-        return split.read()
-    except DispatchError:
+        return next(found, None)
+    except (DispatchError, StateError):
         raise
     except BaseException:
         split.fail()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,6 +11,8 @@ import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
 from featstore.schema import ROLE, Role, Slot
+
+_WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ class Footer:
     """
 
     def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
-        self.name = name or str(source)
+        self.name, self._source = name or str(source), source
         try:
             self.file = pq.ParquetFile(source)
         except FileNotFoundError:
@@ -58,6 +61,19 @@ class Footer:
     @property
     def num_rows(self) -> int:
         return sum(self.row_group_rows)
+
+    def reopened(self, buffer_bytes: int) -> pq.ParquetFile:
+        """The same file, read by so many bytes at a time instead of a column chunk; closed with the footer."""
+        return pq.ParquetFile(self._source, metadata=self.file.metadata, buffer_size=buffer_bytes)
+
+    def decoded_bytes(self, row_group: int, leaves: Iterable[str]) -> int:
+        """The memory that these leaf columns of a row group take when decoded."""
+        metadata = self.file.metadata.row_group(row_group)
+        return sum(_decoded_bytes(metadata.column(self._indices[leaf]), metadata.num_rows) for leaf in leaves)
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {self.file.schema.column(i).path: i for i in range(self.file.metadata.num_columns)}
 
     def resolve(self, selection: Selection) -> FileColumns:
         """Finds the selected columns. DataFileError where one has a type that cannot be what was selected."""
@@ -126,6 +142,14 @@ def _is_slot(field: pa.Field) -> bool:
 def _is_number(type_: pa.DataType) -> bool:
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(is_kind(type_) for is_kind in kinds)
+
+
+def _decoded_bytes(chunk: pq.ColumnChunkMetaData, num_rows: int) -> int:
+    """Values, offsets of lists and texts, and validity bits."""
+    width = _WIDTHS.get(chunk.physical_type)
+    values = chunk.num_values * width if width is not None else chunk.total_uncompressed_size + 4 * chunk.num_values
+    offsets = 4 * num_rows if chunk.path_in_schema.count(".") else 0
+    return int(values + offsets + chunk.num_values // 4)
 
 
 def _num_leaves(type_: pa.DataType) -> int:

@@ -1,7 +1,7 @@
 """Rows of decoded columns in another order: gathered from the pieces of a window straight into the batches' memory.
 
-A window's column comes in pieces, one for each row group. `Places` says which rows, in which order, and where one batch ends and
-the next begins. Each function has a compiled path and a numpy path with equal results.
+A window's column comes in pieces, one for each row group. `Places` says which rows, in which order, and where one batch ends
+and the next begins. Each function has a compiled path and a numpy path with equal results.
 """
 
 from collections.abc import Sequence
