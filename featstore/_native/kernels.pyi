@@ -43,11 +43,12 @@ def gather(
     places: Buffer,
     cuts: Buffer,
     starts: Buffer,
+    ends: Buffer,
     out: Buffer,
 ) -> None:
-    """Rows `places[cuts[i]:cuts[i + 1]]` (int32 pairs of piece and row) one after the other to byte `starts[i]` of `out`.
+    """Rows `places[cuts[i]:cuts[i + 1]]` (int32 pairs of piece and row) to the bytes `starts[i]` to `ends[i]` of `out`.
 
-    A row is `width` bytes of its piece's values, or, with `offsets`, a list of such values. `cuts` and `starts` are int64.
+    A row is `width` bytes of its piece's values, or, with `offsets`, a list of such values. `cuts`, `starts`, `ends`: int64.
     """
 
 def gather_offsets(

@@ -31,8 +31,10 @@ class Assembler:
             origin = _origin(window, places)
             num_rows = window.picked.rows.num_rows if index is None else len(index)
             begin = min(origin.row_at(window.work.claim.start_row), num_rows)
-            is_moved = window.is_shuffled and index is not None and num_rows > 0
-            blocks = self._gathered(window, index, origin, begin) if is_moved else [self._block(window, index, origin, begin)]
+            if window.is_shuffled and index is not None and num_rows > 0:
+                blocks = self._gathered(window, index, origin, begin)
+            else:
+                blocks = [self._block(window, index, origin, begin)]
             self._num_rows += num_rows - begin
             return blocks
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from featstore.loader.dtypes import array_of, tensor_of
 from featstore.loader.packed import Packed, pack
@@ -117,10 +118,10 @@ class Slices:
     def _tensors(self, values: Values) -> Sequence[Column]:
         cuts, lengths = self._cuts, np.diff(self._cuts)
         if not isinstance(values, Ragged):
-            return tensor_of(values[cuts[0] : cuts[-1]]).split(lengths.tolist())
+            return torch.split_with_sizes(tensor_of(values[cuts[0] : cuts[-1]]), lengths.tolist())
         ends = values.offsets[cuts]
-        parts = tensor_of(values.values[ends[0] : ends[-1]]).split(np.diff(ends).tolist())
-        offsets = tensor_of(rebased(values.offsets, cuts)).split((lengths + 1).tolist())
+        parts = torch.split_with_sizes(tensor_of(values.values[ends[0] : ends[-1]]), np.diff(ends).tolist())
+        offsets = torch.split_with_sizes(tensor_of(rebased(values.offsets, cuts)), (lengths + 1).tolist())
         return list(map(Jagged, parts, offsets))
 
 

@@ -58,7 +58,7 @@ def gather_batches(columns: dict[Key, list[Values]], places: Places, pool: Pool)
         if item.key not in offsets:
             gather_values([piece for piece in pieces if not isinstance(piece, Ragged)], places, begins, out)
             continue
-        gather_lists(_lists(pieces), places, begins, out)
+        gather_lists(_lists(pieces), places, begins, begins + item.counts, out)
         offset_item, begins = next(waiting)
         _spread(offsets.pop(item.key), begins, offset_item.counts, buffers[offset_item.dtype])
     return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]

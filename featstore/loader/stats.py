@@ -19,6 +19,7 @@ _COUNTS = (
     "rows_filtered",
     "row_groups_pruned",
     "row_groups_skipped",
+    "row_groups_sliced",
     "negatives_dropped",
 )
 

@@ -169,6 +169,7 @@ class SplitReader:
         size_bytes = self._reader.size_bytes(groups)
         num_slices = 1 if self._order.shuffle else self._budget.num_slices(size_bytes)
         if num_slices > 1 and len(groups) == 1 and (slices := self._slices(groups[0], num_slices)) is not None:
+            self._stats.counts["row_groups_sliced"] += 1
             yield from self._sliced(slices, size_bytes // num_slices)
             return
         held_bytes = self._budget.take(size_bytes * (2 if self._order.shuffle else 1))

@@ -1,6 +1,6 @@
 """An open data file: its footer, parsed once, and the columns in it that a selection asks for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
-from featstore.schema import ROLE, Role, Slot
+from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot
 
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
 
@@ -77,12 +77,17 @@ class Footer:
 
     def resolve(self, selection: Selection) -> FileColumns:
         """Finds the selected columns. DataFileError where one has a type that cannot be what was selected."""
-        found = [(Slot.from_field(field), field) for field in self.schema]
-        by_number = {slot.number: field for slot, field in found if slot is not None}
+        by_number = self._numbered({slot.number for slot in selection.slots})
         slots = {slot.name: self._slot_column(slot, by_number.get(slot.number)) for slot in selection.slots}
         others = {field.name: self._other_column(field) for field in selection.others}
         wanted = {name for name in (*slots.values(), *others.values()) if name is not None}
         return FileColumns(slots=slots, others=others, leaves=tuple(self._leaves(wanted)))
+
+    def _numbered(self, numbers: Collection[int | None]) -> dict[int | None, pa.Field]:
+        """The slot columns of these numbers. Most of a file's columns are none of them, and to describe each takes long."""
+        found = [(_slot_number(field), field) for field in self.schema]
+        wanted = {number: field for number, field in found if number is not None and number in numbers}
+        return {number: field for number, field in wanted.items() if Slot.from_field(field) is not None}
 
     def _slot_column(self, slot: Slot, numbered: pa.Field | None) -> str | None:
         field = numbered if slot.number is not None and numbered is not None else self._field(slot.name)
@@ -132,6 +137,12 @@ def _fits(found: Slot, expected: Slot) -> bool:
     if not found.shape or not expected.shape:
         return found.shape == expected.shape
     return expected.is_list or found.is_list or found.width == expected.width
+
+
+def _slot_number(field: pa.Field) -> int | None:
+    metadata = field.metadata or {}
+    number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
+    return None if number is None else int(number)
 
 
 def _is_slot(field: pa.Field) -> bool:
