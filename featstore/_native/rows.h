@@ -22,6 +22,14 @@ static inline int64_t offset_at(const void* offsets, int width, int64_t i) {
   return width == 4 ? ((const int32_t*)offsets)[i] : ((const int64_t*)offsets)[i];
 }
 
+/* Copies a list; up to `room` bytes may be read, and written, beyond its end: one block is quicker than to look at each value. */
+static inline void copy_list(char* to, const char* from, int64_t bytes, int64_t room) {
+  if (bytes > BLOCK || room < BLOCK)
+    memcpy(to, from, (size_t)bytes);
+  else
+    memcpy(to, from, BLOCK);
+}
+
 /* Writes `mark` over the values whose bit, from `first_bit` on, is not set. */
 static void fill_nulls(char* values, int64_t count, int width, const uint8_t* bits, int64_t first_bit, const char* mark) {
   for (int64_t i = 0; i < count;) {
@@ -61,7 +69,9 @@ static int64_t lists_without_nulls(
       memcpy(new_values + written++ * width, mark, (size_t)width);
     } else if (!lists->value_bits) {
       if (written + end - begin > capacity) return -1;
-      memcpy(new_values + written * width, lists->values + begin * width, (size_t)((end - begin) * width));
+      int64_t readable = (lists->num_values - begin) * width, writable = (capacity - written) * width;
+      const char* from = lists->values + begin * width;
+      copy_list(new_values + written * width, from, (end - begin) * width, readable < writable ? readable : writable);
       written += end - begin;
     } else {
       for (int64_t i = begin; i < end; i++) {
@@ -118,9 +128,19 @@ static int places_fit(const Gather* gather) {
   return 1;
 }
 
+/* Reads all values from the first to the last: in that order memory comes several times as fast as in any other, and then is
+   near. */
+static void fetch_values(const Gather* gather, int64_t width) {
+  for (int64_t piece = 0; piece < gather->num_pieces; piece++) {
+    const volatile char* values = gather->pieces[piece].values;
+    for (int64_t at = 0; at < gather->pieces[piece].num_rows * width; at += BLOCK) (void)values[at];
+  }
+}
+
 /* The rows of each part to where it starts in `out`, in bytes. */
 static int gather_values(const Gather* gather, int64_t width, const int64_t* starts, char* out, int64_t out_bytes) {
   if (!places_fit(gather)) return 0;
+  fetch_values(gather, width);
   for (int64_t part = 0; part < gather->num_parts; part++) {
     int64_t first = gather->cuts[part], count = gather->cuts[part + 1] - first;
     if (starts[part] < 0 || count * width > out_bytes - starts[part]) return 0;
@@ -170,14 +190,6 @@ static inline void fetch_ahead(const Gather* gather, int64_t i, int offset_width
     __builtin_prefetch(values);
     __builtin_prefetch(values + BLOCK);
   }
-}
-
-/* Copies a list; up to `room` bytes may be read, and written, beyond its end: one block is quicker than to look at each value. */
-static inline void copy_list(char* to, const char* from, int64_t bytes, int64_t room) {
-  if (bytes > BLOCK || room < BLOCK)
-    memcpy(to, from, (size_t)bytes);
-  else
-    memcpy(to, from, BLOCK);
 }
 
 /* The rows' lists, one after the other, to where each part starts in `out`, in bytes; each part fills what it has to its end. */
