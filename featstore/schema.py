@@ -8,6 +8,7 @@ import enum
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -94,6 +95,7 @@ class Slot:
         element = pa.field("element", value, nullable=nullable)
         return pa.list_(element) if self.width is None else pa.list_(element, self.width)
 
+    @lru_cache(maxsize=1 << 14)  # noqa: B019  a slot is a frozen value, and thousands of them are asked again and again
     def to_field(self, *, nullable: bool = False) -> pa.Field:
         """The Arrow field with slot metadata: `required` as in data files, or nullable as in the table's schema."""
         metadata = {ROLE: Role.SLOT.encode(), KIND: self.kind.encode(), SHAPE: self.shape_text.encode()}

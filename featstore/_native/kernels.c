@@ -233,23 +233,23 @@ static Gather gather_of(const Pieces* taken, Py_ssize_t num_pieces, const Py_buf
 static const char NOT_GATHERED[] = "expected places within the pieces, rising cuts from 0 to all rows, and room for each part";
 
 static PyObject* py_gather(PyObject* self, PyObject* args) {
-  enum { PLACES, CUTS, STARTS, OUT, COUNT };
+  enum { PLACES, CUTS, STARTS, ENDS, OUT, COUNT };
   PyObject *values, *offsets;
   Pieces taken = {NULL, NULL, 0};
   Py_buffer of[COUNT];
   long long width;
   int offset_width;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!LO!iy*y*y*w*:gather", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets, &offset_width,
-                        &of[PLACES], &of[CUTS], &of[STARTS], &of[OUT]))
+  if (!PyArg_ParseTuple(args, "O!LO!iy*y*y*y*w*:gather", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets, &offset_width,
+                        &of[PLACES], &of[CUTS], &of[STARTS], &of[ENDS], &of[OUT]))
     return NULL;
   int is_list = PyTuple_Size(offsets) > 0, fits = 0;
-  if (width < 1 || !is_width(offset_width) || of[CUTS].len < 8 || of[STARTS].len != of[CUTS].len - 8) {
+  if (width < 1 || !is_width(offset_width) || of[CUTS].len < 8 || of[STARTS].len != of[CUTS].len - 8 || of[ENDS].len != of[STARTS].len) {
     wrong(NOT_GATHERED);
   } else if (take_pieces(&taken, values, width, is_list ? offsets : NULL, offset_width)) {
     Gather gather = gather_of(&taken, PyTuple_Size(values), &of[PLACES], &of[CUTS]);
     Py_BEGIN_ALLOW_THREADS
-    fits = is_list ? gather_lists(&gather, offset_width, width, of[STARTS].buf, of[OUT].buf, of[OUT].len)
+    fits = is_list ? gather_lists(&gather, offset_width, width, of[STARTS].buf, of[ENDS].buf, of[OUT].buf, of[OUT].len)
                    : gather_values(&gather, width, of[STARTS].buf, of[OUT].buf, of[OUT].len);
     Py_END_ALLOW_THREADS
     if (!fits) wrong(NOT_GATHERED);

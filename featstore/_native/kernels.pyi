@@ -43,11 +43,12 @@ def gather(
     places: Buffer,
     cuts: Buffer,
     starts: Buffer,
+    ends: Buffer,
     out: Buffer,
 ) -> None:
-    """Rows `places[cuts[i]:cuts[i + 1]]` (int32 pairs of piece and row) one after the other to byte `starts[i]` of `out`.
+    """Rows `places[cuts[i]:cuts[i + 1]]` (int32 pairs of piece and row) to the bytes `starts[i]` to `ends[i]` of `out`.
 
-    A row is `width` bytes of its piece's values, or, with `offsets`, a list of such values. `cuts` and `starts` are int64.
+    A row is `width` bytes of its piece's values, or, with `offsets`, a list of such values. `cuts`, `starts`, `ends`: int64.
     """
 
 def gather_offsets(
@@ -59,7 +60,7 @@ def gather_offsets(
     cuts: Buffer,
     out: Buffer,
 ) -> None:
-    """The offsets, int64, that the lists `gather` writes have in their parts, each from 0 and an offset longer than its rows."""
+    """The offsets, int64, that the lists `gather` writes have in their parts, each part's from 0, one more than its rows."""
 
 def mark_values(values: Buffer, width: int, bits: Buffer, bound: int, small: Buffer) -> tuple[int, int]:
     """Marks a slot's values (int64 signs, or float32) in `bits`, a byte each, and writes the hashes below `bound` to `small`,

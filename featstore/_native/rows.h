@@ -13,12 +13,21 @@
 #define __builtin_prefetch(address) ((void)(address))
 #endif
 
-#define AHEAD 12 /* rows that are fetched into the cache before they are copied */
+#define BLOCK 64 /* bytes */
+#define AHEAD 16 /* rows that are fetched into the cache before they are copied */
 
 static inline int is_set(const uint8_t* bits, int64_t i) { return bits[i >> 3] >> (i & 7) & 1; }
 
 static inline int64_t offset_at(const void* offsets, int width, int64_t i) {
   return width == 4 ? ((const int32_t*)offsets)[i] : ((const int64_t*)offsets)[i];
+}
+
+/* Copies a list; up to `room` bytes may be read, and written, beyond its end: one block is quicker than to look at each value. */
+static inline void copy_list(char* to, const char* from, int64_t bytes, int64_t room) {
+  if (bytes > BLOCK || room < BLOCK)
+    memcpy(to, from, (size_t)bytes);
+  else
+    memcpy(to, from, BLOCK);
 }
 
 /* Writes `mark` over the values whose bit, from `first_bit` on, is not set. */
@@ -60,7 +69,9 @@ static int64_t lists_without_nulls(
       memcpy(new_values + written++ * width, mark, (size_t)width);
     } else if (!lists->value_bits) {
       if (written + end - begin > capacity) return -1;
-      memcpy(new_values + written * width, lists->values + begin * width, (size_t)((end - begin) * width));
+      int64_t readable = (lists->num_values - begin) * width, writable = (capacity - written) * width;
+      const char* from = lists->values + begin * width;
+      copy_list(new_values + written * width, from, (end - begin) * width, readable < writable ? readable : writable);
       written += end - begin;
     } else {
       for (int64_t i = begin; i < end; i++) {
@@ -117,9 +128,19 @@ static int places_fit(const Gather* gather) {
   return 1;
 }
 
+/* Reads all values from the first to the last: in that order memory comes several times as fast as in any other, and then is
+   near. */
+static void fetch_values(const Gather* gather, int64_t width) {
+  for (int64_t piece = 0; piece < gather->num_pieces; piece++) {
+    const volatile char* values = gather->pieces[piece].values;
+    for (int64_t at = 0; at < gather->pieces[piece].num_rows * width; at += BLOCK) (void)values[at];
+  }
+}
+
 /* The rows of each part to where it starts in `out`, in bytes. */
 static int gather_values(const Gather* gather, int64_t width, const int64_t* starts, char* out, int64_t out_bytes) {
   if (!places_fit(gather)) return 0;
+  fetch_values(gather, width);
   for (int64_t part = 0; part < gather->num_parts; part++) {
     int64_t first = gather->cuts[part], count = gather->cuts[part + 1] - first;
     if (starts[part] < 0 || count * width > out_bytes - starts[part]) return 0;
@@ -165,32 +186,32 @@ static inline void fetch_ahead(const Gather* gather, int64_t i, int offset_width
   if (i + AHEAD < gather->num_rows) {
     Place place = gather->places[i + AHEAD];
     const Piece* piece = &gather->pieces[place.piece];
-    __builtin_prefetch(piece->values + offset_at(piece->offsets, offset_width, place.row) * width);
+    const char* values = piece->values + offset_at(piece->offsets, offset_width, place.row) * width;
+    __builtin_prefetch(values);
+    __builtin_prefetch(values + BLOCK);
   }
 }
 
-/* The rows' lists, one after the other, to where each part starts in `out`, in bytes. */
+/* The rows' lists, one after the other, to where each part starts in `out`, in bytes; each part fills what it has to its end. */
 static int gather_lists(
-    const Gather* gather, int offset_width, int64_t width, const int64_t* starts, char* out, int64_t out_bytes) {
+    const Gather* gather, int offset_width, int64_t width, const int64_t* starts, const int64_t* ends, char* out,
+    int64_t out_bytes) {
   if (!places_fit(gather)) return 0;
   for (int64_t part = 0; part < gather->num_parts; part++) {
-    int64_t at = starts[part];
+    int64_t at = starts[part], end = ends[part];
+    if (at < 0 || end < at || end > out_bytes) return 0;
     for (int64_t i = gather->cuts[part]; i < gather->cuts[part + 1]; i++) {
       fetch_ahead(gather, i, offset_width, width);
       Place place = gather->places[i];
       const Piece* piece = &gather->pieces[place.piece];
       int64_t begin = offset_at(piece->offsets, offset_width, place.row);
       int64_t count = offset_at(piece->offsets, offset_width, place.row + 1) - begin;
-      if (begin < 0 || count < 0 || count > piece->num_values - begin || at < 0 || count * width > out_bytes - at) return 0;
-      if (width == 8) {
-        const int64_t* from = (const int64_t*)piece->values + begin;
-        int64_t* to = (int64_t*)(out + at);
-        for (int64_t k = 0; k < count; k++) to[k] = from[k];
-      } else {
-        memcpy(out + at, piece->values + begin * width, (size_t)(count * width));
-      }
+      if (begin < 0 || count < 0 || count > piece->num_values - begin || count * width > end - at) return 0;
+      int64_t readable = (piece->num_values - begin) * width, writable = end - at;
+      copy_list(out + at, piece->values + begin * width, count * width, readable < writable ? readable : writable);
       at += count * width;
     }
+    if (at != end) return 0;
   }
   return 1;
 }

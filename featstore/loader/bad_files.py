@@ -1,12 +1,17 @@
 """Data files that cannot be read, where the loader was told to go on without them: counted, and warned of by name."""
 
 import logging
+from collections.abc import Callable
+from typing import TypeGuard
 
 from featstore.dispatch.terms import Claim
-from featstore.errors import ConfigError, DataFileError
+from featstore.errors import ConfigError, DataFileError, MissingValueError
 from featstore.loader.stats import Stats
 
 ERROR, SKIP = "error", "skip"
+# Told of a claim whose rows from a row on are left out, and why.
+Skip = Callable[[Claim, int, DataFileError], None]
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -15,6 +20,11 @@ def checked(on_bad_file: str) -> str:
     if on_bad_file not in (ERROR, SKIP):
         raise ConfigError(f"on_bad_file: expected {ERROR} or {SKIP}, found {on_bad_file!r}")
     return on_bad_file
+
+
+def is_bad_file(error: BaseException) -> TypeGuard[DataFileError]:
+    """A null label is no bad file: what to do with it is for the user to say."""
+    return isinstance(error, DataFileError) and not isinstance(error, MissingValueError)
 
 
 class BadFiles:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
-from featstore.loader.dtypes import tensor_of
+from featstore.loader.dtypes import array_of, tensor_of
 from featstore.loader.packed import Packed, pack
 from featstore.loader.tensors import Column, Jagged, Key
 from featstore.reading.columns import Array, Ragged, Values
@@ -45,7 +46,7 @@ class Origin:
             return self.first_row + row
         return self.first_row + (int(self.places[row - 1]) + 1 if row else 0)
 
-    def part(self, begin: int, end: int, num_rows: int) -> "Origin":
+    def stretch(self, begin: int, end: int, num_rows: int) -> "Origin":
         """Where rows `begin` to `end` of the block's `num_rows` lie, as a block of their own."""
         first_row, end_row = self.through(begin, num_rows) if begin else self.first_row, self.through(end, num_rows)
         places = None if self.places is None else self.places[begin:end] - (first_row - self.first_row)
@@ -88,7 +89,7 @@ class Unpacked(Mapping[Key, Values]):
 
     def __getitem__(self, key: Key) -> Values:
         column = self._packed.get(key)
-        return Ragged(column.values.numpy(), column.offsets.numpy()) if isinstance(column, Jagged) else column.numpy()
+        return Ragged(array_of(column.values), array_of(column.offsets)) if isinstance(column, Jagged) else array_of(column)
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._packed.keys)
@@ -117,10 +118,10 @@ class Slices:
     def _tensors(self, values: Values) -> Sequence[Column]:
         cuts, lengths = self._cuts, np.diff(self._cuts)
         if not isinstance(values, Ragged):
-            return torch.from_numpy(values[cuts[0] : cuts[-1]]).split(lengths.tolist())
+            return torch.split_with_sizes(tensor_of(values[cuts[0] : cuts[-1]]), lengths.tolist())
         ends = values.offsets[cuts]
-        parts = torch.from_numpy(values.values[ends[0] : ends[-1]]).split(np.diff(ends).tolist())
-        offsets = torch.from_numpy(rebased(values.offsets, cuts)).split((lengths + 1).tolist())
+        parts = torch.split_with_sizes(tensor_of(values.values[ends[0] : ends[-1]]), np.diff(ends).tolist())
+        offsets = torch.split_with_sizes(tensor_of(rebased(values.offsets, cuts)), (lengths + 1).tolist())
         return list(map(Jagged, parts, offsets))
 
 

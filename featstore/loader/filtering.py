@@ -1,6 +1,6 @@
 """Row groups read in two steps where rows are filtered: what the filter reads first, and the rest where any row passes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,12 +22,14 @@ class Picked:
     """Some row groups as read.
 
     `mask`: which of their rows pass, bool (num_rows,), None where all do. `rows`: at least those, in the file's order; `at`
-    says for each of the row groups' rows where in `rows` it is, if it is there; None where all are.
+    says for each of the row groups' rows where in `rows` it is, if it is there; None where all are. `num_following`: how many
+    rows of a row group follow its slice.
     """
 
     rows: Rows
     mask: Array | None = None
     at: Array | None = None
+    num_following: int = 0
 
     def index(self, order: Array | None) -> tuple[Array | None, Array | None]:
         """Which of `rows` to deliver, in this order of the row groups' rows (None: the file's), and the places in the order
@@ -87,6 +89,21 @@ class FilteredReader:
             return Picked(rows=picked)
         is_read = np.concatenate([np.full(len(mask), index in kept) for index, mask in zip(row_groups, masks, strict=True)])
         return Picked(rows=picked, mask=mask, at=None if is_read.all() else np.cumsum(is_read) - 1)
+
+    def slices(self, row_group: int, num_rows: int) -> Iterator[Picked] | None:
+        """A row group's rows, at most so many at a time; None where they can only be read together."""
+        found = None if self._filter is not None else self._rest.slices(row_group, num_rows)
+        return None if found is None else self._sliced(found, self._footer.row_group_rows[row_group])
+
+    def _sliced(self, slices: Iterator[Rows], num_left: int) -> Iterator[Picked]:
+        for rows in slices:
+            num_left -= rows.num_rows
+            yield Picked(rows=rows, num_following=num_left)
+
+    def size_bytes(self, row_groups: range) -> int:
+        """The memory that the decoded columns of these row groups take."""
+        readers = [self._rest] if self._filter is None else [self._filter, self._rest]
+        return sum(reader.size_bytes(row_groups) for reader in readers)
 
     def _judged(self) -> Array | None:
         """Which row groups can match by their statistics, None where there is nothing to judge by."""

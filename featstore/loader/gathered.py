@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 
+from featstore.loader.dtypes import tensor_of
 from featstore.loader.packed import Packed, Place
 from featstore.loader.tensors import Key
 from featstore.reading.columns import Array, Ragged, Values
@@ -58,7 +58,7 @@ def gather_batches(columns: dict[Key, list[Values]], places: Places, pool: Pool)
         if item.key not in offsets:
             gather_values([piece for piece in pieces if not isinstance(piece, Ragged)], places, begins, out)
             continue
-        gather_lists(_lists(pieces), places, begins, out)
+        gather_lists(_lists(pieces), places, begins, begins + item.counts, out)
         offset_item, begins = next(waiting)
         _spread(offsets.pop(item.key), begins, offset_item.counts, buffers[offset_item.dtype])
     return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]
@@ -108,7 +108,7 @@ def _spread(offsets: Array, begins: Array, counts: Array, out: Array) -> None:
 
 def _packed(items: list[_Item], starts: list[Array], buffers: Buffers, bases: Buffers, part: int) -> Packed:
     ranges = {dtype: (int(base[part]), int(base[part + 1])) for dtype, base in bases.items()}
-    tensors = {dtype: torch.from_numpy(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()}
+    tensors = {dtype: tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()}
     places: dict[Key, tuple[Place, ...]] = {}
     for item, begins in zip(items, starts, strict=True):
         count, row = int(item.counts[part]), item.row_shape

@@ -19,20 +19,22 @@ from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.terms import Claim
 from featstore.errors import ConfigError, DataFileError, DispatchError, StateError
 from featstore.files import local_path, open_read
+from featstore.loader.assembly import Assembler
 from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
+from featstore.loader.budget import Budget
 from featstore.loader.cleanup import when_gone
 from featstore.loader.follow import Follower, NewFiles
 from featstore.loader.job import Job
 from featstore.loader.pacing import paced
 from featstore.loader.parts import Parts, StagedStream, parts_in_place, parts_staged, stage_items
 from featstore.loader.passes import Pass
-from featstore.loader.pipeline import Pipeline
+from featstore.loader.pipeline import Ahead, Pipeline
 from featstore.loader.progress import RowBar
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
-from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
+from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_windows
 from featstore.loader.tensors import Batch
 from featstore.loader.transform import transformed
 from featstore.loader.verdict import EpochTimes, verdict
@@ -260,28 +262,36 @@ class Run:
         claims = self._noted(claims)
         order = Order(seed=self._job.seed, epoch=self._place_in_epoch.epoch, shuffle=self._job.shuffle)
 
+        budget = Budget(self._job.budget_bytes)
         memo = None if self._job.ordering.is_dynamic else Memo()
 
         def open_split(work: Work) -> SplitReader:
             # Workers of a DataLoader are many: each decodes on one core, as torch computes on one there.
             use_threads = not self._begun.is_dataloader
             return SplitReader(
-                work, request=self._job.request, order=order, stats=self._stats, use_threads=use_threads, memo=memo
+                work,
+                request=self._job.request,
+                order=order,
+                stats=self._stats,
+                use_threads=use_threads,
+                memo=memo,
+                budget=budget,
             )
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
         skip = self._bad_files.skip if self._job.on_bad_file == SKIP else None
-        blocks = paced(read_blocks(work, open_split, order.interleave, skip), self._stats, "decode_room_s")
-        pipeline = Pipeline(blocks, self._job.budget_bytes, self._stats, self._waits)
+        windows = paced(read_windows(work, open_split, order.interleave, skip), self._stats, "decode_room_s")
+        assembler = Assembler(self._job.request, self._job.batch_size, self._stats, skip)
+        pipeline = Pipeline(windows, assembler, budget, self._stats, self._waits)
         self._open.append(pipeline)
         cuts = cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
         if self._job.transform is None:
             yield from cuts
         else:
             made = transformed(cuts, self._job.transform, self._claims.__getitem__, self._stats)
-            second = Pipeline(paced(made, self._stats, "transform_room_s"), self._job.budget_bytes, self._stats)
+            second = Ahead(paced(made, self._stats, "transform_room_s"), self._stats)
             self._open.append(second)
-            yield from second.blocks()
+            yield from second.items()
             second.close()
         pipeline.close()
         self._open.clear()

@@ -36,7 +36,7 @@ class Job:
     batch_size: int = 8192
     drop_last: bool = False
     shuffle: Shuffle | None = None
-    budget_bytes: int = 1_000_000_000
+    budget_bytes: int = 512_000_000
     terms: Terms = field(default_factory=Terms)
     ordering: Ordering = field(default_factory=Ordering)
     splits: tuple[Split, ...] = ()

@@ -61,11 +61,11 @@ class FeatureLoader(IterableDataset[Batch]):
     order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
-    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer. `negatives`:
-    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `transform`: a function over each batch, in
-    another thread, or its name `package.module:function`. `on_bad_file`: `error`, or `skip` to go on without files that
-    cannot be read, with a warning for each. `progress`: a bar on standard error. `debug`: look whether batches are written
-    to in place, which costs time. docs/loader.md has them all.
+    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows at once, being decoded and waiting; larger row
+    groups are decoded in slices. `negatives`: fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more.
+    `transform`: a function over each batch, in another thread, or its name `package.module:function`. `on_bad_file`: `error`,
+    or `skip` to go on without files that cannot be read, with a warning for each. `progress`: a bar on standard error. `debug`:
+    look whether batches are written to in place, which costs time. docs/loader.md has them all.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -88,7 +88,7 @@ class FeatureLoader(IterableDataset[Batch]):
         staging: Staging | Mapping[str, Any] | None = None,
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
         follow: Follow | Mapping[str, Any] | bool = False,
-        memory_budget: int | str = "1GB",
+        memory_budget: int | str = "512MB",
         negatives: Negatives | Mapping[str, Any] | None = None,
         transform: Transform | str | None = None,
         on_bad_file: str = ERROR,

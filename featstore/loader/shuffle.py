@@ -52,4 +52,6 @@ def permutation(num_rows: int, *key: int) -> Array:
     It sorts the raw output of Philox, which numpy promises never to change; `Generator.permutation` has no such promise.
     """
     bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(num_rows)
-    return np.argsort(bits, kind="stable")
+    order: Array = np.argsort(bits)  # Several times as fast as a stable sort, and equal to it where no two are alike.
+    found = bits[order]
+    return np.argsort(bits, kind="stable") if (found[1:] == found[:-1]).any() else order

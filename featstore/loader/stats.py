@@ -5,10 +5,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from featstore.loader.verdict import EpochTimes
 
+Item = TypeVar("Item")
 _COUNTS = (
     "rows",
     "batches",
@@ -18,6 +19,7 @@ _COUNTS = (
     "rows_filtered",
     "row_groups_pruned",
     "row_groups_skipped",
+    "row_groups_sliced",
     "negatives_dropped",
     "files_skipped",
     "rows_skipped",
@@ -42,6 +44,16 @@ class Stats:
         finally:
             self.seconds[name] += time.perf_counter() - started
 
+    def each(self, name: str, items: Iterator[Item]) -> Iterator[Item]:
+        """The items, and the time that each takes to come."""
+        while True:
+            with self.timed(name):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
+            del item
+
     def times(self, staging_wait_s: float) -> EpochTimes:
         """Where the clocks stand."""
         return EpochTimes(
@@ -54,7 +66,7 @@ class Stats:
     def to_dict(self) -> dict[str, Any]:
         """Counts and seconds by name."""
         zeros = dict.fromkeys(_COUNTS, 0)
-        return {**zeros, **self.counts, "wait_s": 0.0, "decode_s": 0.0, **self.seconds}
+        return {**zeros, **self.counts, "wait_s": 0.0, "decode_s": 0.0, "assemble_s": 0.0, **self.seconds}
 
     def slots(self) -> dict[str, dict[str, int | float]]:
         """What each column that was read took: `bytes` as stored in the files, `decode_s` as metering.py says."""
@@ -76,6 +88,7 @@ class Stats:
                 "bytes": self.column_bytes.total(),
                 "rows": of("rows_decoded", 0),
             },
+            "assemble": {"busy_s": wait_s("assemble_s", 0.0)},
             "transform": {
                 "busy_s": wait_s("transform_s", 0.0),
                 "wait_for_blocks_s": wait_s("transform_wait_s", 0.0),

@@ -1,29 +1,28 @@
-"""A claimed split to its blocks, and several open splits interleaved."""
+"""A claimed split to its windows, as they are read, and several open splits interleaved."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, TypeGuard
+from typing import BinaryIO
 
 import numpy as np
 
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.errors import DataFileError, DispatchError, MissingValueError
-from featstore.loader.blocks import Block, Origin
-from featstore.loader.decode import Partition, block_columns, block_extras
+from featstore.errors import DataFileError, DispatchError, StateError
+from featstore.loader.bad_files import Skip, is_bad_file
+from featstore.loader.budget import Budget
+from featstore.loader.decode import Partition
 from featstore.loader.filtering import FilteredReader, Picked
 from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle, permutation, windows
 from featstore.loader.stats import Stats
 from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
-from featstore.reading.reader import Rows
 from featstore.reading.spans import Span, require_held
 
-# Told of a claim whose rows from a row on are left out, and why.
-Skip = Callable[[Claim, int, DataFileError], None]
+_MIN_SLICE_ROWS = 1_024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +88,40 @@ class Memo:
         return self._picked
 
 
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Rows of one split as read, before they are put in order: those of a window of row groups, or a slice of a large one.
+
+    They stand for the stream's rows `first_row` to `end_row`. `order`: how they are delivered, as of `Order.permutation`,
+    so far as the claim goes. `held_bytes`: what was taken of the memory budget for them.
+    """
+
+    work: Work
+    picked: Picked
+    order: Array | None
+    is_shuffled: bool
+    first_row: int
+    end_row: int
+    is_last: bool
+    held_bytes: int = 0
+
+
 class SplitReader:
     """Reads one split window by window; owned by one thread, which closes it."""
 
     def __init__(
-        self, work: Work, *, request: Request, order: Order, stats: Stats, use_threads: bool = True, memo: "Memo | None" = None
+        self,
+        work: Work,
+        *,
+        request: Request,
+        order: Order,
+        stats: Stats,
+        use_threads: bool = True,
+        memo: "Memo | None" = None,
+        budget: Budget | None = None,
     ) -> None:
-        self._memo = memo
-        self._work, self._request, self._order, self._stats = work, request, order, stats
+        self._memo, self._budget = memo, budget or Budget(None)
+        self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
         self._through = work.claim.start_row
         with stats.timed("decode_s"):
@@ -121,7 +146,7 @@ class SplitReader:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Which of several open splits gives the next block: the least. A function of positions alone, so that a resumed
+        """Which of several open splits gives the next window: the least. A function of positions alone, so that a resumed
         loader goes on in the same order: a split in the middle of a window first, then the one with the fewest windows read."""
         return self._row >= self._work.claim.start_row, self._next
 
@@ -134,39 +159,65 @@ class SplitReader:
         """Leaves out what is left of the split."""
         note(self._work.claim, self._through, error)
 
-    def read(self) -> Block | None:
-        """The next block; there must be one. An empty one where the rest of the claim went to another worker, None where all
-        of it did: then the split is finished."""
+    def read(self) -> Iterator[Window]:
+        """The next window, in slices where it takes much memory; there must be one. An empty one where the rest of the claim
+        went to another worker, none where all of it did: then the split is finished."""
         end_row = self._end_row(self._row + self._num_rows(self._windows[self._next]))
         through = self._work.reserve(end_row)
         self._has_ended = through is None or through < end_row
-        return None if through is None else self._read(through < end_row)
+        if through is not None:
+            yield from self._read(through < end_row)
 
-    def _read(self, is_cut: bool) -> Block:
-        window, first_row = self._next, self._row
+    def _read(self, is_cut: bool) -> Iterator[Window]:
+        number, first_row = self._next, self._row
+        groups = range(0) if is_cut else self._windows[number]
         self._next += 1
-        self._row += 0 if is_cut else self._num_rows(self._windows[window])
+        self._row += self._num_rows(groups)
+        size_bytes = self._reader.size_bytes(groups)
+        num_slices = 1 if self._order.shuffle else self._budget.num_slices(size_bytes)
+        if num_slices > 1 and len(groups) == 1 and (slices := self._slices(groups[0], num_slices)) is not None:
+            self._stats.counts["row_groups_sliced"] += 1
+            yield from self._sliced(slices, size_bytes // num_slices)
+            return
+        held_bytes = self._budget.take(size_bytes * (2 if self._order.shuffle else 1))
         with self._stats.timed("decode_s"):
-            rows, places = self._rows(range(0) if is_cut else self._windows[window], window, self._row - first_row)
-            origin = Origin(
-                split_index=self._work.claim.index,
-                fence=self._work.claim.fence,
-                part=self._work.claim.part,
-                split_rows=self._work.claim.split.num_rows,
-                first_row=first_row,
-                end_row=self._end_row(self._row),
-                is_last=self.is_finished,
-                places=places,
-            )
-            block = Block(
-                num_rows=rows.num_rows,
-                columns=block_columns(rows, self._request, self._stats),
-                extras=block_extras(rows, self._request, self._work.partition),
-                origin=origin,
-                begin=min(origin.row_at(self._work.claim.start_row), rows.num_rows),
-            )
-        self._through = origin.end_row
-        return block
+            path = self._work.claim.split.path
+            picked = self._reader.read(groups) if self._memo is None else self._memo.read(path, groups, self._reader)
+            order = self._order.permutation(self._row - first_row, self._work.claim.index, number)
+        yield self._window(picked, order, first_row, self._row, held_bytes)
+
+    def _slices(self, group: int, num_slices: int) -> Iterator[Picked] | None:
+        rows = max(_MIN_SLICE_ROWS, -(-self._footer.row_group_rows[group] // num_slices))
+        return self._reader.slices(group, rows) if rows < self._footer.row_group_rows[group] else None
+
+    def _sliced(self, slices: Iterator[Picked], size_bytes: int) -> Iterator[Window]:
+        """A row group's slices, but those that were delivered whole, as far as the claim goes."""
+        end, held_bytes = self._end_row(self._row), self._budget.take(size_bytes)
+        for picked in self._stats.each("decode_s", slices):
+            at = self._row - picked.num_following
+            first = at - picked.rows.num_rows
+            if at > self._work.claim.start_row or at >= end:
+                yield self._window(picked, None, first, at, held_bytes)
+                held_bytes = 0 if at >= end else self._budget.take(size_bytes)
+            if at >= end:
+                return
+
+    def _window(self, picked: Picked, order: Array | None, first_row: int, row: int, held_bytes: int) -> Window:
+        """The rows from `first_row` to `row` of the stream, as far as the claim goes."""
+        self._through = self._end_row(row)
+        left = self._through - first_row
+        if left < row - first_row:
+            order = (np.arange(row - first_row) if order is None else order)[:left]
+        return Window(
+            work=self._work,
+            picked=picked,
+            order=order,
+            is_shuffled=self._order.shuffle is not None,
+            first_row=first_row,
+            end_row=self._through,
+            is_last=self.is_finished and self._through == self._end_row(self._row),
+            held_bytes=held_bytes,
+        )
 
     def close(self) -> None:
         self._close_files()
@@ -175,17 +226,6 @@ class SplitReader:
     def _close_files(self) -> None:
         for footer in (self._footer, *self._groups):
             footer.close()
-
-    def _rows(self, groups: range, window: int, num_rows: int) -> tuple[Rows, Array | None]:
-        """The window's rows in the order of delivery without those filtered out, and the places of those that are left."""
-        path = self._work.claim.split.path
-        picked = self._reader.read(groups) if self._memo is None else self._memo.read(path, groups, self._reader)
-        order = self._order.permutation(num_rows, self._work.claim.index, window)
-        left = self._end_row(self._row) - (self._row - num_rows)
-        if left < num_rows:  # The claim ends within the window.
-            order = (np.arange(num_rows) if order is None else order)[:left]
-        index, places = picked.index(order)
-        return (picked.rows if index is None else picked.rows.take(index)), places
 
     def _cut(self) -> list[range]:
         """The windows of the split, as ranges of the file's row groups; one without row groups for a file without rows."""
@@ -223,10 +263,10 @@ def boundaries(split: Split, footer: Footer, window_rows: int | None) -> list[in
     return list(accumulate(sum(footer.row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]
 
 
-def read_blocks(
+def read_windows(
     work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int, skip: Skip | None = None
-) -> Generator[Block, None, None]:
-    """The blocks of all splits, `width` of them open at a time; closes what it opened, however it ends.
+) -> Generator[Window, None, None]:
+    """The windows of all splits, `width` of them open at a time; closes what it opened, however it ends.
 
     With `skip`, which is told of them, what is left of a split that cannot be read is left out.
     """
@@ -238,10 +278,7 @@ def read_blocks(
             if not open_splits:
                 return
             split = min(open_splits, key=lambda candidate: candidate.rank)
-            block = _block(split, skip)
-            if block is not None:
-                yield block
-                del block
+            yield from _windows(split, skip)
             if split.is_finished:
                 open_splits.remove(split)
                 split.close()
@@ -250,14 +287,21 @@ def read_blocks(
             split.close()
 
 
-def _block(split: SplitReader, skip: Skip | None) -> Block | None:
+def _windows(split: SplitReader, skip: Skip | None) -> Iterator[Window]:
+    windows_ = split.read()
+    while (window := _next_window(windows_, split, skip)) is not None:
+        yield window
+        del window
+
+
+def _next_window(found: Iterator[Window], split: SplitReader, skip: Skip | None) -> Window | None:
     try:
-        return split.read()
-    except DispatchError:
+        return next(found, None)
+    except (DispatchError, StateError):
         raise
     except BaseException as error:
         split.fail()
-        if skip is None or not _is_bad_file(error):
+        if skip is None or not is_bad_file(error):
             raise
         split.skip(skip, error)
         return None
@@ -270,12 +314,7 @@ def _opened(item: Work, open_split: Callable[[Work], SplitReader], skip: Skip | 
     except BaseException as error:
         item.fail()
         item.release()
-        if skip is None or not _is_bad_file(error):
+        if skip is None or not is_bad_file(error):
             raise
         skip(item.claim, item.claim.start_row, error)
         return []
-
-
-def _is_bad_file(error: BaseException) -> TypeGuard[DataFileError]:
-    """A null label is no bad file: what to do with it is for the user to say."""
-    return isinstance(error, DataFileError) and not isinstance(error, MissingValueError)

@@ -1,6 +1,6 @@
 """Files with the same rows in the same row groups, read as one: a base data file and its slot groups' files."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,6 +20,10 @@ class RowsReader(Protocol):
     def parts(self) -> list[tuple[Footer, FileColumns]]: ...
 
     def read(self, row_groups: Iterable[int]) -> Rows: ...
+
+    def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None: ...
+
+    def size_bytes(self, row_groups: Iterable[int]) -> int: ...
 
 
 def aligned_reader(footer: Footer, groups: Sequence[Footer], selection: Selection, *, use_threads: bool = True) -> RowsReader:
@@ -62,6 +66,15 @@ class AlignedReader:
         columns = {f"{i}/{name}": part.table.column(name) for i, part in parts for name in part.table.column_names}
         num_rows = sum(self._footer.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self._footer.name, num_rows=num_rows, table=pa.table(columns), columns=self.columns)
+
+    def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
+        """None: several files are not read slice by slice."""
+        return None
+
+    def size_bytes(self, row_groups: Iterable[int]) -> int:
+        """As of `RowGroupReader`."""
+        row_groups = list(row_groups)
+        return sum(reader.size_bytes(row_groups) for reader in self._readers)
 
 
 def _require_same_cuts(base: Footer, group: Footer) -> None:

@@ -1,7 +1,8 @@
 """An open data file: its footer, parsed once, and the columns in it that a selection asks for."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -9,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
-from featstore.schema import ROLE, Role, Slot
+from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot
+
+_WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,7 @@ class Footer:
     """
 
     def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
-        self.name = name or str(source)
+        self.name, self._source = name or str(source), source
         try:
             self.file = pq.ParquetFile(source)
         except FileNotFoundError:
@@ -63,16 +66,34 @@ class Footer:
     def num_rows(self) -> int:
         return sum(self.row_group_rows)
 
+    def reopened(self, buffer_bytes: int) -> pq.ParquetFile:
+        """The same file, read by so many bytes at a time instead of a column chunk; closed with the footer."""
+        return pq.ParquetFile(self._source, metadata=self.file.metadata, buffer_size=buffer_bytes)
+
+    def decoded_bytes(self, row_group: int, leaves: Iterable[str]) -> int:
+        """The memory that these leaf columns of a row group take when decoded."""
+        metadata = self.file.metadata.row_group(row_group)
+        return sum(_decoded_bytes(metadata.column(self._indices[leaf]), metadata.num_rows) for leaf in leaves)
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {self.file.schema.column(i).path: i for i in range(self.file.metadata.num_columns)}
+
     def resolve(self, selection: Selection) -> FileColumns:
         """Finds the selected columns. DataFileError where one has a type that cannot be what was selected."""
-        found = [(Slot.from_field(field), field) for field in self.schema]
-        by_number = {slot.number: field for slot, field in found if slot is not None}
+        by_number = self._numbered({slot.number for slot in selection.slots})
         slots = {slot.name: self._slot_column(slot, by_number.get(slot.number)) for slot in selection.slots}
         others = {field.name: self._other_column(field) for field in selection.others}
         wanted = {name for name in (*slots.values(), *others.values()) if name is not None}
         places = self._places(wanted)
         leaves = tuple(self.file.schema.column(i).path for found in places.values() for i in found)
         return FileColumns(slots=slots, others=others, leaves=leaves, places=places)
+
+    def _numbered(self, numbers: Collection[int | None]) -> dict[int | None, pa.Field]:
+        """The slot columns of these numbers. Most of a file's columns are none of them, and to describe each takes long."""
+        found = [(_slot_number(field), field) for field in self.schema]
+        wanted = {number: field for number, field in found if number is not None and number in numbers}
+        return {number: field for number, field in wanted.items() if Slot.from_field(field) is not None}
 
     def _slot_column(self, slot: Slot, numbered: pa.Field | None) -> str | None:
         field = numbered if slot.number is not None and numbered is not None else self._field(slot.name)
@@ -124,6 +145,12 @@ def _fits(found: Slot, expected: Slot) -> bool:
     return expected.is_list or found.is_list or found.width == expected.width
 
 
+def _slot_number(field: pa.Field) -> int | None:
+    metadata = field.metadata or {}
+    number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
+    return None if number is None else int(number)
+
+
 def _is_slot(field: pa.Field) -> bool:
     """Whether the file says so: a slot that has since been renamed is not the label or kept column that took its name."""
     return (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
@@ -132,6 +159,14 @@ def _is_slot(field: pa.Field) -> bool:
 def _is_number(type_: pa.DataType) -> bool:
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(is_kind(type_) for is_kind in kinds)
+
+
+def _decoded_bytes(chunk: pq.ColumnChunkMetaData, num_rows: int) -> int:
+    """Values, offsets of lists and texts, and validity bits."""
+    width = _WIDTHS.get(chunk.physical_type)
+    values = chunk.num_values * width if width is not None else chunk.total_uncompressed_size + 4 * chunk.num_values
+    offsets = 4 * num_rows if chunk.path_in_schema.count(".") else 0
+    return int(values + offsets + chunk.num_values // 4)
 
 
 def _num_leaves(type_: pa.DataType) -> int:

@@ -1,7 +1,7 @@
 """Rows of decoded columns in another order: gathered from the pieces of a window straight into the batches' memory.
 
-A window's column comes in pieces, one for each row group. `Places` says which rows, in which order, and where one batch ends and
-the next begins. Each function has a compiled path and a numpy path with equal results.
+A window's column comes in pieces, one for each row group. `Places` says which rows, in which order, and where one batch ends
+and the next begins. Each function has a compiled path and a numpy path with equal results.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,9 @@ def gather_values(pieces: Sequence[Array], places: Places, starts: Array, out: A
             out[starts[part] : starts[part] + rows.size] = rows.reshape(-1)
         return
     flat = tuple(np.ascontiguousarray(piece) for piece in pieces)
-    KERNELS.gather(flat, width * out.itemsize, (), 8, places.rows, places.cuts, starts * out.itemsize, out)
+    begins = starts * out.itemsize
+    ends = begins + places.part_rows * width * out.itemsize
+    KERNELS.gather(flat, width * out.itemsize, (), 8, places.rows, places.cuts, begins, ends, out)
 
 
 def gather_offsets(pieces: Sequence[Ragged], places: Places) -> Array:
@@ -79,14 +81,15 @@ def gather_offsets(pieces: Sequence[Ragged], places: Places) -> Array:
     return offsets
 
 
-def gather_lists(pieces: Sequence[Ragged], places: Places, starts: Array, out: Array) -> None:
-    """Writes the values of each part's lists to `out` from element `starts[part]` on."""
+def gather_lists(pieces: Sequence[Ragged], places: Places, starts: Array, ends: Array, out: Array) -> None:
+    """Writes the values of each part's lists to `out`, from element `starts[part]` to just before `ends[part]`."""
     if KERNELS is not None:
-        KERNELS.gather(*_buffers(pieces), places.rows, places.cuts, starts * out.itemsize, out)
+        begins, ends = starts * out.itemsize, ends * out.itemsize
+        KERNELS.gather(*_buffers(pieces), places.rows, places.cuts, begins, ends, out)
         return
     for part, (first, end) in enumerate(pairwise(places.cuts.tolist())):
         values = _lists(pieces, places.rows[first:end])
-        out[starts[part] : starts[part] + len(values)] = values
+        out[starts[part] : ends[part]] = values
 
 
 def _buffers(pieces: Sequence[Ragged]) -> tuple[tuple[Array, ...], int, tuple[Array, ...], int]:
@@ -100,7 +103,8 @@ def _buffers(pieces: Sequence[Ragged]) -> tuple[tuple[Array, ...], int, tuple[Ar
 
 def _joined_rows(rows: Array, piece_rows: Sequence[int]) -> Array:
     """Places as rows counted through all pieces."""
-    return np.cumsum([0, *piece_rows])[rows[:, 0]] + rows[:, 1]
+    firsts: Array = np.cumsum([0, *piece_rows])
+    return np.asarray(firsts[rows[:, 0]] + rows[:, 1])
 
 
 def _lists(pieces: Sequence[Ragged], rows: Array) -> Array:
@@ -111,4 +115,4 @@ def _lists(pieces: Sequence[Ragged], rows: Array) -> Array:
     lengths = np.concatenate([np.diff(piece.offsets) for piece in pieces])[places]
     ends = np.cumsum(lengths)
     within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-    return np.concatenate([piece.values for piece in pieces])[np.repeat(begins, lengths) + within]
+    return np.asarray(np.concatenate([piece.values for piece in pieces])[np.repeat(begins, lengths) + within])

@@ -1,6 +1,6 @@
 """Row groups of one open data file, one at a time, as Arrow columns under the names of the table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +10,8 @@ from featstore.errors import DataFileError
 from featstore.reading.columns import Values, missing_values, slot_values
 from featstore.reading.footer import FileColumns, Footer, Selection
 from featstore.schema import Slot
+
+_SLICE_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,13 @@ class Rows:
         """The rows at these places, in this order."""
         return replace(self, num_rows=len(indices), table=self.table.take(pa.array(indices)))
 
+    def pieces(self) -> list["Rows"]:
+        """The same rows, cut where the memory of any column is: views, each of one piece of memory a column."""
+        if not self.table.num_columns:
+            return [self]
+        tables = [pa.Table.from_batches([batch]) for batch in self.table.to_batches()] or [self.table]
+        return [replace(self, num_rows=table.num_rows, table=table) for table in tables]
+
 
 class RowGroupReader:
     """Reads a selection of an open file; the caller closes the footer and lets go of one result before asking for the next."""
@@ -76,6 +85,24 @@ class RowGroupReader:
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         num_rows = sum(self.footer.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns)
+
+    def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
+        """A row group's rows, at most so many at a time, in less memory and more time; None where no column is read."""
+        return self._slices(row_group, num_rows) if self.columns.leaves else None
+
+    def _slices(self, row_group: int, num_rows: int) -> Iterator[Rows]:
+        file, leaves = self.footer.reopened(_SLICE_BUFFER_BYTES), list(self.columns.leaves)
+        try:
+            found = file.iter_batches(num_rows, row_groups=[row_group], columns=leaves, use_threads=self._use_threads)
+            for batch in found:
+                table = pa.Table.from_batches([batch])
+                yield Rows(file_name=self.footer.name, num_rows=batch.num_rows, table=table, columns=self.columns)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataFileError(f"{self.footer.name}: row group {row_group} cannot be read: {error}") from error
+
+    def size_bytes(self, row_groups: Iterable[int]) -> int:
+        """The memory that the decoded columns of these row groups take, by their numbers of values; of texts an estimate."""
+        return sum(self.footer.decoded_bytes(index, self.columns.leaves) for index in row_groups)
 
     def _no_rows(self) -> pa.Table:
         names = {*self.columns.slots.values(), *self.columns.others.values()} - {None}

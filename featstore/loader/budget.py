@@ -1,0 +1,54 @@
+"""How many bytes of decoded rows are held at once, from before they are decoded until the consumer asks for what follows."""
+
+import threading
+
+from featstore.errors import StateError
+
+# A row group that takes more than this share of the budget is decoded in slices, so many of which fit into it.
+_SHARE, _NUM_SLICES = 2, 4
+
+
+class Budget:
+    """Bytes that are taken and given back, by any thread; None for no limit. What exceeds the budget alone has to wait until
+    nothing else is held, and then goes."""
+
+    def __init__(self, max_bytes: int | None) -> None:
+        self._max_bytes = max_bytes
+        self._held_bytes = 0
+        self._is_closed = False
+        self._changed = threading.Condition()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
+
+    def num_slices(self, size_bytes: int) -> int:
+        """In how many slices a row group of this size is to be decoded: 1 for all at once."""
+        if self._max_bytes is None or size_bytes <= self._max_bytes // _SHARE:
+            return 1
+        return -(-size_bytes * _NUM_SLICES // self._max_bytes)
+
+    def take(self, size_bytes: int) -> int:
+        """Waits until so many bytes fit, and holds them; the number again. StateError once it is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._fits(size_bytes))
+            if self._is_closed:
+                raise StateError("this iteration was closed before its end; iterate anew")
+            self._held_bytes += size_bytes
+            return size_bytes
+
+    def exchange(self, held_bytes: int, size_bytes: int) -> int:
+        """Holds `size_bytes`, in place of `held_bytes`, without waiting; returns the former."""
+        with self._changed:
+            self._held_bytes += size_bytes - held_bytes
+            self._changed.notify_all()
+            return size_bytes
+
+    def close(self) -> None:
+        """Wakes whoever waits."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return self._max_bytes is None or not self._held_bytes or self._held_bytes + size_bytes <= self._max_bytes

@@ -1,0 +1,136 @@
+"""The kernels for rows against the numpy path, on any input; and what they refuse."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore._native.loading import KERNELS
+from featstore.reading import columns, gather
+from featstore.reading.columns import Ragged, slot_values
+from featstore.reading.gather import gather_lists, gather_offsets, gather_values, places_of, rebased
+from featstore.schema import Slot, SlotKind
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+LISTS = st.lists(st.lists(INT64, max_size=20), min_size=1, max_size=12)
+
+
+def pure(call: Callable[[], Any]) -> Any:
+    """What the same call gives without kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "KERNELS", None)
+        patch.setattr(columns, "KERNELS", None)
+        return call()
+
+
+@st.composite
+def orders(draw: st.DrawFn, piece_rows: list[int]) -> gather.Places:
+    """Some of the pieces' rows, in any order, in any number of parts."""
+    num_rows = sum(piece_rows)
+    order = draw(st.lists(st.integers(0, num_rows - 1), max_size=30)) if num_rows else []
+    inner = sorted(draw(st.lists(st.integers(0, len(order)), max_size=4)))
+    return places_of(np.array(order, np.int64), piece_rows, np.array([0, *inner, len(order)]))
+
+
+def starts_of(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Parts that lie with a gap of one element between them, the last one first."""
+    ends = np.cumsum(counts[::-1] + 1)[::-1]
+    return np.ascontiguousarray(ends - counts), np.ascontiguousarray(ends)
+
+
+def both(write: Callable[[np.ndarray], None], size: int, dtype: Any) -> None:
+    compiled, expected = np.zeros(size, dtype), np.zeros(size, dtype)
+    write(compiled)
+    pure(lambda: write(expected))
+    assert compiled.tobytes() == expected.tobytes()
+
+
+@given(st.data(), st.sampled_from([np.int64, np.float32, np.int32, np.uint16]), st.sampled_from([(), (1,), (3,)]))
+def test_values_of_any_width_are_gathered_as_by_numpy(data, dtype, shape):
+    piece_rows = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    pieces = [np.random.default_rng(n).integers(0, 9999, (rows, *shape)).astype(dtype) for n, rows in enumerate(piece_rows)]
+    places = data.draw(orders(piece_rows))
+    counts = places.part_rows * int(np.prod(shape, dtype=np.int64))
+    starts, ends = starts_of(counts)
+    both(lambda out: gather_values(pieces, places, starts, out), int(ends.max()) + 1, dtype)
+
+
+@given(st.data(), st.sampled_from([np.int64, np.float32]), st.sampled_from([np.int32, np.int64]))
+def test_lists_of_any_length_are_gathered_as_by_numpy(data, dtype, offset_dtype):
+    pieces = []
+    for number, lists in enumerate(data.draw(st.lists(LISTS, min_size=1, max_size=3))):
+        offsets = (np.cumsum([0, *map(len, lists)]) + number).astype(offset_dtype)
+        values = np.array([0] * number + [value % 1000 for one in lists for value in one], dtype)
+        pieces.append(Ragged(values, offsets))
+    places = data.draw(orders([len(piece) for piece in pieces]))
+    offsets = gather_offsets(pieces, places)
+    assert offsets.tolist() == pure(lambda: gather_offsets(pieces, places)).tolist()
+    counts = offsets[np.cumsum(places.part_rows + 1) - 1]
+    starts, ends = starts_of(counts)
+    both(lambda out: gather_lists(pieces, places, starts, ends, out), int(ends.max()) + 1, dtype)
+
+
+@given(LISTS, st.lists(st.integers(0, 12)), st.sampled_from([np.int32, np.int64]))
+def test_offsets_are_rebased_as_by_numpy(lists, inner, dtype):
+    offsets = np.cumsum([7, *map(len, lists)]).astype(dtype)
+    cuts = np.array([0, *sorted(min(cut, len(lists)) for cut in inner), len(lists)])
+    assert rebased(offsets, cuts).tolist() == pure(lambda: rebased(offsets, cuts)).tolist()
+
+
+@given(st.lists(st.none() | INT64, max_size=40), st.integers(0, 20))
+def test_null_ids_are_marked_as_by_arrow(values, start):
+    column = pa.chunked_array([pa.array(values, pa.int64()).slice(start)])
+    slot = Slot(name="a", kind=SlotKind.ID)
+    expected = pure(lambda: slot_values(column, slot)).tolist()
+    assert slot_values(column, slot).tolist() == expected == [value or 0 for value in values[start:]]
+    assert column.to_pylist() == values[start:]
+
+
+@given(st.lists(st.none() | st.lists(st.none() | st.floats(width=32), max_size=5), max_size=20), st.integers(0, 9))
+def test_null_lists_and_elements_are_left_out_as_by_numpy(lists, start):
+    column = pa.chunked_array([pa.array(lists, pa.list_(pa.float32())).slice(start)])
+    slot = Slot(name="a", kind=SlotKind.FLOAT, shape=(None,))
+    compiled, expected = slot_values(column, slot), pure(lambda: slot_values(column, slot))
+    begin, end = int(expected.offsets[0]), int(expected.offsets[-1])
+    assert np.diff(compiled.offsets).tolist() == np.diff(expected.offsets).tolist()
+    found = compiled.values[int(compiled.offsets[0]) : int(compiled.offsets[-1])]
+    np.testing.assert_array_equal(found, expected.values[begin:end])
+
+
+@pytest.mark.parametrize(
+    ("place", "cuts", "starts"),
+    [([1, 0], [0, 1], [0]), ([0, 3], [0, 1], [0]), ([0, -1], [0, 1], [0]), ([0, 0], [0, 2], [0]), ([0, 0], [0, 1], [3])],
+)
+def test_what_lies_outside_of_the_buffers_is_refused(place, cuts, starts):
+    values, out = np.arange(3), np.zeros(3, np.int64)
+    arguments = (np.array([place], np.int32), *(np.array(part, np.int64) for part in (cuts, starts)))
+    ends = arguments[2] + 1
+    with pytest.raises(ValueError, match="expected places within the pieces"):
+        KERNELS.gather((values,), 8, (), 8, *arguments[:2], arguments[2] * 8, ends * 8, out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 9], [-1, 0, 1]])
+def test_lists_outside_of_their_values_are_refused(offsets):
+    values, offsets = np.arange(3), np.array(offsets, np.int32)
+    places, cuts = np.array([[0, 0], [0, 1]], np.int32), np.array([0, 2])
+    with pytest.raises(ValueError, match="expected places within the pieces"):
+        KERNELS.gather_offsets((values,), 8, (offsets,), 4, places, cuts, np.zeros(3, np.int64))
+    with pytest.raises(ValueError, match="expected places within the pieces"):
+        KERNELS.gather((values,), 8, (offsets,), 4, places, cuts, np.zeros(1, np.int64), np.array([80]), np.zeros(10, np.int64))
+    new = np.zeros(3, np.int64), np.zeros(9, np.int64)
+    with pytest.raises(ValueError, match="expected offsets that never fall"):
+        KERNELS.lists_without_nulls(offsets, 4, b"", 0, values, b"", 0, bytes(8), *new)
+
+
+def test_bitmaps_and_cuts_that_are_too_short_are_refused():
+    with pytest.raises(ValueError, match="a bit for each"):
+        KERNELS.fill_nulls(np.zeros(9, np.int64), b"\x00", 0, bytes(8))
+    with pytest.raises(ValueError, match="expected rising cuts"):
+        KERNELS.rebase_offsets(np.zeros(3, np.int32), 4, np.array([0, 5]), np.zeros(6, np.int64))
