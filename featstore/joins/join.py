@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
 _SETTINGS = {
+    "spark.sql.codegen.hugeMethodLimit": "8000",  # HotSpot never compiles longer methods: smaller ones are faster
     "spark.sql.ansi.enabled": "true",
     "spark.sql.optimizer.windowGroupLimitThreshold": "-1",  # would sort all rows before the shuffle, to drop few of them
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -179,26 +180,22 @@ class _Plan:
         return versions.where(f"__to{j} is null or __from{j} < __to{j}")
 
     def _label(self, frame: "DataFrame", alike: list[tuple[int, Label]]) -> "DataFrame":
-        """The frame with `__made` of labels of one key; no row is added or lost. Until then rows carry the key's events, so
-        that what they mean can be found in one step, which copies each row once.
-        """
-        for i, label in alike:
-            frame = self._with_events(frame, i, label)
-        row_id, cut_off_us = self.join.impressions.row_id, self.join.cut_off_us
-        made = frame.selectExpr("*", *(sql.made(i, label, row_id, cut_off_us) for i, label in alike))
-        joined = [f"__{name}{i}" for i, _ in alike for name in ("events", "next", "previous", "salt")]
-        return made.drop(*joined)
+        """The frame with `__made` of labels of one key; no row is added or lost.
 
-    def _with_events(self, frame: "DataFrame", i: int, label: Label) -> "DataFrame":
-        """The frame with `__events`, and what tells which of them belong to another impression."""
-        row_id = self.join.impressions.row_id
-        events, salt, on = self._events(i, label), sql.salt(label, row_id), list(label.key)
+        What tells the impressions of a key apart is found before the rows carry the key's events, and what these mean in one
+        step after it: each row is copied once.
+        """
+        row_id, labels = self.join.impressions.row_id, [label for _, label in alike]
+        on, salt = list(labels[0].key), sql.salt(labels[0], row_id)
         if salt is not None:
-            frame, events = frame.selectExpr("*", f"{salt} as __salt{i}"), events.selectExpr("*", f"0L as __salt{i}")
-            on.append(f"__salt{i}")
-        if sql.needs_neighbours(label, row_id):
-            frame = frame.selectExpr("*", *sql.neighbours(i, label, row_id, salt is not None))
-        return frame.join(events, on, "left")
+            frame, on = frame.selectExpr("*", f"{salt} as __salt"), [*on, "__salt"]
+        if sql.needs_neighbours(labels[0], row_id):
+            frame = frame.selectExpr("*", *sql.neighbours(labels, on, row_id))
+        for i, label in alike:
+            events = self._events(i, label)
+            frame = frame.join(events if salt is None else events.selectExpr("*", "0L as __salt"), on, "left")
+        made = frame.selectExpr("*", *(sql.made(i, label, row_id, self.join.cut_off_us) for i, label in alike))
+        return made.drop("__salt", "__next", "__previous", *(f"__events{i}" for i, _ in alike))
 
     def _events(self, i: int, label: Label) -> "DataFrame":
         """One row per key, with its distinct events that are known at the cut-off, in the order of their times."""

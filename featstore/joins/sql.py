@@ -16,6 +16,7 @@ from featstore.joins.options import SAMPLE_WEIGHT, Label, LabelJoin, Lookup, Neg
 DELAY_BOUNDARIES_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000)
 NUM_BUCKETS = len(DELAY_BOUNDARIES_S) + 1
 _US = 1_000_000
+_BEFORE_NEXT = "(__next is null or e.time < __next)"
 _DIGEST = {"num_rows": "count(1)", "key_xor": "bit_xor(__hash)", "key_sum": "sum(shiftrightunsigned(__hash, 34))"}
 
 
@@ -83,12 +84,13 @@ def needs_neighbours(label: Label, row_id: Sequence[str]) -> bool:
     return not set(row_id) <= set(label.key)
 
 
-def neighbours(i: int, label: Label, row_id: Sequence[str], salted: bool) -> list[str]:
-    """The time of the next impression of an equal key as `__next`, and where it matters of the previous one."""
-    salt = f", __salt{i}" if salted else ""
-    over = f"over (partition by {names(label.key)}{salt} order by __time, {names(row_id)})"
-    previous = [f"lag(__time) {over} as __previous{i}"] if label.attribution == "first" else []
-    return [f"lead(__time) {over} as __next{i}", *previous]
+def neighbours(labels: Sequence[Label], on: Sequence[str], row_id: Sequence[str]) -> list[str]:
+    """Of labels that share their key: the time of its next impression as `__next`, where it matters of the one before as
+    `__previous`. `on`: the key, with the salt where there is one.
+    """
+    over = f"over (partition by {names(on)} order by __time, {names(row_id)})"
+    previous = [f"lag(__time) {over} as __previous"] if any(label.attribution == "first" for label in labels) else []
+    return [f"lead(__time) {over} as __next", *previous]
 
 
 def salt(label: Label, row_id: Sequence[str]) -> str | None:
@@ -107,7 +109,7 @@ def made(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) -> str:
     mine, pairs, once = "size(mine)", "size(mine)", "size(mine)"
     if needs_neighbours(label, row_id):
         pairs = mine if label.attribution == "all" else f"size({_events_where(i, _within(label))})"
-        once = mine if label.attribution != "all" else f"size({_events_where(i, _within(label), _before_next(i))})"
+        once = mine if label.attribution != "all" else f"size({_events_where(i, _within(label), _BEFORE_NEXT)})"
     is_hit = f"{mine} > 0 and __time <= {_ripe_us(label, cut_off_us)}L"
     delays = f"{NUM_BUCKETS} * ({_bucket('time')}) + {_bucket('known')}"
     fields = {
@@ -127,8 +129,8 @@ def _mine(i: int, label: Label, row_id: Sequence[str]) -> str:
     if label.attribution == "all" or not needs_neighbours(label, row_id):
         return _events_where(i, _within(label))
     if label.attribution == "last":
-        return _events_where(i, _within(label), _before_next(i))
-    after = f"(__previous{i} is null or e.time >= __previous{i} + {label.window_s * _US}L)"
+        return _events_where(i, _within(label), _BEFORE_NEXT)
+    after = f"(__previous is null or e.time >= __previous + {label.window_s * _US}L)"
     return _events_where(i, _within(label), after)
 
 
@@ -138,10 +140,6 @@ def _events_where(i: int, *conditions: str) -> str:
 
 def _within(label: Label) -> str:
     return f"e.time >= __time and e.time < __time + {label.window_s * _US}L"
-
-
-def _before_next(i: int) -> str:
-    return f"(__next{i} is null or e.time < __next{i})"
 
 
 def _value(label: Label) -> str:

@@ -324,6 +324,10 @@ def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, tmp_path: Pa
     check_report(report, oracle, join)
 
 
+def num_within(impression: Row, by_user: dict[str, list[tuple[int, int, Any]]]) -> int:
+    return sum(0 <= time - impression["ts"] < 4 * SECOND_US for time, _, _ in by_user.get(impression["user"], []))
+
+
 def check_report(report: Row, oracle: Oracle, join: LabelJoin) -> None:
     assert report["impressions"]["num_rows"] == len(oracle.impressions)
     for label, counted in zip(join.labels, report["labels"], strict=True):
@@ -339,7 +343,11 @@ def check_report(report: Row, oracle: Oracle, join: LabelJoin) -> None:
             for event in found
         )
         assert counted["num_orphans"] == orphans
-        assert sum(bucket["num_impressions"] for bucket in counted["delay"]) == counted["num_hit"]
+        for histogram in ("delay", "arrival"):
+            assert sum(bucket["num_impressions"] for bucket in counted[histogram]) == counted["num_hit"]
+        pairs = [num_within(row, oracle.known_events(label)) for row in oracle.impressions]
+        assert counted["max_fan_out"] == max(pairs)
+        assert counted["fan_out"] == sum(max(1, number) for number in pairs) / len(pairs)
     first_delays_us = [
         found["any_time"] - found["ts"] for found in expected_rows(oracle, join).values() if found["any_time"] is not None
     ]

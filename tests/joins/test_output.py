@@ -19,7 +19,7 @@ from featstore.errors import CommitConflictError, InputError, JoinError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.files import list_files
 from featstore.joins.join import join_labels, write_parquet
-from featstore.joins.options import Impressions, Label, LabelJoin, Negatives, Source
+from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
 from featstore.joins.output import Output
 from featstore.spec.parse import load_spec
 
@@ -206,6 +206,26 @@ def test_logs_without_rows_give_a_report_of_zeros(spark: Any, join: LabelJoin, t
         report = join_labels(join, spark).document
         assert report["labels"][0]["num_hit"] == 0
     assert (report["output"]["num_rows"], report["labels"][0]["hit_rate"]) == (0, None)
+
+
+def test_nothing_counts_before_it_was_logged_and_unripe_is_null(spark: Any, join: LabelJoin, tmp_path: Path) -> None:
+    times = {
+        "at": [minutes(1), minutes(2), minutes(4)],
+        "logged": [CUT_OFF - datetime.timedelta(microseconds=1), CUT_OFF, minutes(4)],
+    }
+    pq.write_table(pa.table({"rid": ["r0", "r1", "r3"]} | times), tmp_path / "clicks" / "a.parquet")
+    (tmp_path / "users").mkdir()
+    ages = {"user": [0, 0], "at": [minutes(0), minutes(5)], "logged": [minutes(0), minutes(10)], "age": [30, 31]}
+    pq.write_table(pa.table(ages), tmp_path / "users" / "a.parquet")
+    label = replace(join.labels[0], log_time="logged", horizon_s=118 * 60)
+    users = Source(url=str(tmp_path / "users"))
+    user = Lookup(name="user", source=users, key=("user",), event_time="at", log_time="logged", columns=("age",))
+    report = join_labels(replace(join, labels=(label,), lookups=(user,)), spark)
+    rows = {row["rid"]: row for row in pq.read_table(report.url).to_pylist()}
+    assert [rows[f"r{n}"]["click"] for n in range(4)] == [1, 0, 0, None]
+    assert [rows[f"r{n}"]["user_age"] for n in (0, 1, 7, 14)] == [30, None, 30, 31]
+    found = report.document["labels"][0]
+    assert (found["num_late"], found["num_hit"], found["num_unripe"]) == (1, 1, 97)
 
 
 def test_a_lower_rate_keeps_a_part_of_what_a_higher_one_keeps(spark: Any, join: LabelJoin) -> None:
