@@ -61,8 +61,8 @@ class FeatureLoader(IterableDataset[Batch]):
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
     `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer. `negatives`:
-    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `transform`: a function over each batch, in
-    another thread, or its name `package.module:function`. `on_bad_file`: `error`, or `skip` to go on without files that
+    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `transform`: a function over each batch,
+    in another thread, or its name `package.module:function`. `on_bad_file`: `error`, or `skip` to go on without files that
     cannot be read, with a warning for each. `progress`: a bar on standard error. `debug`: look whether batches are written
     to in place, which costs time. docs/loader.md has them all.
 
