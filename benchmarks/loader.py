@@ -25,10 +25,9 @@ from typing import Any
 from featstore.loader.loader import FeatureLoader
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
-from loader_parts import measuring, workload
-from loader_parts.comparing import compare_peers
+from loader_parts import measuring, records, workload
 from loader_parts.reading import Reader, checksum, featstore, floor, from_arrow
-from loader_parts.workload import LABEL, NARROW, WIDE, Workload
+from loader_parts.workload import LABEL, NARROW, RECORDS, WIDE, Workload
 
 WINDOW_ROWS = 100_000
 MAX_FIRST_RATIO, MAX_START_END_S, MAX_EXTRA_BYTES = 1.3, 0.05, 300 << 20
@@ -128,13 +127,25 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
     }
 
 
-def _peers(arguments: argparse.Namespace) -> Figures:
-    """Other readers of the same files over the floor, which the loader must be ahead of."""
+def _records(arguments: argparse.Namespace) -> Figures:
+    """Rows per second of tf.data over TFRecord files of the first rows, as a share of the floor's over all rows."""
+    if not records.IS_INSTALLED:
+        return {"left_out": "tensorflow is not installed", "ok": True}
+    measuring.limit_cores(2)
     paths, columns, _ = _files(NARROW, arguments)
-    found = compare_peers(paths, columns, 4096, Path(arguments.directory), arguments.repeats)
-    own = _speed(arguments, SPEEDS["unshuffled-2"])
-    ratio = own["featstore"]["median"]
-    return {**found, "featstore": own["featstore"], "ok": all(ratio >= peer.get("ratio", 0) for peer in found.values())}
+    first = workload.write(RECORDS, Path(arguments.directory))
+    readers: dict[str, Reader] = {"raw": records.by_records, "gzip": partial(records.by_records, is_compressed=True)}
+    expected = checksum(from_arrow(floor(first, columns, 0)))
+    are_equal = {name: checksum(reader(first, columns, 4096)) == expected for name, reader in readers.items()}
+    runs: dict[str, measuring.Run] = {name: partial(reader, first, columns, 4096) for name, reader in readers.items()}
+    seconds = measuring.in_turn({"floor": partial(floor, paths, columns, 0), **runs}, arguments.repeats)
+    times_fewer = RECORDS.num_rows / _sized(NARROW, arguments).num_rows
+    shares = {name: round(share["median"] * times_fewer, 4) for name, share in measuring.ratios(seconds, over="floor").items()}
+    return {"shares": shares, "equal_checksums": are_equal, "ok": all(are_equal.values())}
+
+
+def _is_ahead(shares: dict[str, dict[str, float]]) -> bool:
+    return all(shares["featstore"]["median"] >= share["median"] for share in shares.values())
 
 
 def _first_batch(arguments: argparse.Namespace) -> Figures:
@@ -194,7 +205,7 @@ def _memory(arguments: argparse.Namespace, shuffle_rows: int | None) -> Figures:
 
 CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     **{name: partial(_speed, case=case) for name, case in SPEEDS.items()},
-    "peers": _peers,
+    "records": _records,
     "first-batch": _first_batch,
     "start-end": _start_end,
     "memory": partial(_memory, shuffle_rows=None),

@@ -40,8 +40,8 @@ from featstore.table.delta import Commit, history
 from featstore.table.lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
-from featstore.table.statistics import merge_statistics
-from featstore.table.statistics_file import StoredStatistics, add_counts, find_statistics
+from featstore.table.statistics import add_counts, merge_statistics
+from featstore.table.statistics_file import StoredStatistics, find_statistics
 
 
 def open_table(url: str | Path, version: int | None = None) -> "Table":
@@ -442,5 +442,5 @@ def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Pa
 
 
 def _stage_items(file: DataFile) -> Iterator[StageItem]:
-    yield StageItem(key=file, url=file.url, size_bytes=file.size_bytes, version=file.version)
-    yield from (StageItem(key=file, url=group.url, size_bytes=group.size_bytes, version="") for group in file.groups)
+    for part in file.parts:
+        yield StageItem(key=file, url=part.url, size_bytes=part.size_bytes, version=part.version)

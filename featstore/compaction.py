@@ -22,7 +22,7 @@ from featstore.table.layout import data_file_name, new_tag, unit_of
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.open import open_table_or_none
 from featstore.table.running import marked
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
 from featstore.table.writer import open_data_file
 
 
@@ -105,6 +105,7 @@ def _change(snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: tup
         spec_version=1,
         input_digest=None,
         data_digest=files_digest(files),
+        origins=tuple(_origins(snapshot, partitions, files)),
         partitions=tuple(partitions),
         num_files=len(files),
         num_rows=sum(file.num_rows for file in files),
@@ -118,6 +119,19 @@ def _change(snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: tup
         metadata=metadata,
         group_versions=snapshot.group_versions,
     )
+
+
+def _origins(snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: Sequence[DataFile]) -> Iterator[CommitMetadata]:
+    """What is known of the raw input of rows that are written anew: rows, order and units are as they were, so an equal run
+    is still one, and a slot group can still be bound by input."""
+    folded = {to_json(partition) for partition in partitions}
+    after = [*files, *(file for file in snapshot.data_files if to_json(file.partition) not in folded)]
+    for found in (maker.metadata for maker in delta.makers(delta.history(snapshot.url))):
+        if found is None or found.input_digest is None or folded.isdisjoint(map(to_json, found.partitions)):
+            continue
+        if found.data_digest == files_digest(snapshot.in_partitions(found.partitions)):
+            now = files_digest(in_partitions(after, found.partitions))
+            yield replace(found, data_digest=now, origins=())
 
 
 def _folded(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFile:

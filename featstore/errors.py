@@ -72,6 +72,10 @@ class DataFileError(FeatstoreError, ValueError):
     """A data file does not hold what was asked of it: the message names file, column, expected and found."""
 
 
+class MissingValueError(DataFileError):
+    """A label, a weight or a row id is null in a data file, and nothing says what to do then."""
+
+
 class BudgetError(FeatstoreError, ValueError):
     """A byte budget is too small for a single file, or for what is pinned."""
 
@@ -85,7 +89,7 @@ class ReplacedError(StagingError):
 
 
 class BatchError(FeatstoreError, RuntimeError):
-    """A batch was written to in place, as the loader's `debug` found."""
+    """A batch was written to in place, as the loader's `debug` found, or the loader's `transform` failed on one."""
 
 
 class DispatchError(FeatstoreError, RuntimeError):

@@ -34,7 +34,8 @@ _CLIENT_OPTIONS = {"allow_http": True, "connect_timeout": "10s", "read_timeout":
 _RETRIES = 4
 _REFUSED = re.compile(r"status(?: code)?:? (?!408|429)4\d\d\b")
 _BLOCK_BYTES = 8 << 20
-_BUFFER_BYTES = 1 << 20
+# What a reader in place asks a store for at a time.
+BUFFER_BYTES = 1 << 20
 _NO_LINKS = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 _VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -210,7 +211,7 @@ def open_read(url: str) -> BinaryIO:
     if path is not None:
         return path.open("rb")
     if scheme(url) in _OBSTORE:
-        return cast(BinaryIO, io.BufferedReader(_RemoteFile(url, size_bytes(url)), _BUFFER_BYTES))
+        return cast(BinaryIO, io.BufferedReader(_RemoteFile(url, size_bytes(url)), BUFFER_BYTES))
     return cast(BinaryIO, filesystem(url).open(url, "rb"))
 
 

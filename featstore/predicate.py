@@ -108,6 +108,7 @@ class Compare:
 
     column: str
     comparison: str
+    value: pc.Expression = field(compare=False)  # the column, in the type that it is compared in
     literal: pc.Expression = field(compare=False)
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
@@ -131,7 +132,7 @@ class Compare:
 
     def _may(self, bounds: pa.Array, comparison: str, value: bool) -> Flags:
         """Whether each bound may compare so: what is unknown may."""
-        expression = _COMPARISONS[comparison](pc.field(self.column), self.literal)
+        expression = _COMPARISONS[comparison](self.value, self.literal)
         found = evaluate(expression, pa.table({self.column: bounds})).combine_chunks()
         may: Flags = np.asarray(pc.equal(pc.fill_null(found, value), value).cast(pa.uint8())).astype(bool)
         return may

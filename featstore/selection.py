@@ -189,7 +189,7 @@ class _Builder:
             left, symbol, right = right, FLIPPED[symbol], left
         if not isinstance(left, exp.Column) or not isinstance(right, exp.Literal | exp.Neg | exp.Boolean):
             return Unknown()
-        return Compare(left.name, symbol, self.operands(left, right)[1])
+        return Compare(left.name, symbol, *self.operands(left, right))
 
     def predicate(self, node: Node) -> pc.Expression:
         if isinstance(node, exp.Paren):
@@ -233,7 +233,14 @@ class _Builder:
         if len(families) > 1 or families & {"list", "other"}:
             sides = ", ".join(f"{node.sql()} ({self.family(node)})" for node in nodes)
             raise SelectionError(f"where {self.text!r}: expected values of one kind, found {sides}")
-        return [self.operand(node, time) for node in nodes]
+        values = [self.operand(node, time) for node in nodes]
+        if not any(_is_fraction(node) for node in nodes):
+            return values
+        # Arrow would look for a type between the two, such as float32, and refuse integers that are no values of it.
+        return [v.cast(pa.float64(), safe=False) if self.is_integer(n) else v for n, v in zip(nodes, values, strict=True)]
+
+    def is_integer(self, node: Node) -> bool:
+        return isinstance(node, exp.Column) and pa.types.is_integer(self.columns[node.name])
 
     def operand(self, node: Node, time: pa.DataType | None = None) -> pc.Expression:
         """A column, a remainder or a literal; text is read as a time of the type `time`, where that is given."""
@@ -317,6 +324,11 @@ class _Builder:
 
     def refuse(self, node: Node) -> SelectionError:
         return SelectionError(f"where {self.text!r}: expected {_GRAMMAR}, found {node.sql()!r}")
+
+
+def _is_fraction(node: Node) -> bool:
+    literal = node.this if isinstance(node, exp.Neg) else node
+    return isinstance(literal, exp.Literal) and not literal.is_string and not literal.is_int
 
 
 def _family(type_: pa.DataType) -> str:

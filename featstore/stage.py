@@ -101,5 +101,5 @@ def _is_read(file: DataFile, request: Request) -> bool:
 
 def _items(chosen: Iterable[DataFile]) -> Iterable[StageItem]:
     for file in chosen:
-        yield StageItem(key=file.path, url=file.url, size_bytes=file.size_bytes, version=file.version)
-        yield from (StageItem(key=group.path, url=group.url, size_bytes=group.size_bytes, version="") for group in file.groups)
+        for part in file.parts:
+            yield StageItem(key=part.path, url=part.url, size_bytes=part.size_bytes, version=part.version)

@@ -5,10 +5,13 @@ What staging is made of. Nothing is repeated here: who reads knows where it brok
 
 import contextlib
 import errno
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -19,6 +22,8 @@ from featstore.errors import FeatstoreError, ReplacedError
 from featstore.files import as_os_errors, connect, filesystem, has_object_store, local_path, redact, redact_text
 
 _BLOCK_BYTES = 4 << 20
+# Of a client that hands out whole blocks only: the first, what it may take, and below what the next is twice as large.
+_FIRST_BLOCK_BYTES, _LONGEST_BLOCK_S, _QUICK_BLOCK_S = 256 << 10, 60.0, 1.0
 _TIME = "modified "
 Block = bytes | Bytes | memoryview
 _VERSION_KEYS = ("e_tag", "ETag", "etag", "mtime", "last_modified", "LastModified", "modified", "created")
@@ -101,7 +106,7 @@ def _from_filesystem(url: str, first: int, end: int) -> Answer:
         info = fs.info(url)
         return int(info["size"]), next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
 
-    answer = _from_file(url, first, end, version, lambda: fs.open(url, "rb", cache_type="none"))
+    answer = _from_file(url, version, lambda: fs.open(url, "rb", cache_type="none"), lambda file: _paced(file, first, end))
     return replace(answer, blocks=_foreign_blocks(url, answer.blocks))
 
 
@@ -127,23 +132,63 @@ def _from_path(url: str, path: Path, first: int, end: int) -> Answer:
         found = path.stat()
         return found.st_size, f"{found.st_ino}-{found.st_mtime_ns}"
 
-    return _from_file(url, first, end, version, lambda: path.open("rb"))
+    return _from_file(url, version, lambda: path.open("rb"), lambda file: _read(file, first, end))
 
 
 def _from_file(
-    url: str, first: int, end: int, version: Callable[[], tuple[int, str]], open_file: Callable[[], IO[bytes]]
+    url: str,
+    version: Callable[[], tuple[int, str]],
+    open_file: Callable[[], IO[bytes]],
+    read: Callable[[IO[bytes]], Iterator[bytes]],
 ) -> Answer:
     """Where a read takes no condition, the version is looked at before and after it."""
     before = version()
 
     def blocks() -> Iterator[bytes]:
-        at = first
         with open_file() as file:
-            file.seek(at)
-            while at < end and (block := file.read(min(_BLOCK_BYTES, end - at))):
-                yield block
-                at += len(block)
+            yield from read(file)
         if version() != before:
             raise ReplacedError(f"{redact(url)} was replaced while it was read")
 
     return Answer(size_bytes=before[0], tag=before[1], blocks=blocks())
+
+
+def _read(file: IO[bytes], at: int, end: int) -> Iterator[bytes]:
+    file.seek(at)
+    while at < end and (block := file.read(min(_BLOCK_BYTES, end - at))):
+        yield block
+        at += len(block)
+
+
+def _paced(file: IO[bytes], at: int, end: int) -> Iterator[bytes]:
+    """Blocks that grow as long as they come quickly, so that a store which trickles is noticed by one that does not come."""
+    file.seek(at)
+    num_bytes = _FIRST_BLOCK_BYTES
+    while at < end:
+        since = time.monotonic()
+        block = _in_time(partial(file.read, min(num_bytes, end - at)))
+        if not block:
+            return
+        yield block
+        at += len(block)
+        if time.monotonic() - since < _QUICK_BLOCK_S:
+            num_bytes = min(2 * num_bytes, _BLOCK_BYTES)
+
+
+def _in_time(read: Callable[[], bytes]) -> bytes:
+    """What `read` returns; TimeoutError where it takes too long: its thread then ends when the client lets it."""
+    answer: Future[bytes] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(read())
+        except BaseException as error:  # noqa: BLE001  a thread's boundary: who waits raises it
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="featstore-read", daemon=True).start()
+    try:
+        return answer.result(_LONGEST_BLOCK_S)
+    except TimeoutError:
+        if answer.done():
+            raise
+        raise TimeoutError(f"no block came in {_LONGEST_BLOCK_S:.0f} s") from None

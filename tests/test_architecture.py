@@ -20,6 +20,7 @@ OWNERS = {
     "polars": {"featstore.explore.views"},
     "pyspark": {
         "featstore.extraction.spark",
+        "featstore.extraction.spark_profile",
         "featstore.extraction.hive",
         "featstore.joins.join",
         "featstore.joins.output",

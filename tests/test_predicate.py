@@ -22,7 +22,7 @@ def outcomes(predicate, ranges):
 
 
 def compare(comparison, literal):
-    return Compare("a", comparison, pc.scalar(literal))
+    return Compare("a", comparison, pc.field("a"), pc.scalar(literal))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_nan_is_unequal_to_all_and_in_no_order():
         (Not(compare(">", 9)), "tn"),
         (IsNull("a"), "tf"),
         (Not(IsNull("b")), "tfn"),
-        (Compare("b", "=", pc.scalar(1)), "tfn"),
+        (Compare("b", "=", pc.field("b"), pc.scalar(1)), "tfn"),
     ],
 )
 def test_predicates_put_together_follow_sql(predicate, expected):

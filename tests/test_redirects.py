@@ -68,13 +68,16 @@ def pair() -> Iterator[tuple[Site, Site]]:
 
 CLIENT = """
 import io, os, sys
+from deltalake import DeltaTable
 from featstore import files, transfer
+from featstore.table import delta
 url, what = sys.argv[1:]
 acts = {
     "fetch": lambda: files.fetch(url, io.BytesIO()),
     "size": lambda: files.size_bytes(url),
     "read": lambda: list(transfer.read_span(url, 0, 100, size_bytes=100).blocks),
     "list": lambda: files.list_files(url.rpartition("/")[0]),
+    "open": lambda: DeltaTable(url, storage_options=delta._storage_options(url) | {"allow_http": "true"}),
 }
 try:
     acts[what]()
@@ -110,7 +113,7 @@ def _stores(site: Site) -> dict[str, tuple[str, dict[str, str]]]:
     return {"s3": ("s3://bucket/x.bin", aws), "azure": ("az://bucket/x.bin", azure)}
 
 
-@pytest.mark.parametrize("what", ["fetch", "size", "read", "list"])
+@pytest.mark.parametrize("what", ["fetch", "size", "read", "list", "open"])
 @pytest.mark.parametrize("store", ["s3", "azure"])
 def test_a_store_that_redirects_to_another_host_gets_an_error_and_the_host_gets_nothing(
     pair: tuple[Site, Site], store: str, what: str

@@ -166,3 +166,10 @@ def test_a_where_travels_to_another_process() -> None:
     where: Where = pickle.loads(pickle.dumps(parse_where("user = 5 or sample(request_id, 0.5, 1)", COLUMNS)))
     assert where.columns == {"user", "request_id"}
     assert where.mask(TABLE).to_pylist()[0] is True
+
+
+@pytest.mark.parametrize(("text", "expected"), [("id > 1.5", [2]), ("-0.5 < id", [0, 1, 2]), ("id in (1.0, 2.5)", [1])])
+def test_integers_of_any_size_are_compared_with_fractions(text, expected):
+    table = pa.table({"id": [0, 1, 2**62]})
+    mask = parse_where(text, {"id": pa.int64()}).mask(table)
+    assert [row for row, kept in enumerate(mask.to_pylist()) if kept] == expected

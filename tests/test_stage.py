@@ -1,12 +1,16 @@
 """`featstore stage`: fill, look into and empty a cache, over a table on a real server."""
 
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from featstore import cli, stage
 from featstore.errors import ConfigError
@@ -83,3 +87,46 @@ def test_a_remote_table_is_warmed_for_a_loader(tmp_path: Path, table: str, loopb
             assert sum(batch.num_rows for batch in loader) == 10_000
             assert (loader.stats()["staging_fetched_bytes"] > 0) == fetched
     assert loopback.url in stage.list(str(tmp_path / "cache"))
+
+
+def _put(path: Path, values: list[int], modified_s: int) -> None:
+    """A file of a size that does not depend on the values' order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"user": pa.array(values, pa.int64())})
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    os.utime(path, (modified_s, modified_s))
+
+
+def _make_delta(directory: Path, values: list[int], modified_s: int) -> None:
+    """A table by another writer, whose files have names that do not change."""
+    shutil.rmtree(directory, ignore_errors=True)
+    path = directory / "part-0.parquet"
+    _put(path, values, modified_s)
+    add = AddAction(
+        path=path.name,
+        size=path.stat().st_size,
+        partition_values={},
+        modification_time=modified_s * 1000,
+        data_change=True,
+        stats='{"numRecords": 3}',
+    )
+    schema = deltalake.Schema.from_arrow(pa.schema({"user": pa.int64()}))
+    create_table_with_add_actions(str(directory), schema, [add], mode="error", partition_by=[])
+
+
+def _make_plain(directory: Path, values: list[int], modified_s: int) -> None:
+    _put(directory / "part-0.parquet", values, modified_s)
+
+
+@pytest.mark.parametrize("make", [_make_delta, _make_plain], ids=["delta", "plain"])
+def test_a_file_that_has_another_content_under_its_name_and_size_is_staged_anew(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
+    staging = {"directory": str(tmp_path / "cache"), "mode": "whole"}
+    found, sizes = [], set()
+    for values, modified_s in (([3, 1, 2], 1_700_000_000), ([3, 1, 2], 1_700_000_000), ([2, 3, 1], 1_700_000_001)):
+        make(tmp_path / "t", values, modified_s)
+        sizes.add((tmp_path / "t" / "part-0.parquet").stat().st_size)
+        with FeatureLoader(str(tmp_path / "t"), slots=["user"], batch_size=3, staging=staging) as loader:
+            rows = [batch["user"].tolist() for batch in loader]
+            found.append((rows, loader.stats()["staging_num_hits"]))
+    assert len(sizes) == 1
+    assert found == [([[3, 1, 2]], 0), ([[3, 1, 2]], 1), ([[2, 3, 1]], 0)]

@@ -1,4 +1,4 @@
-"""Record batches to tensors as careful code does it by hand, and what all readers of the same rows must agree on."""
+"""Record batches to tensors, as careful code does it by hand."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,38 +14,8 @@ Array = npt.NDArray[Any]
 
 
 def to_columns(rows: pa.RecordBatch | pa.Table) -> dict[str, Column]:
-    """Each column as a tensor, lists as values and offsets; missing ids 0, missing floats NaN, ids never as floats."""
+    """Each column as a tensor, lists as values and offsets; missing ids 0, missing floats NaN, a label float32."""
     return {name: _to_column(_one_array(column)) for name, column in zip(rows.schema.names, rows.columns, strict=True)}
-
-
-class Checksum:
-    """Of rows in any order and in any batches: counts rows, adds ids and bits of floats; what is missing adds nothing."""
-
-    def __init__(self) -> None:
-        self.num_rows = self.total = 0
-
-    def add(self, columns: Columns) -> None:
-        self.num_rows += num_rows(columns)
-        for column in columns.values():
-            values = (column if isinstance(column, torch.Tensor) else column[0]).numpy()
-            self.total = (self.total + _sum(values)) % (1 << 64)
-
-    @property
-    def value(self) -> tuple[int, int]:
-        return self.num_rows, self.total
-
-
-def checksum(batches: Iterable[Columns]) -> tuple[int, int]:
-    """Rows, and the sum of all values modulo 2^64."""
-    total = Checksum()
-    for columns in batches:
-        total.add(columns)
-    return total.value
-
-
-def num_rows(columns: Columns) -> int:
-    first = next(iter(columns.values()))
-    return len(first) if isinstance(first, torch.Tensor) else len(first[1]) - 1
 
 
 def packed(columns: Columns) -> tuple[list[torch.Tensor], list[tuple[str, list[tuple[int, int, int]]]]]:
@@ -85,7 +55,8 @@ def _one_array(column: Any) -> pa.Array:
 
 def _to_column(array: pa.Array) -> Column:
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
-        return torch.from_numpy(_values(array))
+        is_label = pa.types.is_integer(array.type) and array.type != pa.int64()
+        return torch.from_numpy(_values(array.cast(pa.float32()) if is_label else array))
     width = np.int32 if pa.types.is_list(array.type) else np.int64
     offsets = np.frombuffer(array.buffers()[1], dtype=width)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
@@ -112,10 +83,3 @@ class _Lent:
         address, _ = array.__array_interface__["data"]
         self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
         self.owner = array
-
-
-def _sum(values: Array) -> int:
-    if values.dtype.kind == "f":
-        bits = np.ascontiguousarray(values[~np.isnan(values)].astype(np.float32)).view(np.uint32)
-        return int(bits.sum(dtype=np.uint64))
-    return int(values.astype(np.uint64).sum(dtype=np.uint64))

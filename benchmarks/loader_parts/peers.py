@@ -1,13 +1,12 @@
 """Other ways from the same Parquet to tensors of the same columns, each written as its own documentation advises.
 
-Of every peer each column of each batch becomes a tensor (lists: values and offsets). Batches may end with a file where the peer
-makes them so. A peer whose package is not installed is left out, by name.
+A peer is a `Reader` (see reading.py): each column of each batch becomes a tensor (lists: values and offsets). Batches may end
+with a file where the peer makes them so. Those whose package is not installed are left out.
 """
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +15,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from loader_parts.arrow_batches import Columns, packed, to_columns, unpacked
+from loader_parts.reading import Reader
 
 Batches = Iterator[Columns]
 NUM_WORKERS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """`read(paths, columns, batch_size)` gives the batches. `prepare(paths, directory)` first makes the files it reads, outside
-    of any measuring."""
-
-    name: str
-    package: str
-    read: Callable[[Sequence[str], Sequence[str], int], Batches]
-    prepare: Callable[[Sequence[str], Path], Sequence[str]] = lambda paths, directory: paths
-
-    @property
-    def is_installed(self) -> bool:
-        return importlib.util.find_spec(self.package) is not None
-
-
-def bare(paths: Sequence[str], columns: Sequence[str]) -> Iterator[int]:
-    """The floor: row groups decoded and dropped; the number of rows of each."""
-    for path in paths:
-        with pq.ParquetFile(path) as file:
-            for index in range(file.num_row_groups):
-                yield file.read_row_group(index, columns=list(columns)).num_rows
 
 
 def by_iter_batches(paths: Sequence[str], columns: Sequence[str], batch_size: int) -> Batches:
@@ -79,21 +56,15 @@ def by_duckdb(paths: Sequence[str], columns: Sequence[str], batch_size: int) -> 
         yield from map(to_columns, found.to_arrow_reader(batch_size))
 
 
-def to_lance(paths: Sequence[str], directory: Path) -> Sequence[str]:
-    """All rows as one Lance dataset."""
-    import lance
-
-    url = str(directory / "rows.lance")
-    schema = pq.read_schema(paths[0])
-    lance.write_dataset((batch for path in paths for batch in pq.ParquetFile(path).iter_batches()), url, schema=schema)
-    return [url]
-
-
 def by_lance(paths: Sequence[str], columns: Sequence[str], batch_size: int) -> Batches:
-    """The scanner of a Lance dataset."""
+    """The scanner of a Lance dataset of the same rows, which the first call writes beside their folder."""
     import lance
 
-    return map(to_columns, lance.dataset(paths[0]).to_batches(columns=list(columns), batch_size=batch_size))
+    path = Path(paths[0]).parent.with_suffix(".lance")
+    if not path.exists():
+        schema = pq.read_schema(paths[0])
+        lance.write_dataset((batch for of in paths for batch in pq.ParquetFile(of).iter_batches()), str(path), schema=schema)
+    return map(to_columns, lance.dataset(str(path)).to_batches(columns=list(columns), batch_size=batch_size))
 
 
 class _Files(IterableDataset[Any]):
@@ -122,15 +93,21 @@ def by_packing_workers(paths: Sequence[str], columns: Sequence[str], batch_size:
 
 def _workers(files: _Files) -> "DataLoader[Any]":
     torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]  # else hundreds of tensors use up the file descriptors
-    return DataLoader(files, batch_size=None, num_workers=NUM_WORKERS, prefetch_factor=4, multiprocessing_context="fork")
+    options: dict[str, Any] = {"batch_size": None, "collate_fn": _as_it_is, "multiprocessing_context": "fork"}
+    return DataLoader(files, num_workers=NUM_WORKERS, prefetch_factor=4, **options)
 
 
-PEERS = (
-    Peer(name="pyarrow iter_batches", package="pyarrow", read=by_iter_batches),
-    Peer(name="polars", package="polars", read=by_polars),
-    Peer(name="Hugging Face datasets", package="datasets", read=by_datasets),
-    Peer(name="Lance", package="lance", read=by_lance, prepare=to_lance),
-    Peer(name="duckdb", package="duckdb", read=by_duckdb),
-    Peer(name="DataLoader, 2 workers", package="torch", read=by_workers),
-    Peer(name="DataLoader, 2 workers, packed", package="torch", read=by_packing_workers),
-)
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+_READERS: dict[str, tuple[str, Reader]] = {
+    "pyarrow iter_batches": ("pyarrow", by_iter_batches),
+    "polars": ("polars", by_polars),
+    "Hugging Face datasets": ("datasets", by_datasets),
+    "Lance": ("lance", by_lance),
+    "duckdb": ("duckdb", by_duckdb),
+    "DataLoader of 2 workers": ("torch", by_workers),
+    "DataLoader of 2 workers, packed": ("torch", by_packing_workers),
+}
+PEERS = {name: reader for name, (package, reader) in _READERS.items() if importlib.util.find_spec(package)}

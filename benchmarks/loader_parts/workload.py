@@ -6,7 +6,7 @@ comes beside them. Ids are hashed: any int64 above 0, drawn from 100 to a millio
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,7 @@ class Workload:
 
 
 NARROW = Workload(name="narrow", num_files=8, rows_per_file=50_000, num_slots=200, num_selected=40)
+RECORDS = replace(NARROW, name="records", num_files=1, rows_per_file=8_192)
 WIDE = Workload(name="wide", num_files=4, rows_per_file=25_000, num_slots=2_000, num_selected=400)
 
 

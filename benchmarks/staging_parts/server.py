@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-_SLICE_BYTES = 64 << 10
+_SLICE_BYTES, _LONGEST_SLICE_BYTES, _SLICE_S = 64 << 10, 1 << 20, 0.001
 _BURST_S = 0.01
 
 
@@ -20,6 +20,7 @@ class Line:
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s, self._free_at_s, self._lock = bytes_per_s, 0.0, threading.Lock()
+        self.slice_bytes = max(_SLICE_BYTES, min(int(bytes_per_s * _SLICE_S), _LONGEST_SLICE_BYTES))
         self.sent_bytes = 0
 
     def pass_on(self, num_bytes: int) -> None:
@@ -75,7 +76,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.flush()
         while self.command == "GET" and first < end:
-            num_bytes = min(_SLICE_BYTES, end - first)
+            num_bytes = min(self.line.slice_bytes, end - first)
             self.line.pass_on(num_bytes)
             first += os.sendfile(self.connection.fileno(), file, first, num_bytes)
 

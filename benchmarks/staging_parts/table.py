@@ -35,17 +35,20 @@ def write_flat(directory: Path, *, num_files: int, file_bytes: int, num_slots: i
 
 
 def write_lists(directory: Path, *, num_files: int, num_rows: int, num_slots: int = 20) -> Snapshot:
-    """Files of list columns of few values, which take long to decode for their bytes."""
-    return _write(directory, num_files, lambda draw: _lists(draw, num_rows, num_slots))
+    """Files of required list columns of few values, with a dictionary as featstore writes them: long to decode for their
+    bytes."""
+    return _write(directory, num_files, lambda draw: _lists(draw, num_rows, num_slots), use_dictionary=True)
 
 
-def _write(directory: Path, num_files: int, make: Callable[[np.random.Generator], pa.Table]) -> Snapshot:
+def _write(
+    directory: Path, num_files: int, make: Callable[[np.random.Generator], pa.Table], *, use_dictionary: bool = False
+) -> Snapshot:
     directory.mkdir(parents=True, exist_ok=True)
     for index in range(num_files):
         path = directory / f"part-{index:03}.parquet"
         if not path.exists():
             table = make(np.random.default_rng(index))
-            pq.write_table(table, path, row_group_size=ROWS_PER_ROW_GROUP, use_dictionary=False, compression="snappy")
+            pq.write_table(table, path, row_group_size=ROWS_PER_ROW_GROUP, use_dictionary=use_dictionary, compression="snappy")
     return api.open_table(str(directory)).snapshot
 
 
@@ -56,11 +59,13 @@ def _flat(draw: np.random.Generator, num_rows: int, num_slots: int) -> pa.Table:
 
 
 def _lists(draw: np.random.Generator, num_rows: int, num_slots: int) -> pa.Table:
-    columns = {}
-    for i in range(num_slots):
+    element = pa.field("element", pa.int64(), nullable=False)
+    fields = [pa.field(f"l{i:02}", pa.list_(element), nullable=False) for i in range(num_slots)]
+    columns = []
+    for field in fields:
         offsets = np.concatenate([[0], np.cumsum(draw.integers(0, 11, num_rows))]).astype(np.int32)
-        columns[f"l{i:02}"] = pa.ListArray.from_arrays(offsets, draw.integers(1, 200, offsets[-1]))
-    return pa.table(columns)
+        columns.append(pa.ListArray.from_arrays(offsets, draw.integers(1, 200, offsets[-1]), type=field.type))
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 @contextlib.contextmanager

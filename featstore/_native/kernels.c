@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include "distinct.h"
+#include "marks.h"
 #include "rows.h"
 #include "xxh64.h"
 
@@ -285,11 +286,31 @@ static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+static PyObject* py_mark_values(PyObject* self, PyObject* args) {
+  Py_buffer values, bits, small;
+  int width;
+  long long bound;
+  marked found = {0, 0};
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*iw*Lw*:mark_values", &values, &width, &bits, &bound, &small)) return NULL;
+  int fits = (width == 4 || width == 8) && values.len % width == 0 && bits.len > 0 && (bits.len & (bits.len - 1)) == 0;
+  fits = fits && small.len / 8 > values.len / width;
+  Py_BEGIN_ALLOW_THREADS
+  if (fits) found = mark_values(values.buf, values.len / width, width, bits.buf, (uint64_t)bits.len - 1, bound, small.buf);
+  Py_END_ALLOW_THREADS
+  PyBuffer_Release(&values);
+  PyBuffer_Release(&bits);
+  PyBuffer_Release(&small);
+  if (!fits) return wrong("expected whole values of 4 or 8 bytes, a power of two of bits, and room for one small hash more than values");
+  return Py_BuildValue("LL", (long long)found.num_missing, (long long)found.num_small);
+}
+
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
     {"sign_rows", py_sign_rows, METH_VARARGS, "sign_rows(members, signs, seed): members chained, 63 bits, never 0."},
     {"count_marks", py_count_marks, METH_VARARGS, "count_marks(values, width): bits that the values mark."},
+    {"mark_values", py_mark_values, METH_VARARGS, "mark_values(values, width, bits, bound, small): missing and small ones."},
     {"fill_nulls", py_fill_nulls, METH_VARARGS, "fill_nulls(values, bits, first_bit, mark): the mark where no bit is set."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},

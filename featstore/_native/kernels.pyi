@@ -61,3 +61,7 @@ def gather_offsets(
     out: Buffer,
 ) -> None:
     """The offsets, int64, that the lists `gather` writes have in their parts, each part's from 0, one more than its rows."""
+
+def mark_values(values: Buffer, width: int, bits: Buffer, bound: int, small: Buffer) -> tuple[int, int]:
+    """Marks a slot's values (int64 signs, or float32) in `bits`, a byte each, and writes the hashes below `bound` to `small`,
+    int64, with room for more than all; how many values are missing, and how many hashes were written."""

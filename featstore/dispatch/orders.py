@@ -10,9 +10,12 @@ epoch acknowledged, in its order.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from featstore.dispatch.delivered import Done, as_ranges
-from featstore.dispatch.plan import Plan, Split, order_keys, permute
+from featstore.dispatch.plan import Plan, order_keys, permute
+
+_Listed = TypeVar("_Listed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +83,15 @@ class MiniEpoch:
         return range(num_splits * part // num_parts, num_splits * (part + 1) // num_parts)
 
 
-def rank_splits(listing: Iterable[Split], num_splits: int, part: MiniEpoch) -> list[Split]:
-    """The part's splits in the epoch's order, out of the snapshot's listing, which is streamed: nothing else is kept.
+def rank_splits(listing: Iterable[_Listed], num_splits: int, part: MiniEpoch) -> list[_Listed]:
+    """The part's splits, or what stands for one each, in the epoch's order, out of the snapshot's listing, which is streamed:
+    nothing else is kept.
 
     ValueError where the listing has not `num_splits` splits.
     """
     keys = order_keys(part.seed, part.epoch)
     wanted = {permute(position, num_splits, keys): place for place, position in enumerate(part.positions(num_splits))}
-    found: list[Split | None] = [None] * len(wanted)
+    found: list[_Listed | None] = [None] * len(wanted)
     count = 0
     for listed, split in enumerate(listing):
         count += 1

@@ -6,7 +6,7 @@ and every worker streams the same order without talking to another. The permutat
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -70,14 +70,19 @@ class Plan:
     @cached_property
     def digest(self) -> str:
         """32 hex digits of all that determines the epoch: two workers share leases only where these agree."""
-        state = hashlib.sha256(f"featstore-plan-1\n{self.seed}\n{self.epoch}\n{self.shuffle}\n".encode())
-        for split in self.splits:
-            state.update(f"{split.id}\n{split.num_rows}\n".encode())
-        return state.hexdigest()[:32]
+        return plan_digest(self.splits, seed=self.seed, epoch=self.epoch, shuffle=self.shuffle)
 
     @cached_property
     def num_rows(self) -> int:
         return sum(split.num_rows for split in self.splits)
+
+
+def plan_digest(splits: Iterable[Split], *, seed: int, epoch: int, shuffle: bool) -> str:
+    """`Plan.digest` of splits that are streamed."""
+    state = hashlib.sha256(f"featstore-plan-1\n{seed}\n{epoch}\n{shuffle}\n".encode())
+    for split in splits:
+        state.update(f"{split.id}\n{split.num_rows}\n".encode())
+    return state.hexdigest()[:32]
 
 
 def permute(index: int, size: int, keys: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.ledger import Entry, read_splits
 from featstore.dispatch.plan import Plan
 from featstore.dispatch.registry import announced
-from featstore.dispatch.stores.address import Store, bind
+from featstore.dispatch.stores.address import Store, open_to_look
 from featstore.errors import DispatchError
 
 
@@ -114,7 +114,7 @@ def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
 
 def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Receipt]:
     """The receipts of the epochs of a run, all or one, by the key under which each lies. DispatchError where there is none."""
-    with closing(bind(url).open()) as store:
+    with closing(open_to_look(url)) as store:
         found = {}
         for note in announced(store):
             if note.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, note.epoch):

@@ -16,7 +16,7 @@ from featstore.dispatch.ledger import read_splits
 from featstore.dispatch.orders import Stretch
 from featstore.dispatch.receipt import EpochSize
 from featstore.dispatch.registry import announced
-from featstore.dispatch.stores.address import Store, bind
+from featstore.dispatch.stores.address import Store, open_to_look
 from featstore.errors import ConfigError, DispatchError
 
 FORMAT = 1
@@ -72,7 +72,7 @@ class Recording:
 def recorded(url: str, run_id: str, epoch: int | None = None) -> Recording:
     """The order of the one epoch of a run, as it was read last; DispatchError where there are more epochs, or none, or
     more than one loader has read this one."""
-    with closing(bind(url).open()) as store:
+    with closing(open_to_look(url)) as store:
         notes = [n for n in announced(store) if n.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, n.epoch)]
         plans = {(note.loader, note.epoch) for note in notes}
         if len(plans) != 1:

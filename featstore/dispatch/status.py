@@ -17,7 +17,7 @@ from tabulate import tabulate
 from featstore.dispatch.lease import FINAL, Lease, LeaseState, all_shares
 from featstore.dispatch.ledger import read_splits
 from featstore.dispatch.registry import EpochNote, announced
-from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.address import open_to_look
 from featstore.dispatch.stores.base import Store
 from featstore.dispatch.survey import Part
 from featstore.dispatch.tail import AHEAD
@@ -129,9 +129,14 @@ def show(status: EpochStatus) -> str:
     head = (
         f"{note.name}: {status.num_done:,} of {note.num_splits:,} splits done ({share:.1f}%), {status.num_held:,} held, "
         f"{status.num_free:,} given back, {status.num_unclaimed:,} unclaimed{quarantined}; "
-        f"{status.num_rows:,} of {note.num_rows:,} rows, {status.rows_per_s:,.0f} rows/s; {_expected(status)}"
+        f"{status.num_rows:,} of {note.num_rows:,} rows{_pace(status)}; {_expected(status)}"
     )
-    rows = [[w.worker, w.num_done, w.num_held, f"{w.num_rows:,}", f"{w.rows_per_s:,.0f}", w.remark] for w in status.workers]
+    # When an epoch ended, and so how fast it was, no key says.
+    rates = ["" if status.is_over else f"{worker.rows_per_s:,.0f}" for worker in status.workers]
+    rows = [
+        [w.worker, w.num_done, w.num_held, f"{w.num_rows:,}", rate, w.remark]
+        for w, rate in zip(status.workers, rates, strict=True)
+    ]
     table = (
         tabulate(rows, ["worker", "done", "held", "rows", "rows/s", ""], colalign=("left", *["right"] * 4, "left"))
         if rows
@@ -158,7 +163,7 @@ class Observer:
     """Looks at a store; keeps earlier readings for the rates, and asks no more for splits that are done."""
 
     def __init__(self, store_url: str, last: int) -> None:
-        self._store, self._last = bind(store_url).open(), last
+        self._store, self._last = open_to_look(store_url), last
         self._readings: dict[str, deque[Reading]] = {}
 
     def look(self) -> str:
@@ -210,6 +215,10 @@ def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> 
             )
         )
     return statuses
+
+
+def _pace(status: EpochStatus) -> str:
+    return "" if status.is_over else f", {status.rows_per_s:,.0f} rows/s"
 
 
 def _expected(status: EpochStatus) -> str:

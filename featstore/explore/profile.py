@@ -21,8 +21,10 @@ QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 LENGTH_QUANTILES = (0.5, 0.9)
 NUM_TOP = 10
 
+FOUND_COUNTS = ("num_nulls_dropped", "num_text_errors", "num_sign_collisions", "num_signs_checked")
 _ALL_ROWS = -1
 _COLUMNS = ("slot", "kind", "shape", "coverage", "distinct", "values/row", "quantiles or top values (share)")
+_FOUND_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -30,10 +32,15 @@ class Profile:
     """Statistics of some rows of a table.
 
     `table` has one row per slot: `slot, number, kind, shape, op, num_present, coverage, num_values, distinct, mean, min, max,
-    quantiles, length_mean, length_max, length_quantiles, top`. Signs stand for their values, which are not stored. `top` is
+    quantiles, length_mean, length_max, length_quantiles, top, default_rate, num_nulls_dropped, num_text_errors,
+    num_sign_collisions, num_signs_checked`. Signs stand for their values, which are not stored. `top` is
     a list of `{value, count, share, label_rates}`: `share` is of the slot's values, `label_rates` the labels' means over the
     rows that hold the value (a row counts as often as its list holds it). `label_rates` of the profile are those of all rows.
-    `source` says what it was made from; `counts`, only known of stored statistics, what extraction dropped or replaced.
+    `source` says what it was made from. Only stored statistics know what extraction saw: else the columns from `default_rate`
+    on are null and `counts` is empty. `default_rate` is the share of rows in which `default` or `fill` put a value in place of
+    a missing one; `num_nulls_dropped` null elements of lists, and `num_text_errors` texts that were no valid UTF-8 or no
+    numbers where these were expected, in what the slot is made of; `num_sign_collisions` signs that more than one value had,
+    of the `num_signs_checked` different signs compared in samples of each file (null where a slot has no signs).
     """
 
     num_rows: int
@@ -55,7 +62,7 @@ class Profile:
         return row
 
     def __str__(self) -> str:
-        lines = [_COLUMNS, *map(_cells, self.table.to_pylist())]
+        lines = [self._columns, *map(self._cells, self.table.to_pylist())]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
         counts = [f"{name}: {number:,}" for name, number in self.counts.items()]
@@ -64,10 +71,22 @@ class Profile:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
-        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) for row in self.table.to_pylist())
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self._columns)
+        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in self._cells(row)) for row in self.table.to_pylist())
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<p>{html.escape(self._head())}</p><table><tr>{head}</tr>{body}</table>"
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return _COLUMNS[:-1] + (_FOUND_COLUMNS if self._from_stored else ()) + _COLUMNS[-1:]
+
+    @property
+    def _from_stored(self) -> bool:
+        return bool(self.table["default_rate"].null_count < self.table.num_rows)
+
+    def _cells(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        *cells, values = _cells(row)
+        return (*cells, *(_found_cells(row) if self._from_stored else ()), values)
 
     def _head(self) -> str:
         rates = (f"{name} {_number(rate)}" for name, rate in self.label_rates.items())
@@ -85,6 +104,12 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{per_row:.3g}",
         _quantiles(row) if row["kind"] == SlotKind.FLOAT else _top(row),
     )
+
+
+def _found_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    collisions, checked = row["num_sign_collisions"], row["num_signs_checked"]
+    of_checked = "-" if collisions is None else f"{collisions:,} of {checked:,}"
+    return f"{row['default_rate']:.1%}", f"{row['num_nulls_dropped']:,}", f"{row['num_text_errors']:,}", of_checked
 
 
 def _quantiles(row: Mapping[str, Any]) -> str:
@@ -245,4 +270,5 @@ def result_schema(labels: Sequence[str]) -> pa.Schema:
     counts = [("num_present", pa.int64()), ("coverage", pa.float64()), ("num_values", pa.int64()), ("distinct", pa.int64())]
     floats = [(name, pa.float64()) for name in ("mean", "min", "max")] + [("quantiles", pa.list_(pa.float64()))]
     lengths = [("length_mean", pa.float64()), ("length_max", pa.int64()), ("length_quantiles", pa.list_(pa.float64()))]
-    return pa.schema([*texts, *counts, *floats, *lengths, ("top", pa.list_(top))])
+    found = [("default_rate", pa.float64())] + [(name, pa.int64()) for name in FOUND_COUNTS]
+    return pa.schema([*texts, *counts, *floats, *lengths, ("top", pa.list_(top)), *found])

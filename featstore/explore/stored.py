@@ -1,30 +1,50 @@
 """A profile from statistics that were stored with the data, without reading any row."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from featstore.explore.profile import LENGTH_QUANTILES, NUM_TOP, QUANTILES, Profile, result_schema
-from featstore.schema import Slot
+from featstore.explore.profile import FOUND_COUNTS, LENGTH_QUANTILES, NUM_TOP, QUANTILES, Profile, result_schema
+from featstore.extraction.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
+from featstore.schema import Slot, SlotKind
 from featstore.table.statistics import ColumnStatistics, Statistics
+
+_STORED = "from stored statistics: distinct, quantiles and top values are estimates"
+_ROWS = "from the rows, on Spark: distinct, quantiles and top values are estimates"
+
+
+def rows_profile(statistics: Statistics, slots: Sequence[Slot], labels: Sequence[str]) -> Profile:
+    """The profile of rows that were read again: what extraction saw of them is not known."""
+    found = stored_profile(statistics, {}, slots, labels)
+    table = found.table
+    for name in ("default_rate", *FOUND_COUNTS):
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, table.field(index), pa.nulls(len(table), table.field(index).type))
+    return replace(found, table=table, source=_ROWS)
 
 
 def stored_profile(statistics: Statistics, counts: Mapping[str, int], slots: Sequence[Slot], labels: Sequence[str]) -> Profile:
     """The profile of all rows that the statistics are of. Label rates of top values are not known, and null.
 
-    Slots are found by their numbers, whatever they were called then; one that is not found is missing in every row.
+    Slots are found by their numbers, whatever they were called then, those without one by their names; one that is not found
+    is missing in every row.
     """
-    by_number = {column.number: column for column in statistics.columns.values() if column.role == "slot"}
-    rows = [_row(slot, by_number.get(slot.number), statistics.num_rows) for slot in slots]
+    known = {_key(column.number, column.column): column for column in statistics.columns.values() if column.role == "slot"}
+    rows = [_row(slot, known.get(_key(slot.number, slot.name)), statistics.num_rows) for slot in slots]
     rates = {name: statistics.columns.get(name) for name in labels}
     return Profile(
         num_rows=statistics.num_rows,
         label_rates={name: None if found is None else _mean(found) for name, found in rates.items()},
         table=pa.Table.from_pylist(rows, result_schema(labels)),
-        source="from stored statistics: distinct, quantiles and top values are estimates",
+        source=_STORED,
         counts=counts,
     )
+
+
+def _key(number: int | None, name: str) -> tuple[int | None, str]:
+    return number, name if number is None else ""
 
 
 def _row(slot: Slot, found: ColumnStatistics | None, num_rows: int) -> dict[str, Any]:
@@ -49,6 +69,19 @@ def _row(slot: Slot, found: ColumnStatistics | None, num_rows: int) -> dict[str,
         "length_max": found.length_max if lists else None,
         "length_quantiles": found.length_quantiles(LENGTH_QUANTILES),
         "top": _top(found),
+        **_on_the_way(slot, found, num_rows),
+    }
+
+
+def _on_the_way(slot: Slot, found: ColumnStatistics, num_rows: int) -> dict[str, Any]:
+    """What extraction saw on the way to the slot."""
+    signs = slot.kind is SlotKind.ID and slot.num_indices is None
+    return {
+        "default_rate": found.counts.get(FILLED, 0) / num_rows if num_rows else 0.0,
+        "num_nulls_dropped": sum(found.counts.get(what, 0) for what in NULLS_DROPPED),
+        "num_text_errors": sum(found.counts.get(what, 0) for what in TEXT_ERRORS),
+        "num_sign_collisions": len(found.collisions.collided) if signs else None,
+        "num_signs_checked": found.num_signs_checked if signs else None,
     }
 
 

@@ -16,7 +16,7 @@ from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.raw import input_digest
 from featstore.extraction.unit import Progress, Runner, ignore_progress
 from featstore.files import list_files, redact
-from featstore.table.delta import Commit, history, open_delta_or_none
+from featstore.table.delta import Commit, history, makers, open_delta_or_none
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot, files_digest
 
@@ -176,7 +176,7 @@ def find_held(days: Sequence[Day], base: Snapshot | None, commits: Sequence[Comm
         commit.metadata.data_digest: Origin(
             version=commit.version, spec_hash=commit.metadata.spec_hash, input_digest=commit.metadata.input_digest
         )
-        for commit in commits
+        for commit in makers(commits)
         if commit.metadata is not None
     }
     files = [() if base is None else base.in_partitions([day.partition]) for day in days]

@@ -1,16 +1,19 @@
 """The extractor: a spec's graph, run over record batches."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from featstore.errors import OperatorError
+from featstore.extraction.attribution import Attribution
 from featstore.extraction.findings import BATCH, REQUEST, Findings, Origin
 from featstore.extraction.intake import Intake, Taken, missing_columns
 from featstore.extraction.values import single
+from featstore.extraction.witness import Witness
+from featstore.ops.arrays import Mask, nulls_of
 from featstore.ops.columns import read_column
 from featstore.ops.malformed import ABSENT, KINDS, Found, find_malformed, find_unequal
 from featstore.ops.sequences import align
@@ -33,9 +36,12 @@ class Extractor:
         self.findings = Findings()
         self._graph = build_graph(spec)
         self._intake = Intake(spec, self._graph.columns)
+        self._attribution = Attribution(self._graph, spec)
+        self._required = sorted(self._graph.required - spec.optional)
         self._last_reads = _last_reads(self._graph)
         self._arrow_schema = self.schema.to_arrow()
         self._bound: pa.Schema | None = None
+        self._watch: Callable[[pa.RecordBatch], None] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Extractor, (self.spec,)
@@ -44,6 +50,21 @@ class Extractor:
     def counts(self) -> Counter[str]:
         """What was dropped or replaced, by `<slot or column>: <what>`."""
         return self.findings.counts
+
+    @property
+    def counts_by_slot(self) -> dict[str, dict[str, int]]:
+        """By slot what was dropped or replaced on the way to it, shared columns and nodes with each slot that reads them, and
+        as `filled` the rows in which `default` or `fill` put a value in place of a missing one."""
+        return self._attribution.by_slot(self.counts)
+
+    @property
+    def witness(self) -> Witness:
+        """What makes witnesses of the signs of rows that `watch` was given."""
+        return Witness(self._graph)
+
+    def watch(self, watch: Callable[[pa.RecordBatch], None]) -> None:
+        """Has each batch of raw rows shown to `watch` when it has been extracted, without the rows that were skipped."""
+        self._watch = watch
 
     @property
     def schema(self) -> SlotSchema:
@@ -78,7 +99,7 @@ class Extractor:
         Optional columns, and those that only labels, weight or kept columns read, may be absent, and are then null. InputError
         as for a batch, also where `on_error` is `skip`: a table would not have the row, so there is nothing to return.
         """
-        absent = [name for name in sorted(self._graph.required - self.spec.optional) if name not in row]
+        absent = [name for name in self._required if name not in row]
         if absent:
             raise missing_columns(absent, row)
         self.counts.update(
@@ -95,31 +116,37 @@ class Extractor:
         if self._bound is None or not batch.schema.equals(self._bound):
             self.bind(batch.schema)
         taken = self._intake.take(batch, origin, self.findings, skips=skips)
+        noted = _Noted()
         try:
-            outputs, counted = self._run(taken.columns)
+            outputs = self._run(taken.columns, noted)
         except OperatorError as error:
             raise self._located(error, taken, origin) from error.__cause__
-        for one in counted:
+        for one in noted.counted:
             self._count(one, taken, origin)
+        self._attribution.fill(noted.filled)
+        if self._watch is not None:
+            self._watch(pa.RecordBatch.from_arrays(taken.columns, names=list(self._graph.columns)))
         return pa.RecordBatch.from_arrays(outputs, schema=self._arrow_schema)
 
-    def _run(self, columns: list[pa.Array]) -> tuple[list[pa.Array], list["_Counted"]]:
-        """The outputs, and what steps counted. A value is let go of after the last step that reads it."""
+    def _run(self, columns: list[pa.Array], noted: "_Noted") -> list[pa.Array]:
+        """The outputs. A value is let go of after the last step that reads it."""
         values: dict[int, pa.Array] = dict(enumerate(columns))
-        counted = []
         for position, (step, last) in enumerate(zip(self._graph.steps, self._last_reads, strict=True), len(columns)):
             found: Counter[str] | None = Counter() if step.counted else None
             inputs = [values[i] for i in step.inputs]
             values[position] = _result(step, inputs, found)
             if found:
-                counted.append(_Counted(step=step, counts=found, inputs=inputs))
+                noted.counted.append(_Counted(step=step, position=position, counts=found, inputs=inputs))
+            if position in self._attribution.filling and (nulls := nulls_of(inputs[0])) is not None:
+                noted.filled[position] = nulls
             for i in last:
                 del values[i]
-        return [values[i] for i in self._graph.outputs], counted
+        return [values[i] for i in self._graph.outputs]
 
     def _count(self, counted: "_Counted", taken: Taken, origin: Origin) -> None:
         """Adds what a step counted, with examples of malformed values: they are looked for only where there are any."""
         step = counted.step
+        self._attribution.count(counted.position, counted.counts)
         for what, num_found in counted.counts.items():
             self.counts[f"{step.owner}: {what}"] += num_found
         if any(what in KINDS for what in counted.counts):
@@ -146,7 +173,7 @@ class Extractor:
 
     def _failure(self, columns: list[pa.Array], first: int, last: int) -> OperatorError | None:
         try:
-            self._run([array.slice(first, last - first) for array in columns])
+            self._run([array.slice(first, last - first) for array in columns], _Noted())
         except OperatorError as error:
             return error
         return None
@@ -157,8 +184,17 @@ class _Counted:
     """What a step counted over its inputs."""
 
     step: Step
+    position: int
     counts: Counter[str]
     inputs: list[pa.Array]
+
+
+@dataclass(kw_only=True)
+class _Noted:
+    """What one batch's run noted beside its outputs: what steps counted, and by step the rows in which it filled."""
+
+    counted: list[_Counted] = field(default_factory=list)
+    filled: dict[int, Mask] = field(default_factory=dict)
 
 
 def _last_reads(graph: Graph) -> list[list[int]]:

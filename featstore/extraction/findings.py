@@ -6,6 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from featstore.ops.malformed import KINDS, MAX_EXAMPLES, Found
 
+FILLED = "filled"
+"""Among a slot's counts: rows in which `default` or `fill` put a value in place of a missing one."""
+NULLS_DROPPED = ("incomplete elements", "null elements")
+TEXT_ERRORS = ("invalid utf-8", "malformed weights")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:

@@ -3,23 +3,35 @@
 Units write theirs to small files and the driver merges one after the other, so that its memory does not grow with the units.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from featstore.extraction.extractor import Extractor
 from featstore.files import delete, join
-from featstore.schema import SlotSchema
+from featstore.ops.malformed import without_views
 from featstore.table.layout import file_statistics_path, statistics_path
+from featstore.table.sampling import RowSample
 from featstore.table.snapshot import DataFile, files_digest
-from featstore.table.statistics import Gatherer, merge_statistics
-from featstore.table.statistics_file import StoredStatistics, add_counts, read_statistics, write_statistics
+from featstore.table.statistics import Gatherer, Statistics, add_counts, merge_statistics
+from featstore.table.statistics_file import StoredStatistics, read_statistics, write_statistics
 
 
 class Gathering:
-    """The statistics of one data file in the making; does nothing where none are wanted."""
+    """The statistics of one data file in the making, whose rows all come from `extractor`; does nothing where not `wanted`."""
 
-    def __init__(self, schema: SlotSchema, *, wanted: bool) -> None:
-        self._gatherer = Gatherer(schema) if wanted else None
+    def __init__(self, extractor: Extractor, *, wanted: bool) -> None:
+        self._extractor = extractor
+        self._gatherer = Gatherer(extractor.schema) if wanted else None
+        self._raw = RowSample()
+        if wanted:
+            extractor.watch(self.draw)
+
+    def draw(self, raw: pa.RecordBatch) -> None:
+        """Takes raw rows that were extracted, a sample of which is kept."""
+        layouts = [without_views(column) for column in raw.columns]
+        self._raw.update(pa.RecordBatch.from_arrays(layouts, names=raw.schema.names))
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches, counted as they pass; what follows must write each of them."""
@@ -31,8 +43,27 @@ class Gathering:
     def store(self, table_url: str, path: str) -> None:
         """Writes the statistics of the data file that has been written to `path`."""
         if self._gatherer is not None:
-            stored = StoredStatistics(statistics=self._gatherer.finish())
-            write_statistics(table_url, file_statistics_path(path), stored)
+            write_statistics(table_url, file_statistics_path(path), StoredStatistics(statistics=self.finish()))
+
+    def finish(self) -> Statistics:
+        """The statistics of all rows that passed; none where none are wanted."""
+        if self._gatherer is None:
+            return Statistics()
+        return self._gatherer.finish(self._extractor.counts_by_slot, self._witnesses())
+
+    def _witnesses(self) -> dict[str, pa.Array]:
+        """By slot the witnesses of the sampled rows' signs."""
+        witness, parts = self._extractor.witness, dict[str, list[pa.Array]]()
+        for batch in _joined(self._raw.batches):
+            for name, column in witness(batch.columns).items():
+                parts.setdefault(name, []).append(column)
+        return {name: pa.concat_arrays(columns) for name, columns in parts.items()}
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All rows in order, in as few batches as their raw schemas, which differ from file to file, allow."""
+    for _, alike in itertools.groupby(batches, lambda batch: batch.schema):
+        yield from pa.Table.from_batches(alike).combine_chunks().to_batches()
 
 
 def merge_partition(table_url: str, tag: str, files: Sequence[DataFile], counts: Iterable[Mapping[str, int]]) -> None:

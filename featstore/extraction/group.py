@@ -259,8 +259,8 @@ def _write(
 def _check_same_input(group: GroupJob, run: Run, base_files: Sequence[BaseFile], part: Part) -> None:
     """The raw files must be proven to be those that made the base files, and the rows that were skipped the same."""
     wanted = (run.input_digest, files_digest(base_file.file for base_file in base_files))
-    commits = (c.metadata for c in delta.history(group.job.table_url) if c.metadata is not None)
-    made = next((m for m in commits if (m.input_digest, m.data_digest) == wanted), None)
+    commits = (c.metadata for c in delta.makers(delta.history(group.job.table_url)))
+    made = next((m for m in commits if m is not None and (m.input_digest, m.data_digest) == wanted), None)
     names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
     if made is None:
         raise InputError(

@@ -35,8 +35,8 @@ from featstore.table.layout import STATISTICS_DIR, has_tag, is_data_file, new_ta
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_table_or_none
 from featstore.table.running import Mark, marked
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
-from featstore.table.statistics_file import add_counts
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, replaced
+from featstore.table.statistics import add_counts
 
 CommitFunction = Callable[[str, delta.Change], int]
 
@@ -297,7 +297,7 @@ def _check_target(url: str, schema: SlotSchema, base: Snapshot | None, partition
             raise InputError(f"partition key {key.name!r} is also the name of a column that the spec stores; rename one")
     if base is not None:
         merge_schemas(base.schema, delta.as_stored(schema), redact(url))
-        delta.replaced(partitions, base.partitions)
+        replaced(partitions, base.partitions)
         return
     check_case(schema, redact(url))
     foreign = [file.name for file in list_files(url) if not is_data_file(file.name)]

@@ -92,7 +92,7 @@ def spark_session(app: str, conf: Mapping[str, str] | None = None, *, hive: bool
 
 def check_workers(context: "SparkContext") -> None:
     """Runs one tiny task. MissingDependencyError where the workers' interpreter lacks a package that extraction needs."""
-    found = _run_checked(context, lambda: context.parallelize([0], 1).map(_import_probe()).collect())
+    found = run_checked(context, lambda: context.parallelize([0], 1).map(_import_probe()).collect())
     for module, reason in found[0].items():
         raise MissingDependencyError(
             f"Spark's Python workers run {context.pythonExec}, which cannot import {module} ({reason}): install "
@@ -141,7 +141,7 @@ class SparkFitRunner:
     def __call__(self, task: FitTask, units: Sequence[Unit]) -> list[States]:
         check_workers(self._context)
         states = self._context.parallelize(units, len(units)).mapPartitions(partial(_fit_partition, task))
-        return [_run_checked(self._context, lambda: states.treeReduce(merge_states))]
+        return [run_checked(self._context, lambda: states.treeReduce(merge_states))]
 
 
 def extract_dataframe(
@@ -191,7 +191,7 @@ def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Ta
 
     def run() -> _Result:
         context.setJobGroup(group, "featstore extract", interruptOnCancel=True)
-        return _run_checked(context, collect)
+        return run_checked(context, collect)
 
     with ThreadPoolExecutor(1, "featstore-spark") as thread:
         future = thread.submit(run)
@@ -205,7 +205,7 @@ def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Ta
     return future.result()
 
 
-def _run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Result:
+def run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Result:
     """Runs a job; an error of ours that a worker raised is raised here, and workers that cannot start are named."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -299,7 +299,7 @@ def _write_partition(
         extractor = Extractor(task.spec)
         path = task.path(partition, unit, attempt, part)
         extracted = (run_batch(extractor, batch, partition, origin) for batch, origin in itertools.chain([first], numbered))
-        gathering = Gathering(extractor.schema, wanted=task.spec.output.statistics)
+        gathering = Gathering(extractor, wanted=task.spec.output.statistics)
         with kept_memory():
             written = _write_file(task, path, extractor.schema, gathering.watch(extracted))
         if written:

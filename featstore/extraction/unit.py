@@ -90,7 +90,7 @@ def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lam
     path = task.path(unit.partition, unit.index, attempt)
     extracted = (batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition))
     url, output = join(task.table_url, path), task.spec.output
-    gathering = Gathering(extractor.schema, wanted=output.statistics)
+    gathering = Gathering(extractor, wanted=output.statistics)
     filled = gathering.watch(batch for batch in extracted if batch.num_rows)
     first = next(filled, None)
     if first is None:

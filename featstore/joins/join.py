@@ -5,7 +5,7 @@ that were joined, before a rename makes them visible.
 """
 
 import contextlib
-import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from featstore.errors import InputError
 from featstore.files import join as join_url
 from featstore.joins import sql
 from featstore.joins.inputs import check_apart, check_impressions, check_label, check_lookup, input_digest
-from featstore.joins.options import SAMPLE_WEIGHT, Impressions, Label, LabelJoin, Lookup, Source
+from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Source
 from featstore.joins.output import Output, spark_url
 from featstore.joins.report import (
     Counts,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
 _SETTINGS = {
+    "spark.sql.codegen.hugeMethodLimit": "8000",  # HotSpot never compiles longer methods: smaller ones are faster
     "spark.sql.ansi.enabled": "true",
     "spark.sql.optimizer.windowGroupLimitThreshold": "-1",  # would sort all rows before the shuffle, to drop few of them
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -124,8 +125,8 @@ class _Plan:
         frame = self.distinct.observed
         for j, lookup in enumerate(join.lookups):
             frame = self._look_up(frame, j, lookup)
-        for i, label in enumerate(join.labels):
-            frame = self._label(frame, i, label)
+        for _, alike in itertools.groupby(enumerate(join.labels), key=lambda numbered: numbered[1].key):
+            frame = self._label(frame, list(alike))
         self.joined = _counted(self._drawn(frame), self._joined_metrics())
         self.rows = self._output(self.joined.observed)
 
@@ -178,28 +179,23 @@ class _Plan:
         )
         return versions.where(f"__to{j} is null or __from{j} < __to{j}")
 
-    def _label(self, frame: "DataFrame", i: int, label: Label) -> "DataFrame":
-        """The frame with the label's columns; no row is added or lost."""
-        row_id = self.join.impressions.row_id
-        events, salt = self._events(i, label), sql.salt(label, row_id)
-        on = list(label.key)
+    def _label(self, frame: "DataFrame", alike: list[tuple[int, Label]]) -> "DataFrame":
+        """The frame with `__made` of labels of one key; no row is added or lost.
+
+        What tells the impressions of a key apart is found before the rows carry the key's events, and what these mean in one
+        step after it: each row is copied once.
+        """
+        row_id, labels = self.join.impressions.row_id, [label for _, label in alike]
+        on, salt = list(labels[0].key), sql.salt(labels[0], row_id)
         if salt is not None:
-            frame, events = frame.selectExpr("*", f"{salt} as __salt{i}"), events.selectExpr("*", f"0L as __salt{i}")
-            on.append(f"__salt{i}")
-        neighbours = sql.neighbour(i, label, row_id, salt is not None)
-        ordered = frame.selectExpr("*", *(f"{text} as {name}" for name, text in neighbours.items()))
-        joined = ordered.join(events, on, "left")
-        made = joined.selectExpr("*", f"{sql.within(i, label)} as __within{i}")
-        made = made.selectExpr("*", f"{sql.attributed(i, label)} as __mine{i}")
-        made = made.selectExpr("*", f"{sql.state(i, label, self.join.cut_off_us)} as __state{i}")
-        return made.selectExpr(
-            "*",
-            f"{sql.once(i, label)} as __once{i}",
-            f"{sql.bucket(i, 'time')} as __bucket_time{i}",
-            f"{sql.bucket(i, 'known')} as __bucket_known{i}",
-            f"{sql.label_value(i, label)} as {sql.quote(label.name)}",
-            *([f"{sql.label_time(i)} as {sql.quote(label.time_column)}"] if label.with_time else []),
-        ).drop(f"__events{i}", f"__next{i}", f"__previous{i}", f"__mine{i}")
+            frame, on = frame.selectExpr("*", f"{salt} as __salt"), [*on, "__salt"]
+        if sql.needs_neighbours(labels[0], row_id):
+            frame = frame.selectExpr("*", *sql.neighbours(labels, on, row_id))
+        for i, label in alike:
+            events = self._events(i, label)
+            frame = frame.join(events if salt is None else events.selectExpr("*", "0L as __salt"), on, "left")
+        made = frame.selectExpr("*", *(sql.made(i, label, row_id, self.join.cut_off_us) for i, label in alike))
+        return made.drop("__salt", "__next", "__previous", *(f"__events{i}" for i, _ in alike))
 
     def _events(self, i: int, label: Label) -> "DataFrame":
         """One row per key, with its distinct events that are known at the cut-off, in the order of their times."""
@@ -223,24 +219,36 @@ class _Plan:
         return arrays.observed
 
     def _drawn(self, frame: "DataFrame") -> "DataFrame":
-        """The frame with `__negative` and `__keep`."""
+        """Where negatives are drawn: the frame with the labels, `__negative` and `__keep`."""
         negatives = self.join.negatives
-        drawn = "true" if negatives is None else sql.sample(self.join.impressions.row_id, self.types, negatives)
-        made = frame.selectExpr("*", f"{sql.negative(self.join)} as __negative")
+        if negatives is None:
+            return frame
+        drawn = sql.sample(self.join.impressions.row_id, self.types, negatives)
+        made = frame.selectExpr("*", *self._label_columns()).selectExpr("*", f"{sql.negative(self.join)} as __negative")
         return made.selectExpr("*", f"not __negative or ({drawn}) as __keep")
 
+    def _label_columns(self) -> list[str]:
+        columns, row_id, cut_off_us = [], self.join.impressions.row_id, self.join.cut_off_us
+        for i, label in enumerate(self.join.labels):
+            columns.append(f"{sql.label_value(i, label, row_id, cut_off_us)} as {sql.quote(label.name)}")
+            columns += [f"{sql.label_time(i)} as {sql.quote(label.time_column)}"] if label.with_time else []
+        return columns
+
     def _joined_metrics(self) -> dict[str, str]:
-        parts = [sql.label_metrics(i) for i in range(len(self.join.labels))]
-        parts += [sql.lookup_metrics(j) for j in range(len(self.join.lookups))]
-        return functools.reduce(
-            lambda made, part: made | part, parts, sql.digest_metrics() | sql.kept_metrics(self.join.negatives)
-        )
+        metrics = sql.digest_metrics() | sql.kept_metrics(self.join.negatives)
+        for i, label in enumerate(self.join.labels):
+            metrics |= sql.label_metrics(i, label, self.join.impressions.row_id, self.join.cut_off_us)
+        for j in range(len(self.join.lookups)):
+            metrics |= sql.lookup_metrics(j)
+        return metrics
 
     def _output(self, frame: "DataFrame") -> "DataFrame":
-        negatives = self.join.negatives
-        made = [sql.quote(name) for name in self.join.added if name != SAMPLE_WEIGHT or negatives is None]
-        weight = [] if negatives is None else [sql.weight(negatives)]
-        return frame.where("__keep").selectExpr(*map(sql.quote, self.types), *made, *weight)
+        negatives, read = self.join.negatives, [*self.types, *(name for part in self.join.lookups for name in part.added)]
+        columns = [*map(sql.quote, read)]
+        if negatives is None:
+            return frame.selectExpr(*columns, *self._label_columns())
+        columns += [sql.quote(name) for label in self.join.labels for name in label.columns]
+        return frame.where("__keep").selectExpr(*columns, sql.weight(negatives))
 
 
 def read_source(spark: "SparkSession", source: Source) -> "DataFrame":
@@ -286,20 +294,20 @@ def _collect(frame: "DataFrame", metrics: Mapping[str, str]) -> Counts:
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
     """Sums over no rows are null, and are 0 here; so are histograms, which are empty lists."""
-    empty: dict[str, Any] = {name: [] if name.endswith(("_delay", "_arrival")) else 0 for name in found}
+    empty: dict[str, Any] = {name: [] if name.endswith("_delays") else 0 for name in found}
     return {name: empty[name] if value is None else value for name, value in found.items()}
 
 
 def _distinct(frame: "DataFrame", impressions: Impressions, types: Mapping[str, str]) -> "DataFrame":
-    """One row of each row id, the same on every run, with `__time` and `__hash`."""
-    placed = frame.selectExpr(
+    """One row of each row id, the same on every run, with `__time` and `__hash`. What only ranks is made after the shuffle."""
+    placed = frame.repartition(*map(sql.quote, impressions.row_id)).selectExpr(
         "*",
         f"{sql.micros(impressions.event_time, types)} as __time",
         f"{sql.known_micros(impressions.log_time, impressions.event_time, types)} as __known",
         f"{sql.content_hash(types, types)} as __content",
     )
     ranked = placed.selectExpr("*", f"{sql.first_of_equals(impressions.row_id)} as __rank").where("__rank = 1")
-    return ranked.drop("__known", "__content", "__rank").selectExpr("*", f"{sql.row_hash(impressions.row_id)} as __hash")
+    return ranked.selectExpr(*map(sql.quote, types), "__time", f"{sql.row_hash(impressions.row_id)} as __hash")
 
 
 def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":

@@ -1,6 +1,6 @@
 """What a join of logs met and did: checked, as JSON, and as text to read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from tabulate import tabulate
 from featstore.errors import InputError, JoinError
 from featstore.files import redact
 from featstore.joins.options import Label, LabelJoin, Lookup
-from featstore.joins.sql import DELAY_BOUNDARIES_S
+from featstore.joins.sql import DELAY_BOUNDARIES_S, NUM_BUCKETS
 from featstore.table.metadata import to_json
 
 FORMAT = 1
@@ -158,16 +158,16 @@ def _label(i: int, label: Label, events: Counts, joined: Counts) -> dict[str, An
         "hit_rate": _share(hit, hit + negative),
         "fan_out": _share(joined["num_rows"] + joined[f"label{i}_more"], joined["num_rows"]),
         "max_fan_out": joined[f"label{i}_max"],
-        "delay": _histogram(joined[f"label{i}_delay"]),
-        "arrival": _histogram(joined[f"label{i}_arrival"]),
+        "delay": _histogram([(round(x) // NUM_BUCKETS, y) for x, y in joined[f"label{i}_delays"]]),
+        "arrival": _histogram([(round(x) % NUM_BUCKETS, y) for x, y in joined[f"label{i}_delays"]]),
     }
 
 
-def _histogram(bins: Sequence[tuple[float, float]]) -> list[dict[str, int]]:
-    """The counts of all buckets; the bins have their numbers as x, more than once where parts were merged."""
-    counts = [0] * (len(DELAY_BOUNDARIES_S) + 1)
-    for x, y in bins:
-        counts[round(x)] += round(y)
+def _histogram(bins: Iterable[tuple[int, float]]) -> list[dict[str, int]]:
+    """The counts of all buckets, from those of buckets by number, which may come more than once."""
+    counts = [0] * NUM_BUCKETS
+    for bucket, count in bins:
+        counts[bucket] += round(count)
     bounds = (0, *DELAY_BOUNDARIES_S)
     return [{"from_s": bound, "num_impressions": count} for bound, count in zip(bounds, counts, strict=True)]
 

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from featstore.joins.options import SAMPLE_WEIGHT, Label, LabelJoin, Lookup, Negatives
 
 DELAY_BOUNDARIES_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000)
-NO_KEY, UNRIPE, NEGATIVE, HIT = range(4)
+NUM_BUCKETS = len(DELAY_BOUNDARIES_S) + 1
 _US = 1_000_000
+_BEFORE_NEXT = "(__next is null or e.time < __next)"
 _DIGEST = {"num_rows": "count(1)", "key_xor": "bit_xor(__hash)", "key_sum": "sum(shiftrightunsigned(__hash, 34))"}
 
 
@@ -78,100 +79,124 @@ def _text(column: str, types: Mapping[str, str]) -> str:
     return f"cast({value} as string)"
 
 
-def has_one_impression(label: Label, row_id: Sequence[str]) -> bool:
-    """Whether a key names one impression at most, as the row id is part of it."""
-    return set(row_id) <= set(label.key)
+def needs_neighbours(label: Label, row_id: Sequence[str]) -> bool:
+    """Whether an event may be in the windows of several impressions of its key: not where the row id is part of the key."""
+    return not set(row_id) <= set(label.key)
 
 
-def neighbour(i: int, label: Label, row_id: Sequence[str], salted: bool) -> dict[str, str]:
-    """The times of the next impression of an equal key, and where it matters of the previous one."""
-    if has_one_impression(label, row_id):
-        return {f"__next{i}": "cast(null as bigint)", f"__previous{i}": "cast(null as bigint)"}
-    salt = f", __salt{i}" if salted else ""
-    over = f"over (partition by {names(label.key)}{salt} order by __time, {names(row_id)})"
-    previous = f"lag(__time) {over}" if label.attribution == "first" else "cast(null as bigint)"
-    return {f"__next{i}": f"lead(__time) {over}", f"__previous{i}": previous}
+def neighbours(labels: Sequence[Label], on: Sequence[str], row_id: Sequence[str]) -> list[str]:
+    """Of labels that share their key: the time of its next impression as `__next`, where it matters of the one before as
+    `__previous`. `on`: the key, with the salt where there is one.
+    """
+    over = f"over (partition by {names(on)} order by __time, {names(row_id)})"
+    previous = [f"lag(__time) {over} as __previous"] if any(label.attribution == "first" for label in labels) else []
+    return [f"lead(__time) {over} as __next", *previous]
 
 
 def salt(label: Label, row_id: Sequence[str]) -> str | None:
-    """Spreads impressions without a key, which match nothing, over all tasks. None where the key cannot be null."""
-    return None if set(label.key) <= set(row_id) else f"if({present(label.key)}, 0L, __hash)"
+    """Spreads impressions without a key, which match nothing, over all tasks. None where that is not needed."""
+    spread = not needs_neighbours(label, row_id) or set(label.key) <= set(row_id)
+    return None if spread else f"if({present(label.key)}, 0L, __hash)"
 
 
-def within(i: int, label: Label) -> str:
-    """The events of the impression's key in its window."""
-    return f"filter(__events{i}, e -> e.time >= __time and e.time < __time + {label.window_s * _US}L)"
+def made(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) -> str:
+    """What the events of its key mean for an impression; null where the key has none, which costs next to nothing.
+
+    `pairs`: events in the window. `once`: those counted at this impression, if each is to be counted at one only. `is_hit`:
+    ripe, with an event of its own; only then `value`, `time` (of the first one) and `delays` (the buckets of its delay and of
+    its arrival in one number) are told. Lambdas are not compiled by Spark, so all of them are in this one expression.
+    """
+    mine, pairs, once = "size(mine)", "size(mine)", "size(mine)"
+    if needs_neighbours(label, row_id):
+        pairs = mine if label.attribution == "all" else f"size({_events_where(i, _within(label))})"
+        once = mine if label.attribution != "all" else f"size({_events_where(i, _within(label), _BEFORE_NEXT)})"
+    is_hit = f"{mine} > 0 and __time <= {_ripe_us(label, cut_off_us)}L"
+    delays = f"{NUM_BUCKETS} * ({_bucket('time')}) + {_bucket('known')}"
+    fields = {
+        "pairs": pairs,
+        "once": once,
+        "is_hit": is_hit,
+        "value": f"if({is_hit}, cast({_value(label)} as {_type(label)}), null)",
+        "time": f"if({is_hit}, get(mine, 0).time, null)",
+        "delays": f"if({is_hit}, {delays}, null)",
+    }
+    struct = f"struct({', '.join(f'{text} as {name}' for name, text in fields.items())})"
+    return f"if(__events{i} is null, null, get(transform(array({_mine(i, label, row_id)}), mine -> {struct}), 0)) as __made{i}"
 
 
-def attributed(i: int, label: Label) -> str:
+def _mine(i: int, label: Label, row_id: Sequence[str]) -> str:
     """Of the events in the window, those that belong to this impression."""
-    if label.attribution == "all":
-        return f"__within{i}"
-    if label.attribution == "first":
-        edge = f"__previous{i} + {label.window_s * _US}L"
-        return f"if(__previous{i} is null, __within{i}, filter(__within{i}, e -> e.time >= {edge}))"
-    return _before_next(i)
+    if label.attribution == "all" or not needs_neighbours(label, row_id):
+        return _events_where(i, _within(label))
+    if label.attribution == "last":
+        return _events_where(i, _within(label), _BEFORE_NEXT)
+    after = f"(__previous is null or e.time >= __previous + {label.window_s * _US}L)"
+    return _events_where(i, _within(label), after)
 
 
-def _before_next(i: int) -> str:
-    return f"if(__next{i} is null, __within{i}, filter(__within{i}, e -> e.time < __next{i}))"
+def _events_where(i: int, *conditions: str) -> str:
+    return f"filter(__events{i}, e -> {' and '.join(conditions)})"
 
 
-def once(i: int, label: Label) -> str:
-    """How many events are counted at this impression, if each is to be counted at one impression only."""
-    return f"coalesce(size({_before_next(i) if label.attribution == 'all' else f'__mine{i}'}), 0)"
+def _within(label: Label) -> str:
+    return f"e.time >= __time and e.time < __time + {label.window_s * _US}L"
 
 
-def state(i: int, label: Label, cut_off_us: int) -> str:
-    """NO_KEY, UNRIPE, NEGATIVE or HIT."""
-    ripe_us = cut_off_us - label.ripe_after_s * _US
-    return (
-        f"case when not ({present(label.key)}) then {NO_KEY} when __time > {ripe_us}L then {UNRIPE} "
-        f"when coalesce(size(__mine{i}), 0) = 0 then {NEGATIVE} else {HIT} end"
-    )
-
-
-def label_value(i: int, label: Label) -> str:
-    """The label's column: null where it is not known."""
-    value = {
+def _value(label: Label) -> str:
+    return {
         "any": "1",
-        "count": f"size(__mine{i})",
-        "sum": f"aggregate(__mine{i}, 0D, (total, e) -> total + coalesce(e.value, 0D))",
-        "first": f"__mine{i}[0].value",
-        "last": f"element_at(__mine{i}, -1).value",
+        "count": "size(mine)",
+        "sum": "aggregate(mine, 0D, (total, e) -> total + coalesce(e.value, 0D))",
+        "first": "get(mine, 0).value",
+        "last": "get(mine, size(mine) - 1).value",
     }[label.kind]
-    type_ = "double" if label.value else "int"
-    return f"cast(case __state{i} when {NEGATIVE} then 0 when {HIT} then {value} end as {type_})"
+
+
+def _type(label: Label) -> str:
+    return "double" if label.value else "int"
+
+
+def _bucket(of: str) -> str:
+    """The number of the histogram's bucket in which the first event's `time` or `known` is, counted from the impression."""
+    delay = f"get(mine, 0).{of} - __time"
+    cases = " ".join(f"when {delay} < {bound * _US}L then {n}" for n, bound in enumerate(DELAY_BOUNDARIES_S))
+    return f"case {cases} else {len(DELAY_BOUNDARIES_S)} end"
+
+
+def _ripe_us(label: Label, cut_off_us: int) -> int:
+    """An impression after this time is not ripe."""
+    return cut_off_us - label.ripe_after_s * _US
+
+
+def _no_key(label: Label, row_id: Sequence[str]) -> str:
+    return "false" if set(label.key) <= set(row_id) else f"not ({present(label.key)})"
+
+
+def label_value(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) -> str:
+    """The label's column: null where it is not known, 0 without an event."""
+    unknown = f"{_no_key(label, row_id)} or __time > {_ripe_us(label, cut_off_us)}L"
+    return f"case when {unknown} then null when __made{i}.is_hit then __made{i}.value else cast(0 as {_type(label)}) end"
 
 
 def label_time(i: int) -> str:
     """The event time of the first event behind the label."""
-    return f"case __state{i} when {HIT} then timestamp_micros(__mine{i}[0].time) end"
+    return f"timestamp_micros(__made{i}.time)"
 
 
-def bucket(i: int, of: str) -> str:
-    """The number of the histogram's bucket in which the first event's `time` or `known` is, counted from the impression."""
-    delay = f"(__mine{i}[0].{of} - __time)"
-    cases = " ".join(f"when {delay} < {bound * _US}L then {n}" for n, bound in enumerate(DELAY_BOUNDARIES_S))
-    return f"case when __state{i} != {HIT} then null {cases} else {len(DELAY_BOUNDARIES_S)} end"
-
-
-def label_metrics(i: int) -> dict[str, str]:
+def label_metrics(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) -> dict[str, str]:
     """What is counted of label i while rows pass: few and cheap aggregates, as each costs every row.
 
     `histogram_numeric` is exact for as many distinct values as it has bins, and passes over nulls.
     """
-    pairs = f"coalesce(size(__within{i}), 0)"
-    bins = 2 * len(DELAY_BOUNDARIES_S)
+    no_key = _no_key(label, row_id)
     return {
-        f"label{i}_no_key": f"count_if(__state{i} = {NO_KEY})",
-        f"label{i}_unripe": f"count_if(__state{i} = {UNRIPE})",
-        f"label{i}_hit": f"count_if(__state{i} = {HIT})",
-        f"label{i}_attributed": f"sum(__once{i})",
-        f"label{i}_more": f"sum(if({pairs} > 1, {pairs} - 1, 0))",
-        f"label{i}_max": f"max({pairs})",
-        f"label{i}_delay": f"histogram_numeric(__bucket_time{i}, {bins})",
-        f"label{i}_arrival": f"histogram_numeric(__bucket_known{i}, {bins})",
+        f"label{i}_no_key": f"count_if({no_key})",
+        f"label{i}_unripe": f"count_if(not ({no_key}) and __time > {_ripe_us(label, cut_off_us)}L)",
+        f"label{i}_hit": f"count_if(__made{i}.is_hit)",
+        f"label{i}_attributed": f"sum(__made{i}.once)",
+        f"label{i}_more": f"sum(greatest(__made{i}.pairs, 1) - 1)",
+        f"label{i}_max": f"max(__made{i}.pairs)",
+        f"label{i}_delays": f"histogram_numeric(__made{i}.delays, {2 * NUM_BUCKETS**2})",
     }
 
 
@@ -202,9 +227,8 @@ def negative(join: LabelJoin) -> str:
     """Whether the row may be sampled away."""
     if join.negatives is None:
         return "false"
-    labels = enumerate(join.labels)
-    drawn = [i for i, label in labels if join.negatives.label in (None, label.name)]
-    return " and ".join(f"coalesce({quote(join.labels[i].name)} = 0, false)" for i in drawn)
+    drawn = [label for label in join.labels if join.negatives.label in (None, label.name)]
+    return " and ".join(f"coalesce({quote(label.name)} = 0, false)" for label in drawn)
 
 
 def weight(negatives: Negatives) -> str:

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from featstore.loader.bad_files import Skip, is_bad_file
 from featstore.loader.blocks import Block, Origin, Unpacked
 from featstore.loader.decode import block_columns, block_extras
 from featstore.loader.gathered import Pool, gather_batches
@@ -19,13 +20,16 @@ class Assembler:
     """Makes blocks of windows, in one thread. It foresees where batches end, so that shuffled rows are gathered into them; a
     batch that ends elsewhere, where rows of a lost claim are left out, is put together when it is asked for."""
 
-    def __init__(self, request: Request, batch_size: int, stats: Stats) -> None:
-        self._request, self._batch_size, self._stats = request, batch_size, stats
+    def __init__(self, request: Request, batch_size: int, stats: Stats, skip: Skip | None = None) -> None:
+        self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
         self._num_rows = 0
+        self._left_out: set[tuple[int, int, int]] = set()
         self._pool = Pool()
 
     def blocks(self, window: Window) -> list[Block]:
         """The window's rows, those delivered earlier aside: one block in the file's order, one for each batch when shuffled."""
+        if window.work.claim.key in self._left_out:
+            return []
         with self._stats.timed("assemble_s"):
             index, places = window.picked.index(window.order)
             origin = _origin(window, places)
@@ -38,11 +42,19 @@ class Assembler:
             self._num_rows += num_rows - begin
             return blocks
 
+    def leaves_out(self, window: Window, error: BaseException) -> bool:
+        """Whether a window that failed is left out, with what follows of its split: told `skip` then."""
+        if self._skip is None or not is_bad_file(error):
+            return False
+        self._left_out.add(window.work.claim.key)
+        self._skip(window.work.claim, window.first_row, error)
+        return True
+
     def _block(self, window: Window, index: Array | None, origin: Origin, begin: int) -> Block:
         rows = window.picked.rows if index is None else window.picked.rows.take(index)
         return Block(
             num_rows=rows.num_rows,
-            columns=block_columns(rows, self._request, self._stats.counts),
+            columns=block_columns(rows, self._request, self._stats),
             extras=block_extras(rows, self._request, window.work.partition),
             origin=origin,
             begin=begin,
@@ -73,7 +85,7 @@ class Assembler:
         ]
 
     def _columns(self, pieces: list[Rows]) -> dict[Key, list[Values]]:
-        converted = [block_columns(piece, self._request, self._stats.counts) for piece in pieces]
+        converted = [block_columns(piece, self._request, self._stats) for piece in pieces]
         return {key: [columns[key] for columns in converted] for key in converted[0]}
 
     def _cuts(self, begin: int, num_rows: int) -> Array:

@@ -28,6 +28,9 @@ KEYS = (
     "follow",
     "memory_budget",
     "negatives",
+    "transform",
+    "on_bad_file",
+    "progress",
     "debug",
 )
 Options = TypeVar("Options")

@@ -1,5 +1,6 @@
 """Rows as read to the columns of a block: filters first, then buffers, buckets and lengths."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.errors import DataFileError
+from featstore.errors import MissingValueError
 from featstore.loader.blocks import writable
 from featstore.loader.negatives import Negatives, place_hashes
 from featstore.loader.request import DROP, RAISE, LabelRequest, Request
 from featstore.loader.shaping import shaped
+from featstore.loader.stats import Stats
 from featstore.loader.tensors import LABEL, SLOT, WEIGHT, Key
 from featstore.ops import hashing
 from featstore.reading.columns import Array, Values, scalar_floats
@@ -54,9 +56,14 @@ def partition_value(field: pa.Field, partition: Partition) -> pa.Scalar:
     return pa.scalar(partition.values.get(field.name), pa.string()).cast(field.type)
 
 
-def block_columns(rows: Rows, request: Request, counts: Counter[str]) -> dict[Key, Values]:
+def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Values]:
     """The slots, labels and weight of rows that passed, as buffers that tensors can be made of."""
-    columns: dict[Key, Any] = {(SLOT, item.slot.name): writable(shaped(rows.slot(item.slot), item)) for item in request.slots}
+    columns, counts, now = dict[Key, Any](), stats.counts, time.perf_counter()
+    counts["rows_decoded"] += rows.num_rows
+    for item in request.slots:
+        columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
+        before, now = now, time.perf_counter()
+        stats.column_s[item.slot.name] += now - before
     for label in request.labels:
         columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
     if request.weight is not None:
@@ -92,14 +99,14 @@ def _drawn(rows: Rows, first_row: int, request: Request, negatives: Negatives) -
 
 
 def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
-    """What tells rows apart. DataFileError where it is missing: such rows would be drawn all, or none."""
+    """What tells rows apart. MissingValueError where it is missing: such rows would be drawn all, or none."""
     if name in request.schema:
         slot = request.schema[name]
         column = marks_to_nulls(pa.table({name: rows.slot_column(slot)}), [slot]).column(0)
     else:
         column = rows.other(request.schema.to_arrow(nullable=True).field(name))
     if column.null_count:
-        raise DataFileError(
+        raise MissingValueError(
             f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of {rows.num_rows} rows: leave it "
             "out to draw rows by their places"
         )
@@ -113,7 +120,7 @@ def _number(rows: Rows, label: LabelRequest, what: str, counts: Counter[str]) ->
     num_nulls = int(np.count_nonzero(~valid))
     if label.null in (RAISE, DROP):
         fix = f"; `{{name: {label.name}, null: drop}}` leaves such rows out, `null: 0` gives a value" if what == "label" else ""
-        raise DataFileError(f"{rows.file_name}: {what} {label.name!r} is null in {num_nulls} of {rows.num_rows} rows{fix}")
+        raise MissingValueError(f"{rows.file_name}: {what} {label.name!r} is null in {num_nulls} of {rows.num_rows} rows{fix}")
     counts["null_labels_filled"] += num_nulls
     return np.where(valid, values, np.float32(label.null))
 

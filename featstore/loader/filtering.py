@@ -1,6 +1,5 @@
 """Row groups read in two steps where rows are filtered: what the filter reads first, and the rest where any row passes."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -8,8 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.decode import Partition, partition_value, passing
+from featstore.loader.metering import Meter
 from featstore.loader.pruning import Parts, may_match
 from featstore.loader.request import Request
+from featstore.loader.stats import Stats
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.columns import Array
 from featstore.reading.footer import FileColumns, Footer
@@ -49,17 +50,19 @@ class FilteredReader:
         groups: Sequence[Footer],
         request: Request,
         partition: Partition,
-        counts: Counter[str],
+        stats: Stats,
         *,
         use_threads: bool = True,
     ) -> None:
-        self._footer, self._request, self._partition, self._counts = footer, request, partition, counts
+        self._footer, self._request, self._partition, self._stats = footer, request, partition, stats
+        self._counts = stats.counts
         self._filter: RowsReader | None = None
         first, rest = request.filter_selection(is_decided=partition.is_decided), request.selection
         if first is not None:
             self._filter = aligned_reader(footer, groups, first, use_threads=use_threads)
             rest = rest.without(first)
         self._rest = aligned_reader(footer, groups, rest, use_threads=use_threads)
+        self._meters = {reader: Meter(reader, stats) for reader in (self._filter, self._rest) if reader is not None}
         self._may_match = self._judged()
         self._first_rows = [0, *np.cumsum(footer.row_group_rows).tolist()]
 
@@ -71,7 +74,7 @@ class FilteredReader:
     def read(self, row_groups: range) -> Picked:
         """The rows of these row groups that pass, and maybe others. Counts those that do not."""
         if self._filter is None:
-            return Picked(rows=self._rest.read(row_groups))
+            return Picked(rows=self._metered(self._rest, row_groups))
         tables, kept, masks = [], [], []
         for index in row_groups:
             rows, mask = self._passing(self._filter, index)
@@ -80,7 +83,7 @@ class FilteredReader:
                 tables.append(rows.table)
                 kept.append(index)
         table = pa.concat_tables(tables) if tables else self._filter.read([]).table
-        picked = _beside(self._rest.read(kept), table, self._filter.columns)
+        picked = _beside(self._metered(self._rest, kept), table, self._filter.columns)
         mask = np.concatenate([np.ones(0, bool), *masks])
         if mask.all():
             return Picked(rows=picked)
@@ -108,6 +111,10 @@ class FilteredReader:
             return None
         return may_match(self._filter.parts, self._request, lambda field: partition_value(field, self._partition))
 
+    def _metered(self, reader: RowsReader, row_groups: Sequence[int]) -> Rows:
+        with self._meters[reader].metered(row_groups):
+            return reader.read(row_groups)
+
     def _passing(self, reader: RowsReader, index: int) -> tuple[Rows | None, Array]:
         """A row group's columns for the filter, where any row can pass, and which rows do."""
         num_rows = self._footer.row_group_rows[index]
@@ -115,7 +122,7 @@ class FilteredReader:
             self._counts["row_groups_pruned"] += 1
             self._counts["rows_filtered"] += num_rows
             return None, np.zeros(num_rows, bool)
-        rows = reader.read([index])
+        rows = self._metered(reader, [index])
         mask = passing(rows, self._first_rows[index], self._request, self._partition, self._counts)
         self._counts["row_groups_skipped"] += not mask.any()
         return rows, mask

@@ -20,19 +20,23 @@ from featstore.dispatch.terms import Claim
 from featstore.errors import ConfigError, DataFileError, DispatchError, StateError
 from featstore.files import local_path, open_read
 from featstore.loader.assembly import Assembler
+from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.budget import Budget
 from featstore.loader.cleanup import when_gone
 from featstore.loader.follow import Follower, NewFiles
 from featstore.loader.job import Job
+from featstore.loader.pacing import paced
 from featstore.loader.parts import Parts, StagedStream, parts_in_place, parts_staged, stage_items
 from featstore.loader.passes import Pass
-from featstore.loader.pipeline import Pipeline
+from featstore.loader.pipeline import Ahead, Pipeline
+from featstore.loader.progress import RowBar
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_windows
 from featstore.loader.tensors import Batch
+from featstore.loader.transform import transformed
 from featstore.loader.verdict import EpochTimes, verdict
 from featstore.loader.watch import Watch
 from featstore.reading.footer import Footer
@@ -76,13 +80,17 @@ class Run:
         self._lost: set[_ClaimKey] = set()
         self._failed: list[Claim] = []
         self._quarantined: list[str] = []
+        self._bad_files = BadFiles(stats)
         self._boundaries_of: dict[str, list[int]] = {}
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
         self._has_claimed = self._finds_done = False
         self._open: list[_Closeable] = []
+        # The consumer waits for the last of the threads.
+        self._waits = "wait_s" if job.transform is None else "transform_wait_s"
         self._pending: Cut | None = None
         self._watch: Watch | None = None
+        self._bar = RowBar("train", job.num_rows_left(start), wait_s=stats.seconds["wait_s"]) if job.shows(start) else None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
 
     @property
@@ -111,13 +119,16 @@ class Run:
             self._judge(epoch, self._times().since(before))
             first_epoch = end if epoch + 1 == end and not self.follows else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
-            for notes in (self._done, self._claims, self._unreported, self._lost):
+            for notes in (self._done, self._claims, self._unreported, self._lost, self._bad_files):
                 notes.clear()
         if finds_all_done and not self.follows:
             raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
         if self._quarantined:
-            raise DispatchError(_QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined)))
+            told = _QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined))
+            if self._job.on_bad_file != SKIP:
+                raise DispatchError(told)
+            _LOG.warning("%s", told)
 
     def _epochs(self, end: int) -> Iterator[int]:
         """The epochs of the pass; of a followed table one for each plan, which the job is then of."""
@@ -138,6 +149,8 @@ class Run:
             with self._coordinate(epoch) as coordinator, self._settling():
                 while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
                     yield from self._read(chain([claim], coordinator.claims(wait=False)))
+                    if self._failed and not self.is_closed:  # What was left out is offered again, until it is quarantined.
+                        self._settle()
                 if not self.is_closed:
                     self._finds_done = not self._has_claimed and coordinator.is_done
                     self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
@@ -172,10 +185,12 @@ class Run:
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
         batch = with_rows.batch()
-        self._pending = replace(with_rows, spans=())
+        self._pending = Cut((), with_rows.segments, with_rows.num_dropped_rows)
         self._watch = Watch(batch) if self._job.debug else None
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
+        if self._bar is not None:
+            self._bar.show(batch.num_rows, self._stats, self._stager.stats().staged_bytes if self._stager else 0)
         return batch
 
     def acknowledge(self) -> None:
@@ -208,6 +223,8 @@ class Run:
         with ExitStack() as parts:
             for part in reversed(self._open):
                 parts.callback(part.close)
+            if self._bar is not None:
+                parts.callback(self._bar.close)
             if self._coordinator is not None:
                 parts.callback(self._coordinator.close)
                 self._settle()
@@ -262,11 +279,20 @@ class Run:
             )
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
-        windows = read_windows(work, open_split, order.interleave)
-        assembler = Assembler(self._job.request, self._job.batch_size, self._stats)
-        pipeline = Pipeline(windows, assembler, budget, self._stats)
+        skip = self._bad_files.skip if self._job.on_bad_file == SKIP else None
+        windows = paced(read_windows(work, open_split, order.interleave, skip), self._stats, "decode_room_s")
+        assembler = Assembler(self._job.request, self._job.batch_size, self._stats, skip)
+        pipeline = Pipeline(windows, assembler, budget, self._stats, self._waits)
         self._open.append(pipeline)
-        yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
+        cuts = cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
+        if self._job.transform is None:
+            yield from cuts
+        else:
+            made = transformed(cuts, self._job.transform, self._claims.__getitem__, self._stats)
+            second = Ahead(paced(made, self._stats, "transform_room_s"), self._stats)
+            self._open.append(second)
+            yield from second.items()
+            second.close()
         pipeline.close()
         self._open.clear()
 

@@ -10,15 +10,17 @@ from featstore.dispatch.orders import MiniEpoch, Seat, num_static_batches
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim, Terms
+from featstore.loader.bad_files import ERROR
 from featstore.loader.decode import Partition
 from featstore.loader.follow import Followed, Following, NewFiles
-from featstore.loader.listing import Listing
+from featstore.loader.listing import Census, Listing
 from featstore.loader.ordering import Ordering, rank_claims
 from featstore.loader.passes import Place
 from featstore.loader.request import DROP, Request
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.splitting import make_splits
 from featstore.loader.state import LoaderState
+from featstore.loader.transform import Transform
 from featstore.table.snapshot import DataFile
 
 
@@ -42,17 +44,21 @@ class Job:
     follow: Following | None = None
     listing: Listing | None = None
     debug: bool = False
+    census: Census | None = None
+    progress: bool = False
+    on_bad_file: str = ERROR
+    transform: Transform | None = None
 
     def in_parts(self, listing: Listing) -> "Job":
-        """The job without its files, for rank order: each part lists its own."""
-        return replace(
-            self, files={}, splits=(), listing=replace(listing, plan=self.plan(epoch=0).digest, num_splits=len(self.splits))
-        )
+        """The job in rank order: each part lists its own files, and this one only counts them."""
+        census = listing.count(self.seed, shuffle=self.shuffle is not None)
+        return replace(self, listing=listing, census=census, table=self.table or census.table)
 
     def part(self, part: MiniEpoch) -> "Job":
         """The job with the files of one part and no others; `splits` are in the order of `part.positions`."""
         assert self.listing is not None
-        files, splits = self.listing.part(part)
+        assert self.census is not None
+        files, splits = self.listing.part(part, self.census.num_splits)
         return replace(self, files=files, splits=splits)
 
     def of_plan(self, new: NewFiles) -> "Job":
@@ -81,14 +87,14 @@ class Job:
             yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, seat), done)
 
     def _turn(self, part: MiniEpoch, done: Done) -> tuple["Job", Iterator[Claim]]:
-        assert self.listing is not None
+        assert self.census is not None
         job = self.part(part)
-        return job, rank_claims(job.splits, part.positions(self.listing.num_splits), done)
+        return job, rank_claims(job.splits, part.positions(self.census.num_splits), done)
 
     @property
     def plan_digest(self) -> str:
         """Names the files and their splits."""
-        return self.plan(epoch=0).digest if self.listing is None else self.listing.plan
+        return self.plan(epoch=0).digest if self.census is None else self.census.plan
 
     def plan(self, epoch: int) -> Plan:
         return Plan(splits=self.splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
@@ -107,6 +113,18 @@ class Job:
         later = start.first_epoch + self.num_epochs - start.epoch - 1
         count = partial(num_static_batches, seat=seat, batch_rows=self.batch_size, drop_last=self.drop_last)
         return count(plan.num_rows - before) + later * count(plan.num_rows)
+
+    def shows(self, start: LoaderState) -> bool:
+        """Whether a worker shows a progress bar: the first of all does."""
+        return self.progress and start.workers == (0,)
+
+    def num_rows_left(self, start: LoaderState) -> int | None:
+        """How many rows a pass has left for its only worker; None where that is not known."""
+        if start.num_workers > 1 or self.filters_rows or self.follow is not None or self.listing is not None:
+            return None
+        plan = self.plan(start.epoch)
+        before = sum(end - first for index, rows in start.done.items() for first, end in as_ranges(rows, plan[index].num_rows))
+        return (start.first_epoch + self.num_epochs - start.epoch) * plan.num_rows - before
 
     @property
     def key(self) -> str:

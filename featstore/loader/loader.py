@@ -1,7 +1,7 @@
 """`FeatureLoader`: from a table and a selection to batches. Where dispatch, staging, reading and tensors meet."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,15 +12,17 @@ from torch.utils.data import IterableDataset, get_worker_info
 from featstore.datafiles import staging_source
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.orders import Seat
-from featstore.errors import ConfigError, SelectionError, StateError
+from featstore.dispatch.plan import Split
+from featstore.errors import ConfigError, StateError
 from featstore.files import redact
+from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
-from featstore.loader.decode import Partition
 from featstore.loader.follow import Follow, Following
 from featstore.loader.iteration import Iteration, Run
 from featstore.loader.job import Job
-from featstore.loader.listing import Listing
+from featstore.loader.listing import Census, Listed, Listing
+from featstore.loader.matching import matching, matching_files, selected
 from featstore.loader.negatives import Negatives
 from featstore.loader.ordering import DYNAMIC, RANK, STATIC, Ordering
 from featstore.loader.passes import Passes, Place
@@ -30,11 +32,12 @@ from featstore.loader.splitting import make_splits, split_size
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
 from featstore.loader.tensors import Batch
+from featstore.loader.transform import Transform, checked_transform
 from featstore.selection import parse_where
 from featstore.staging.budget import parse_bytes, require_fits
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
-from featstore.table.open import open_snapshot
+from featstore.table.open import open_snapshot, open_without_files, stream_data_files
 from featstore.table.snapshot import DataFile, Snapshot
 
 
@@ -58,10 +61,11 @@ class FeatureLoader(IterableDataset[Batch]):
     order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
-    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows at once, being decoded and
-    waiting; larger row groups are decoded in slices. `negatives`:
-    fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more. `debug`: look whether batches are
-    written to in place, which costs time. All options: docs/loader.md.
+    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows at once, being decoded and waiting; larger row
+    groups are decoded in slices. `negatives`: fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more.
+    `transform`: a function over each batch, in another thread, or its name `package.module:function`. `on_bad_file`: `error`,
+    or `skip` to go on without files that cannot be read, with a warning for each. `progress`: a bar on standard error. `debug`:
+    look whether batches are written to in place, which costs time. docs/loader.md has them all.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -86,23 +90,27 @@ class FeatureLoader(IterableDataset[Batch]):
         follow: Follow | Mapping[str, Any] | bool = False,
         memory_budget: int | str = "512MB",
         negatives: Negatives | Mapping[str, Any] | None = None,
+        transform: Transform | str | None = None,
+        on_bad_file: str = ERROR,
+        progress: bool = False,
         debug: bool = False,
     ) -> None:
         ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
         options = as_options(Dispatch, {"store": dispatch} if isinstance(dispatch, str) else dispatch, "dispatch") or Dispatch()
-        snapshot = _snapshot(table)
+        snapshot = _snapshot(table, is_streamed=ordering.kind == RANK)
         drawn = as_options(Negatives, negatives, "negatives")
         request = resolve(
             snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where, negatives=drawn
         )
-        files, cut = _files(snapshot, request), partial(make_splits, size=split_size(options))
+        files: Mapping[str, Listed] = {} if ordering.kind == RANK else matching_files(snapshot, request)
+        cut = partial(make_splits, size=split_size(options), accepts_bad=on_bad_file == SKIP)
         self._job = Job(
             request=request,
             files=files,
             splits=tuple(cut(file for file, _ in files.values())),
             cut=cut,
             ordering=ordering,
-            table=snapshot.digest,
+            table=snapshot.digest if snapshot.data_files or ordering.kind != RANK else "",
             seed=_count("seed", seed, minimum=0),
             num_epochs=_count("num_epochs", num_epochs, minimum=1),
             batch_size=_count("batch_size", batch_size, minimum=1),
@@ -111,13 +119,17 @@ class FeatureLoader(IterableDataset[Batch]):
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
             follow=_follow(follow, snapshot, request),
+            transform=checked_transform(transform),
             debug=debug,
+            progress=progress,
+            on_bad_file=checked(on_bad_file),
         )
         if self._job.follow is not None:
             _require_followable(self._job)
-        self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
         if ordering.kind == RANK:
-            self._job = self._job.in_parts(Listing(list_files=_lister(snapshot, request), cut=cut))
+            self._job = self._job.in_parts(_listing(snapshot, request, cut))
+            files = _largest(self._job.census, snapshot, request)
+        self._staging = _staging(as_options(Staging, staging, "staging"), replace(self._job, files=files))
         self._passes = Passes(options, self._job.key, num_epochs)
         self._stats = Stats()
         self._restored: LoaderState | None = None
@@ -227,13 +239,17 @@ class FeatureLoader(IterableDataset[Batch]):
         self._adopt()
         return self._passes.recording(epoch).to_json()
 
-    def stats(self) -> dict[str, int | float]:
+    def stats(self) -> dict[str, Any]:
         """What this process has done since the loader was made: counts, and seconds under names that end with `_s`.
 
-        `wait_s` is what the consumer waited for batches, `decode_s` what reading and decoding took.
+        `wait_s` is what the consumer waited for batches, `decode_s` what reading and decoding took. `stages`: for each of
+        `staging`, `decode`, `transform` and `delivery` what kept it busy, what it waited for, bytes, rows and retries; `slots`:
+        for each column that was read `bytes`, as stored, and `decode_s`, which sum up to about all of it.
         """
-        staged = {f"staging_{name}": value for name, value in vars(self._stager.stats()).items()} if self._stager else {}
-        return {**self._stats.to_dict(), "staging_staged_bytes": 0, **staged}
+        staged = vars(self._stager.stats()) if self._stager else {}
+        told = {f"staging_{name}": value for name, value in staged.items()}
+        parts = {"stages": self._stats.stages(staged), "slots": self._stats.slots()}
+        return {**self._stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
 
     def verdict(self) -> str:
         """What this process's last epoch waited for, and what would help, in one line; empty before the end of the first.
@@ -286,7 +302,8 @@ class FeatureLoader(IterableDataset[Batch]):
         if self._stager is None:
             worker = get_worker_info()
             options = self._staging if worker is None else _share(self._staging, self._job, worker.num_workers)
-            self._stager = Stager(options, staging_source(self._job.request.selection))
+            source = staging_source(self._job.request.selection, accepts_bad=self._job.on_bad_file == SKIP)
+            self._stager = Stager(options, source)
             when_gone(self, self._stager.close)
         return self._stager
 
@@ -301,7 +318,7 @@ def _follow(follow: Follow | Mapping[str, Any] | bool, snapshot: Snapshot, reque
     until = (
         None if options.until is None else parse_where(options.until, {f.name: f.type for f in snapshot.schema.partition_keys})
     )
-    select = partial(_matching, request=request)
+    select = partial(matching, request=request)
     return Following(options=options, url=snapshot.url, version=snapshot.version, until=until, select=select)
 
 
@@ -312,48 +329,30 @@ def _require_followable(job: Job) -> None:
         raise ConfigError(f"follow: expected order dynamic or static, found {job.ordering.kind}")
 
 
-def _lister(snapshot: Snapshot, request: Request) -> Callable[[], Mapping[str, tuple[DataFile, Partition]]]:
-    """Lists the snapshot's files without keeping them, where it can be opened again; plain files have no versions."""
-    if snapshot.version is None:
-        return partial(_matching, snapshot, request)
-    return partial(_listed, snapshot.url, snapshot.version, request)
+def _listing(snapshot: Snapshot, request: Request, cut: Callable[[Iterable[DataFile]], Iterator[Split]]) -> Listing:
+    """Streams the snapshot's files without keeping them, where it can be opened again."""
+    kept = snapshot if snapshot.version is None else replace(snapshot, data_files=())
+    return Listing(stream=partial(stream_data_files, kept), select=partial(selected, kept, request), cut=cut)
 
 
-def _listed(url: str, version: int, request: Request) -> dict[str, tuple[DataFile, Partition]]:
-    return _matching(open_snapshot(url, version), request)
+def _largest(census: Census | None, snapshot: Snapshot, request: Request) -> Mapping[str, Listed]:
+    """The largest of the files. SelectionError where `where` matches none of those in the table."""
+    assert census is not None
+    if census.num_splits == 0 and request.where is not None:
+        return matching_files(replace(snapshot, data_files=tuple(stream_data_files(snapshot))), request)
+    return census.largest
 
 
-def _matching(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
-    """The data files whose partitions can match `where`, by path, with the files of slot groups that have what is read."""
-    files = {}
-    read = {slot.name for slot in request.selection.slots} | {field.name for field in request.selection.others}
-    groups = {group.name for group in snapshot.groups if group.has(read)}
-    for file in snapshot.data_files:
-        matches = None if request.where is None else request.where.matches_partition(file.partition)
-        if matches is not False:
-            chosen = replace(file, groups=tuple(group for group in file.groups if group.group in groups))
-            files[file.path] = (chosen, Partition(values=file.partition, is_decided=matches is True))
-    return files
-
-
-def _snapshot(table: TableLike | Snapshot | str | Path) -> Snapshot:
+def _snapshot(table: TableLike | Snapshot | str | Path, *, is_streamed: bool) -> Snapshot:
+    """The table's snapshot; one that is opened here lacks its data files, if they are to be streamed and can be."""
     if isinstance(table, Snapshot):
         return table
     if isinstance(table, str | Path):
-        return open_snapshot(str(table))
+        return open_without_files(str(table)) if is_streamed else open_snapshot(str(table))
     snapshot = getattr(table, "snapshot", None)
     if not isinstance(snapshot, Snapshot):
         raise ConfigError(f"table: expected a Table, a Snapshot or a URL, found {type(table).__name__}")
     return snapshot
-
-
-def _files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
-    """The data files whose partitions can match `where`, by path. SelectionError where there are none of those in the table."""
-    files = _matching(snapshot, request)
-    if snapshot.data_files and not files and request.where is not None:
-        found = ", ".join(sorted({"/".join(f"{k}={v}" for k, v in file.partition.items()) for file in snapshot.data_files})[:5])
-        raise SelectionError(f"where {request.where.text!r}: matches no partition of the table, which has {found}")
-    return files
 
 
 def _staging(options: Staging | None, job: Job) -> Staging | None:

@@ -56,7 +56,7 @@ def pack(columns: Columns) -> Packed:
             places[key] = (*places.get(key, ()), (tensor.dtype, start, tuple(tensor.shape)))
             parts.setdefault(tensor.dtype, []).append(array_of(tensor.reshape(-1)))
             filled[tensor.dtype] = start + tensor.numel()
-    buffers = {dtype: tensor_of(np.concatenate(arrays)) for dtype, arrays in parts.items()}
+    buffers = {dtype: tensor_of(np.concatenate(arrays)).view(dtype) for dtype, arrays in parts.items()}
     return Packed(buffers=buffers, places=places)
 
 

@@ -36,8 +36,8 @@ def parts_in_place(file: DataFile) -> Parts:
 
 def stage_items(file: DataFile, key: object) -> Iterator[StageItem]:
     """What is staged for one split: its data file, then the files of slot groups."""
-    yield StageItem(key=key, url=file.url, size_bytes=file.size_bytes, version=file.version)
-    yield from (StageItem(key=key, url=group.url, size_bytes=group.size_bytes, version="") for group in file.groups)
+    for part in file.parts:
+        yield StageItem(key=key, url=part.url, size_bytes=part.size_bytes, version=part.version)
 
 
 def parts_staged(file: DataFile, staged: Staged, stream: Iterator[Staged]) -> Parts:

@@ -85,18 +85,18 @@ class Pipeline:
     The threads are daemons only so that the interpreter's exit gets as far as the finalizers, one of which closes and joins.
     """
 
-    def __init__(self, windows: Windows, assembler: Assembler, budget: Budget, stats: Stats) -> None:
-        self._budget, self._stats = budget, stats
+    def __init__(self, windows: Windows, assembler: Assembler, budget: Budget, stats: Stats, waits: str = "wait_s") -> None:
+        self._budget, self._stats, self._waits = budget, stats, waits
         self._decoded, self._parcels = Handoff[Window](), Handoff[Parcel](ahead=1)
         self._threads = (
-            _thread("featstore-decode", _decode, windows, self._decoded),
+            _thread("featstore-decode", _run, windows, self._decoded),
             _thread("featstore-assemble", _assemble, assembler, budget, self._decoded, self._parcels),
         )
 
     def blocks(self) -> Iterator[Block]:
         """The blocks in order; raises in the consumer what went wrong in the threads."""
         while True:
-            with self._stats.timed("wait_s"):
+            with self._stats.timed(self._waits):
                 parcel = self._parcels.get()
             if parcel is None:
                 return
@@ -114,26 +114,50 @@ class Pipeline:
                 thread.join()
 
 
+class Ahead(Generic[Item]):
+    """Runs an iterator in a thread of its own, two items ahead of the consumer. One consumer; close() from any thread."""
+
+    def __init__(self, items: Generator[Item, None, None], stats: Stats) -> None:
+        self._stats, self._taken = stats, Handoff[Item](ahead=2)
+        self._thread = _thread("featstore-transform", _run, items, self._taken)
+
+    def items(self) -> Iterator[Item]:
+        """The items in order; raises in the consumer what went wrong in the thread."""
+        while True:
+            with self._stats.timed("wait_s"):
+                item = self._taken.get()
+            if item is None:
+                return
+            yield item
+            del item
+
+    def close(self) -> None:
+        """Ends and joins the thread; whatever the iterator waits for must have been woken."""
+        self._taken.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
 def _thread(name: str, target: Callable[..., None], *of: object) -> threading.Thread:
     thread = threading.Thread(target=target, args=of, name=name, daemon=True)
     thread.start()
     return thread
 
 
-def _decode(windows: Windows, decoded: Handoff[Window]) -> None:
-    """A thread's work. It knows the handoff and not the pipeline, so that nobody's garbage is kept alive by it."""
+def _run(items: Generator[Item, None, None], taken: Handoff[Item]) -> None:
+    """A thread's work. It knows the handoff and not its owner, so that nobody's garbage is kept alive by it."""
     error: BaseException | None = None
     try:
-        with closing(windows):
-            while (window := next(windows, None)) is not None and decoded.put(window):
-                del window
+        with closing(items):
+            while (item := next(items, None)) is not None and taken.put(item):
+                del item
     except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
         error = raised
-    decoded.end(error)
+    taken.end(error)
 
 
 def _assemble(assembler: Assembler, budget: Budget, decoded: Handoff[Window], parcels: Handoff[Parcel]) -> None:
-    """A thread's work, as `_decode`."""
+    """A thread's work, as `_run`."""
     error: BaseException | None = None
     try:
         while (window := decoded.get()) is not None:
@@ -150,7 +174,9 @@ def _assemble(assembler: Assembler, budget: Budget, decoded: Handoff[Window], pa
 def _parcel(assembler: Assembler, budget: Budget, window: Window) -> Parcel:
     try:
         blocks = deque(assembler.blocks(window))
-    except BaseException:
+    except BaseException as error:
         window.work.fail()
-        raise
+        if not assembler.leaves_out(window, error):
+            raise
+        blocks = deque()
     return Parcel(blocks, budget.exchange(window.held_bytes, sum(block.size_bytes for block in blocks)))

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.plan import Split
 from featstore.dispatch.sizing import RowGroups, SplitSize, splits_of
+from featstore.errors import DataFileError
 from featstore.files import local_path, open_read
 from featstore.reading.footer import Footer
 from featstore.staging.budget import parse_bytes
@@ -20,13 +21,24 @@ def split_size(options: Dispatch) -> SplitSize | None:
     return None if options.split_rows is None else SplitSize(num_rows=options.split_rows)
 
 
-def make_splits(files: Iterable[DataFile], size: SplitSize | None = None) -> Iterator[Split]:
-    """The splits of the files, in their order. Opens those that are larger than `size`; DataFileError for one that is none."""
+def make_splits(files: Iterable[DataFile], size: SplitSize | None = None, *, accepts_bad: bool = False) -> Iterator[Split]:
+    """The splits of the files, in their order. Opens those that are larger than `size`.
+
+    DataFileError for one that is none, unless `accepts_bad`: then it is one split, whose reader says so.
+    """
     for file in files:
+        whole = Split(path=file.path, num_rows=file.num_rows)
         if size is None or not _is_large(file, size):
-            yield Split(path=file.path, num_rows=file.num_rows)
+            yield whole
+            continue
+        try:
+            row_groups = _row_groups(file)
+        except DataFileError:
+            if not accepts_bad:
+                raise
+            yield whole
         else:
-            yield from splits_of(_row_groups(file), size)
+            yield from splits_of(row_groups, size)
 
 
 def _is_large(file: DataFile, size: SplitSize) -> bool:

@@ -2,10 +2,10 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from featstore.loader.verdict import EpochTimes
 
@@ -21,6 +21,8 @@ _COUNTS = (
     "row_groups_skipped",
     "row_groups_sliced",
     "negatives_dropped",
+    "files_skipped",
+    "rows_skipped",
 )
 
 
@@ -30,6 +32,8 @@ class Stats:
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    column_bytes: Counter[str] = field(default_factory=Counter)
+    column_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     verdict: str = ""
 
     @contextmanager
@@ -59,6 +63,36 @@ class Stats:
             staging_wait_s=staging_wait_s,
         )
 
-    def to_dict(self) -> dict[str, int | float]:
+    def to_dict(self) -> dict[str, Any]:
+        """Counts and seconds by name."""
         zeros = dict.fromkeys(_COUNTS, 0)
         return {**zeros, **self.counts, "wait_s": 0.0, "decode_s": 0.0, "assemble_s": 0.0, **self.seconds}
+
+    def slots(self) -> dict[str, dict[str, int | float]]:
+        """What each column that was read took: `bytes` as stored in the files, `decode_s` as metering.py says."""
+        return {name: {"bytes": self.column_bytes[name], "decode_s": self.column_s[name]} for name in self.column_bytes}
+
+    def stages(self, staging: Mapping[str, int | float]) -> dict[str, dict[str, int | float]]:
+        """The stages in the order of the data: what kept each busy, and what it waited for. `staging`: a stager's counts."""
+        wait_s, of = self.seconds.get, self.counts.get
+        return {
+            "staging": {
+                "bytes": staging.get("fetched_bytes", 0),
+                "files": staging.get("num_staged", 0),
+                "retries": staging.get("num_retries", 0),
+            },
+            "decode": {
+                "busy_s": wait_s("decode_s", 0.0),
+                "wait_for_files_s": staging.get("wait_s", 0.0),
+                "wait_for_room_s": wait_s("decode_room_s", 0.0),
+                "bytes": self.column_bytes.total(),
+                "rows": of("rows_decoded", 0),
+            },
+            "assemble": {"busy_s": wait_s("assemble_s", 0.0)},
+            "transform": {
+                "busy_s": wait_s("transform_s", 0.0),
+                "wait_for_blocks_s": wait_s("transform_wait_s", 0.0),
+                "wait_for_room_s": wait_s("transform_room_s", 0.0),
+            },
+            "delivery": {"wait_s": wait_s("wait_s", 0.0), "rows": of("rows", 0), "batches": of("batches", 0)},
+        }

@@ -11,6 +11,7 @@ import numpy as np
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError, DispatchError, StateError
+from featstore.loader.bad_files import Skip, is_bad_file
 from featstore.loader.budget import Budget
 from featstore.loader.decode import Partition
 from featstore.loader.filtering import FilteredReader, Picked
@@ -122,12 +123,13 @@ class SplitReader:
         self._memo, self._budget = memo, budget or Budget(None)
         self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
+        self._through = work.claim.start_row
         with stats.timed("decode_s"):
             self._footer, self._groups = Footer(work.source, work.claim.split.path), list[Footer]()
             try:
                 self._groups += [Footer(group.source, group.path) for group in work.groups]
                 self._reader = FilteredReader(
-                    self._footer, self._groups, request, work.partition, stats.counts, use_threads=use_threads
+                    self._footer, self._groups, request, work.partition, stats, use_threads=use_threads
                 )
                 held = {work.claim.split.path: work.held, **{group.path: group.held for group in work.groups}}
                 for footer, columns in self._reader.parts:
@@ -149,8 +151,13 @@ class SplitReader:
         return self._row >= self._work.claim.start_row, self._next
 
     def fail(self) -> None:
-        """Says that the split cannot be read."""
+        """Says that the split cannot be read: there is nothing more of it."""
+        self._has_ended = True
         self._work.fail()
+
+    def skip(self, note: Skip, error: DataFileError) -> None:
+        """Leaves out what is left of the split."""
+        note(self._work.claim, self._through, error)
 
     def read(self) -> Iterator[Window]:
         """The next window, in slices where it takes much memory; there must be one. An empty one where the rest of the claim
@@ -197,7 +204,8 @@ class SplitReader:
 
     def _window(self, picked: Picked, order: Array | None, first_row: int, row: int, held_bytes: int) -> Window:
         """The rows from `first_row` to `row` of the stream, as far as the claim goes."""
-        left = self._end_row(row) - first_row
+        self._through = self._end_row(row)
+        left = self._through - first_row
         if left < row - first_row:
             order = (np.arange(row - first_row) if order is None else order)[:left]
         return Window(
@@ -206,8 +214,8 @@ class SplitReader:
             order=order,
             is_shuffled=self._order.shuffle is not None,
             first_row=first_row,
-            end_row=self._end_row(row),
-            is_last=self.is_finished and self._end_row(row) == self._end_row(self._row),
+            end_row=self._through,
+            is_last=self.is_finished and self._through == self._end_row(self._row),
             held_bytes=held_bytes,
         )
 
@@ -255,17 +263,22 @@ def boundaries(split: Split, footer: Footer, window_rows: int | None) -> list[in
     return list(accumulate(sum(footer.row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]
 
 
-def read_windows(work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int) -> Generator[Window, None, None]:
-    """The windows of all splits, `width` of them open at a time; closes what it opened, however it ends."""
+def read_windows(
+    work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int, skip: Skip | None = None
+) -> Generator[Window, None, None]:
+    """The windows of all splits, `width` of them open at a time; closes what it opened, however it ends.
+
+    With `skip`, which is told of them, what is left of a split that cannot be read is left out.
+    """
     open_splits: list[SplitReader] = []
     try:
         while True:
             while len(open_splits) < width and (item := next(work, None)) is not None:
-                open_splits.append(_opened(item, open_split))
+                open_splits += _opened(item, open_split, skip)
             if not open_splits:
                 return
             split = min(open_splits, key=lambda candidate: candidate.rank)
-            yield from _windows(split)
+            yield from _windows(split, skip)
             if split.is_finished:
                 open_splits.remove(split)
                 split.close()
@@ -274,27 +287,34 @@ def read_windows(work: Iterator[Work], open_split: Callable[[Work], SplitReader]
             split.close()
 
 
-def _windows(split: SplitReader) -> Iterator[Window]:
+def _windows(split: SplitReader, skip: Skip | None) -> Iterator[Window]:
     windows_ = split.read()
-    while (window := _next_window(windows_, split)) is not None:
+    while (window := _next_window(windows_, split, skip)) is not None:
         yield window
         del window
 
 
-def _next_window(found: Iterator[Window], split: SplitReader) -> Window | None:
+def _next_window(found: Iterator[Window], split: SplitReader, skip: Skip | None) -> Window | None:
     try:
         return next(found, None)
     except (DispatchError, StateError):
         raise
-    except BaseException:
+    except BaseException as error:
         split.fail()
-        raise
+        if skip is None or not is_bad_file(error):
+            raise
+        split.skip(skip, error)
+        return None
 
 
-def _opened(item: Work, open_split: Callable[[Work], SplitReader]) -> SplitReader:
+def _opened(item: Work, open_split: Callable[[Work], SplitReader], skip: Skip | None) -> list[SplitReader]:
+    """The open split, or nothing where it is left out."""
     try:
-        return open_split(item)
-    except BaseException:
+        return [open_split(item)]
+    except BaseException as error:
         item.fail()
         item.release()
-        raise
+        if skip is None or not is_bad_file(error):
+            raise
+        skip(item.claim, item.claim.start_row, error)
+        return []

@@ -89,6 +89,7 @@ class Batch:
         self.extras = extras
         self._columns = columns
         self._made: dict[Key, Column] = {}
+        self.last_asked: str | None = None
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -195,6 +196,7 @@ class Batch:
 
     def _column(self, key: Key) -> Any:
         made = self._made.get(key)
+        self.last_asked = key[1]
         if made is None:
             made = self._made[key] = self._columns.get(key)
         return made

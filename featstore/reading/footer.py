@@ -1,7 +1,7 @@
 """An open data file: its footer, parsed once, and the columns in it that a selection asks for."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -33,11 +33,15 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class FileColumns:
-    """A selection in one file: for each selected name the file's column, or None where the file has none."""
+    """A selection in one file: for each selected name the file's column, or None where the file has none.
+
+    `places`: the numbers of the leaf columns below each column of the file that is read.
+    """
 
     slots: Mapping[str, str | None]
     others: Mapping[str, str | None]
     leaves: tuple[str, ...]
+    places: Mapping[str, range] = field(default_factory=dict)
 
 
 class Footer:
@@ -81,7 +85,9 @@ class Footer:
         slots = {slot.name: self._slot_column(slot, by_number.get(slot.number)) for slot in selection.slots}
         others = {field.name: self._other_column(field) for field in selection.others}
         wanted = {name for name in (*slots.values(), *others.values()) if name is not None}
-        return FileColumns(slots=slots, others=others, leaves=tuple(self._leaves(wanted)))
+        places = self._places(wanted)
+        leaves = tuple(self.file.schema.column(i).path for found in places.values() for i in found)
+        return FileColumns(slots=slots, others=others, leaves=leaves, places=places)
 
     def _numbered(self, numbers: Collection[int | None]) -> dict[int | None, pa.Field]:
         """The slot columns of these numbers. Most of a file's columns are none of them, and to describe each takes long."""
@@ -112,15 +118,15 @@ class Footer:
         index = self.schema.get_field_index(name)
         return self.schema.field(index) if index >= 0 else None
 
-    def _leaves(self, wanted: Iterable[str]) -> list[str]:
-        """Paths of the leaf columns below the wanted ones: names with dots are told apart by counting leaves."""
-        wanted, leaves, first = set(wanted), [], 0
-        for field in self.schema:
-            after = first + _num_leaves(field.type)
-            if field.name in wanted:
-                leaves += [self.file.schema.column(i).path for i in range(first, after)]
+    def _places(self, wanted: Collection[str]) -> dict[str, range]:
+        """The numbers of the leaf columns below the wanted ones: names with dots are told apart by counting leaves."""
+        places, first = {}, 0
+        for column in self.schema:
+            after = first + _num_leaves(column.type)
+            if column.name in wanted:
+                places[column.name] = range(first, after)
             first = after
-        return leaves
+        return places
 
     def close(self) -> None:
         self.file.close()

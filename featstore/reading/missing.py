@@ -1,4 +1,4 @@
-"""The marks of missing values (0, `[0]`, NaN, `[NaN]`) of slot columns, shown as null again."""
+"""The marks of missing values (0, `[0]`, NaN, `[NaN]`) of slot columns, shown as null again, and nulls as marks."""
 
 from collections.abc import Iterable
 
@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from featstore.ops.arrays import list_of, nulls_of, offsets_of
+from featstore.ops.lists import flat, is_list, mark_missing
 from featstore.schema import Slot, SlotKind
 
 
@@ -19,6 +21,31 @@ def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
             column = pa.chunked_array([chunk.cast(type_) for chunk in chunks], type_)
             table = table.set_column(index, slot.to_field(nullable=True), column)
     return table
+
+
+def nulls_to_marks(batch: pa.RecordBatch, slots: Iterable[Slot]) -> pa.RecordBatch:
+    """The batch with its slot columns as data files hold them: nulls as marks, null elements of lists dropped."""
+    chosen = {slot.name: slot for slot in slots}
+    columns = [_to_mark(column, chosen[name]) if name in chosen else column
+               for name, column in zip(batch.schema.names, batch.columns, strict=True)]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _to_mark(array: pa.Array, slot: Slot) -> pa.Array:
+    value = pa.int64() if slot.kind is SlotKind.ID else pa.float32()
+    if slot.is_list:
+        lists = array.cast(pa.list_(array.type.value_type)) if not is_list(array.type) else array
+        elements = flat(lists)
+        whole = list_of(offsets_of(elements), elements.values.cast(value), nulls_of(elements))
+        return mark_missing(whole, slot.missing, slot.arrow_type())
+    if slot.width is not None:
+        rows = pc.fill_null(array.take(pa.array(np.arange(len(array)))).cast(pa.list_(value)), _missing_list(slot, value))
+        return rows.cast(slot.arrow_type())
+    return pc.fill_null(array.cast(value), pa.scalar(slot.missing, value))
+
+
+def _missing_list(slot: Slot, value: pa.DataType) -> pa.Scalar:
+    return pa.scalar([slot.missing] * (slot.width or 1), pa.list_(value))
 
 
 def _to_null(array: pa.Array, slot: Slot) -> pa.Array:

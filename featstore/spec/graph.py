@@ -6,7 +6,7 @@ many slots and crosses use it. All that can be wrong in a spec beyond its struct
 
 import collections.abc
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,15 +45,20 @@ class Step:
 class Graph:
     """Raw columns take the positions `0 ... len(columns) - 1`, steps the positions after them.
 
-    `outputs` are the positions of the columns of `schema`, in its order; `required` the raw columns that slots are made of,
-    the others being read for labels, weight and kept columns only.
+    `outputs` are the positions of the columns of `schema`, in its order; `sources` by slot all positions that it is made of,
+    its own with them; `required` the raw columns among those, the others being read for labels, weight and kept columns only.
     """
 
     columns: Mapping[str, pa.DataType]
     steps: tuple[Step, ...]
     schema: SlotSchema
     outputs: tuple[int, ...]
-    required: frozenset[str]
+    sources: Mapping[str, frozenset[int]]
+
+    @property
+    def required(self) -> frozenset[str]:
+        made_of = frozenset().union(*self.sources.values())
+        return frozenset(name for position, name in enumerate(self.columns) if position in made_of)
 
 
 def build_graph(spec: Spec) -> Graph:
@@ -94,7 +99,7 @@ def _build(spec: Spec) -> Graph:
         steps=tuple(builder.steps),
         schema=schema,
         outputs=tuple(position for _, position in (*stored, *labels, *weight, *kept)),
-        required=builder.columns_of(position for _, position in stored),
+        sources={slot.name: builder.sources_of(position) for slot, position in stored},
     )
 
 
@@ -175,15 +180,15 @@ class Builder:
             raise wrong(where, "an input column", name, self._spec.inputs)
         return pa.field(name, self.columns[name]), self._read(name)
 
-    def columns_of(self, positions: Iterable[int]) -> frozenset[str]:
-        """The raw columns that the values at these positions are made of."""
-        names, found, waiting = list(self.columns), set[int](), list(positions)
+    def sources_of(self, position: int) -> frozenset[int]:
+        """The positions that the value at this one is made of, and this one."""
+        found, waiting = set[int](), [position]
         while waiting:
             position = waiting.pop()
             if position not in found:
                 found.add(position)
-                waiting += self.steps[position - len(names)].inputs if position >= len(names) else ()
-        return frozenset(names[position] for position in found if position < len(names))
+                waiting += self.steps[position - len(self.columns)].inputs if position >= len(self.columns) else ()
+        return frozenset(found)
 
     def _operand(self, node: Node, operator: Operator, i: int) -> int:
         """The i-th input of a node as its operator takes it."""

@@ -12,8 +12,8 @@ _PRIOR_BYTES = 4 << 20
 _MEASURED_BYTES = 128 << 10
 _SHORTEST_HOLE_BYTES, _LONGEST_HOLE_BYTES = 16 << 10, 64 << 20
 _REQUEST_BYTES = 256 << 20
-# A reader in place asks for the size, then twice for the footer, and twice for a column chunk: its blocks, and the rest.
-_DIRECT_OPENING, _DIRECT_PER_CHUNK = 3, 2
+# A reader in place asks for the size, then twice for the footer, before it asks for column chunks.
+_DIRECT_OPENING = 3
 # Deciding without a look at the footer is safe where that look could not have saved more than a tenth.
 _BLIND_LATENCIES = 1.0
 
@@ -68,14 +68,14 @@ class Remote:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What is still to be fetched of one file: `num_requests` for `range_bytes` by ranges; `num_chunks` of `chunk_bytes`
-    are what a reader in place asks for; `whole_bytes` are all bytes that are not here yet."""
+    """What is still to be fetched of one file: `num_requests` for `range_bytes` by ranges; `num_direct_requests` for
+    `direct_bytes` are what a reader in place asks for; `whole_bytes` are all bytes that are not here yet."""
 
     whole_bytes: int
     range_bytes: int
     num_requests: int
-    chunk_bytes: int
-    num_chunks: int
+    direct_bytes: int
+    num_direct_requests: int
 
     def scaled(self, size_bytes: int) -> "Demand":
         """What the same selection would be of a file of that size that was not looked at."""
@@ -84,18 +84,17 @@ class Demand:
             whole_bytes=size_bytes,
             range_bytes=int(self.range_bytes * ratio),
             num_requests=max(1, round(self.num_requests * ratio)),
-            chunk_bytes=int(self.chunk_bytes * ratio),
-            num_chunks=max(1, round(self.num_chunks * ratio)),
+            direct_bytes=int(self.direct_bytes * ratio),
+            num_direct_requests=max(1, round(self.num_direct_requests * ratio)),
         )
 
 
 def costs(demand: Demand, remote: Remote) -> dict[str, float]:
     """Seconds by mode, for a file whose footer is here."""
-    direct_requests = _DIRECT_OPENING + _DIRECT_PER_CHUNK * demand.num_chunks
     return {
         WHOLE: remote.seconds(1, demand.whole_bytes) + remote.settle_s,
         RANGES: remote.seconds(demand.num_requests, demand.range_bytes) + remote.settle_s,
-        DIRECT: remote.seconds(direct_requests, demand.chunk_bytes),
+        DIRECT: remote.seconds(_DIRECT_OPENING + demand.num_direct_requests, demand.direct_bytes),
     }
 
 

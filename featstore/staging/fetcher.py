@@ -19,7 +19,7 @@ from featstore.staging.counts import Counts
 from featstore.staging.filling import Filling, Line, Received
 from featstore.staging.limits import Throttle
 from featstore.staging.options import Staging
-from featstore.staging.ranges import PlanRanges, Span, coalesce, covers, missing, num_bytes, union
+from featstore.staging.ranges import PlanRanges, Span, buffered, coalesce, covers, missing, num_bytes, union
 from featstore.staging.record import Record
 from featstore.staging.retry import RetryPolicy, is_local
 from featstore.transfer import Read, read_span
@@ -194,7 +194,7 @@ class Fetcher:
             tail_bytes = found
         self._tail_bytes = max(self._tail_bytes, tail_bytes)
         spans = union([*found, (item.size_bytes - tail_bytes, item.size_bytes)])
-        return _Plan(spans=spans, num_chunks=len(found))
+        return _Plan(spans=spans, in_place=buffered(found, files.BUFFER_BYTES))
 
     def _timed_plan(self, tail: bytes, size_bytes: int, name: str) -> Sequence[Span] | int:
         assert self._source.plan_ranges is not None
@@ -328,7 +328,7 @@ class _NotHeld(Exception):
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
     spans: tuple[Span, ...]
-    num_chunks: int
+    in_place: tuple[Span, ...]
 
 
 def _demand(item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tuple[Span, ...]) -> Demand:
@@ -336,8 +336,8 @@ def _demand(item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tupl
         whole_bytes=item.size_bytes - num_bytes(held),
         range_bytes=num_bytes(requests),
         num_requests=len(requests),
-        chunk_bytes=num_bytes(plan.spans),
-        num_chunks=plan.num_chunks,
+        direct_bytes=num_bytes(plan.in_place),
+        num_direct_requests=len(plan.in_place),
     )
 
 

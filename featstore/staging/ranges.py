@@ -59,3 +59,19 @@ def coalesce(wanted: Iterable[Span], *, hole_bytes: int, request_bytes: int) -> 
         else:
             bridged.append((first, end))
     return tuple((at, min(at + request_bytes, end)) for first, end in bridged for at in range(first, end, request_bytes))
+
+
+def buffered(wanted: Iterable[Span], buffer_bytes: int) -> tuple[Span, ...]:
+    """The requests of a reader that reads the wanted spans in their order through a buffer: whole multiples of the buffer's
+    size as they are, what is left of a span by filling the buffer, which serves the next span where that begins in it."""
+    requests: list[Span] = []
+    held = (0, 0)
+    for first, end in wanted:
+        at = min(held[1], end) if held[0] <= first < held[1] else first
+        direct = (end - at) // buffer_bytes * buffer_bytes
+        if direct:
+            requests.append((at, at + direct))
+        if at + direct < end:
+            held = (at + direct, at + direct + buffer_bytes)
+            requests.append(held)
+    return tuple(requests)

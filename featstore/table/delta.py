@@ -1,13 +1,11 @@
 """Delta tables through delta-rs: open a snapshot, read the history, commit data files that are already written."""
 
-import functools
 import itertools
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -19,17 +17,17 @@ from featstore.errors import (
     CommitConflictError,
     DataFileError,
     FeatstoreError,
-    InputError,
     TableNotFoundError,
-    UnsafeStoreError,
 )
-from featstore.files import canonical, has_put_if_absent, join, local_path, redact, scheme
+from featstore.files import canonical, local_path, redact, scheme
+from featstore.redirects import kept_home
 from featstore.schema import SlotSchema
 from featstore.table.evolution import merge_schemas
-from featstore.table.layout import LOG_DIR, decode_path, is_delta_scheme, partition_path
+from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
+from featstore.table.listing import files_of
 from featstore.table.metadata import KEY, CommitMetadata
-from featstore.table.parquet_dir import read_footers
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions, replaced
+from featstore.table.store import check_store
 
 GROUPS = f"{KEY}.groups"
 """The table property that names slot groups with their versions, as JSON."""
@@ -85,6 +83,18 @@ def open_delta(url: str, version: int | None = None) -> Snapshot:
     return _snapshot(url, _at_version(url, version, newest), (c for c in _commits(newest) if c.version <= version))
 
 
+def open_head(url: str) -> Snapshot:
+    """The newest snapshot without its data files, for who streams them. TableNotFoundError where there is no table."""
+    return _snapshot(url, table := _load_existing(url), _commits(table, _NUM_RECENT_COMMITS), with_files=False)
+
+
+def stream_files(url: str, version: int) -> Iterator[DataFile]:
+    """The data files of a version by path, each made when asked for. TableNotFoundError where there is no such version."""
+    newest = _load_existing(url)
+    table = newest if version == newest.version() else _at_version(url, version, newest)
+    return _data_files(url, table)
+
+
 def open_delta_or_none(url: str) -> Snapshot | None:
     """The newest snapshot, or None where there is no table yet."""
     table = _load(url)
@@ -93,7 +103,14 @@ def open_delta_or_none(url: str) -> Snapshot | None:
 
 def history(url: str) -> list[Commit]:
     """The commits that the table's log still holds, newest first. TableNotFoundError where there is no table."""
-    return list(_commits(_load_existing(url)))
+    return _all_commits(url) or list(_commits(_load_existing(url)))
+
+
+def makers(commits: Iterable[Commit]) -> Iterator[Commit]:
+    """Commits that say what made data files: these, and for a compaction also those whose rows it wrote anew, as of it."""
+    for found in commits:
+        yield found
+        yield from (replace(found, metadata=origin) for origin in (found.metadata.origins if found.metadata else ()))
 
 
 def commit_of_run(url: str, run_id: str) -> Commit | None:
@@ -109,7 +126,7 @@ def commit_of_input(
     A later replacement of the partitions, by anyone, is noticed: their files are then others than those of the commit.
     """
     wanted = (spec_hash, input_digest, files_digest(snapshot.in_partitions(partitions)))
-    found = ((c, c.metadata) for c in history(snapshot.url) if c.metadata is not None)
+    found = ((c, c.metadata) for c in makers(history(snapshot.url)) if c.metadata is not None)
     return next((c for c, m in found if (m.spec_hash, m.input_digest, m.data_digest) == wanted), None)
 
 
@@ -123,7 +140,7 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
     commit may still land.
     """
     publish = publish or publish_once
-    _check_store(url)
+    check_store(url)
     for attempt in itertools.count(1):
         table = _load(url)
         _check_base(url, table, change)
@@ -149,7 +166,8 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     """One attempt to commit the change on top of `table` (None: as a new table). Raises what delta-rs raises.
 
     Each partition is a transaction id (its keys sorted, so that it has one id), so that of two concurrent writers of one
-    partition, also of an empty one, the second fails.
+    partition, also of an empty one, the second fails. delta-rs, when another creates the table first, would by itself try
+    again as the next version, add to the other's files, and see no conflict: a new table is tried once.
     """
     properties = _properties(change.metadata, change.partitions, _version(table) + 1)
     keys = [key.name for key in change.schema.partition_keys]
@@ -196,30 +214,12 @@ def as_stored(schema: SlotSchema) -> SlotSchema:
     return SlotSchema.from_arrow(stored, [key.name for key in schema.partition_keys])
 
 
-def replaced(
-    partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str | None]]
-) -> list[tuple[str, str, Any]] | None:
-    """The conjunction of `key in values` that selects `partitions` and no other of the `existing` ones.
-
-    None selects all: a table without partition keys. InputError where no such conjunction exists.
-    """
-    wanted = [dict(partition) for partition in partitions]
-    values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
-    known = {frozenset(partition.items()) for partition in wanted}
-    matched = (p for p in existing if all(p[key] in found for key, found in values.items()))
-    also = [p for p in matched if frozenset(p.items()) not in known]
-    if also:
-        raise InputError(
-            f"one run cannot replace {', '.join(map(partition_path, wanted))} without {partition_path(also[0])}; "
-            f"run each value of {next(iter(values))} alone"
-        )
-    return [(key, "in", sorted(found)) for key, found in values.items()] or None
-
-
 def _properties(metadata: CommitMetadata, partitions: Iterable[Mapping[str, str]], version: int) -> CommitProperties:
     ids = [f"{KEY}/{partition_path(dict(sorted(partition.items())))}" for partition in partitions]
     return CommitProperties(
-        custom_metadata={KEY: metadata.to_mapping()}, app_transactions=[Transaction(name, version) for name in ids]
+        custom_metadata={KEY: metadata.to_mapping()},
+        app_transactions=[Transaction(name, version) for name in ids],
+        max_commit_retries=0 if version == 0 else None,
     )
 
 
@@ -269,39 +269,30 @@ def _delta_url(url: str) -> str:
 
 
 def _storage_options(url: str) -> dict[str, str] | None:
-    """On S3 a version is committed by a write that the store refuses where the name is taken, whatever delta-rs prefers.
+    """What delta-rs is told of a remote store: to send credentials nowhere else, and, on S3, to commit a version by a write
+    that the store refuses where the name is taken, whatever delta-rs prefers.
 
     The environment's own choice of a lock (`AWS_S3_LOCKING_PROVIDER`) is left to it.
     """
-    if scheme(canonical(url)) != "s3" or "AWS_S3_LOCKING_PROVIDER" in os.environ:
-        return None
-    return {"aws_conditional_put": "etag"}
-
-
-@functools.cache
-def _check_store(url: str) -> None:
-    """Once per process and table, and again after a failure: a result that is raised is not kept."""
-    if "AWS_S3_LOCKING_PROVIDER" in os.environ or has_put_if_absent(url):
-        return
-    raise UnsafeStoreError(
-        f"{redact(url)}: the store overwrites a name that is taken although it was told not to (PUT with If-None-Match: *), "
-        f"so that of two writers one would lose its commit unseen; expected a store with conditional writes. Nothing was "
-        f"committed: keep the table elsewhere, or set AWS_S3_LOCKING_PROVIDER=dynamodb where delta-rs has a lock table"
-    )
+    store = scheme(canonical(url))
+    options = kept_home(store, os.environ)
+    if store == "s3" and "AWS_S3_LOCKING_PROVIDER" not in os.environ:
+        options |= {"aws_conditional_put": "etag"}
+    return options or None
 
 
 def _version(table: DeltaTable | None) -> int:
     return -1 if table is None else int(table.version())
 
 
-def _snapshot(url: str, table: DeltaTable, commits: Iterable[Commit]) -> Snapshot:
-    """The table as it is loaded. `commits` are its own, newest first."""
+def _snapshot(url: str, table: DeltaTable, commits: Iterable[Commit], *, with_files: bool = True) -> Snapshot:
+    """The table as it is loaded, without its list of files if told so. `commits` are its own, newest first."""
     _check_readable(url, table)
     return Snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
-        data_files=tuple(sorted(_data_files(url, table), key=lambda file: file.path)),
+        data_files=tuple(_data_files(url, table)) if with_files else (),
         spec_hash=next((c.metadata.spec_hash for c in commits if c.metadata is not None and c.metadata.groups is None), None),
         group_versions=_group_versions(url, table),
     )
@@ -329,28 +320,9 @@ def _slot_schema(table: DeltaTable) -> SlotSchema:
     return SlotSchema.from_arrow(pa.schema(table.schema().to_arrow()), table.metadata().partition_columns)
 
 
-def _data_files(url: str, table: DeltaTable) -> list[DataFile]:
-    keys = table.metadata().partition_columns
-    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    paths = [decode_path(action["path"]) for action in actions]
-    urls = [path if "://" in path else join(url, path) for path in paths]
-    unknown = [file for file, action in zip(urls, actions, strict=True) if action.get("num_records") is None]
-    rows = {file: footer.num_rows for file, footer in zip(unknown, read_footers(unknown), strict=True)}
-    return [
-        DataFile(
-            path=path,
-            url=file,
-            size_bytes=action["size_bytes"],
-            num_rows=rows[file] if file in rows else action["num_records"],
-            partition={key: _text(action[f"partition.{key}"]) for key in keys},
-        )
-        for path, file, action in zip(paths, urls, actions, strict=True)
-    ]
-
-
-def _text(value: object) -> str | None:
-    """A partition's value as text that casts back to its type."""
-    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _data_files(url: str, table: DeltaTable) -> Iterator[DataFile]:
+    """In order of their paths; asked for the first, it needs the table no more."""
+    return files_of(url, pa.table(table.get_add_actions(flatten=True)), table.metadata().partition_columns)
 
 
 def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str | None]]:
@@ -370,9 +342,15 @@ def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
         )
 
 
-def _all_commits(url: str) -> Iterable[Commit]:
+def _all_commits(url: str) -> list[Commit]:
+    """Newest first, none where there is no table; read again if another commit came between, as all would be off by one."""
     table = _load(url)
-    return () if table is None else _commits(table)
+    while table is not None:
+        version, found = table.version(), list(_commits(table))
+        table.update_incremental()
+        if table.version() == version:
+            return found
+    return []
 
 
 def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:

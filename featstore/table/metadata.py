@@ -45,7 +45,8 @@ class CommitMetadata:
 
     `input_digest` is None where the input cannot be named (a DataFrame): such a run is never taken for an earlier one.
     `data_digest` names the data files of the run's partitions right after the commit. `num_rows_skipped` is left out where 0,
-    `groups` in all commits but those that name other versions of slot groups.
+    `groups` in all commits but those that name other versions of slot groups. `origins`, left out where there are none, are of
+    a compaction: what earlier commits said of rows that it wrote anew, with the `data_digest` of the files that hold them now.
     """
 
     run_id: str
@@ -60,18 +61,22 @@ class CommitMetadata:
     counts: Mapping[str, int] = field(default_factory=dict)
     num_rows_skipped: int = 0
     groups: Mapping[str, int] | None = None
+    origins: "tuple[CommitMetadata, ...]" = ()
 
     def to_mapping(self) -> dict[str, Any]:
         partitions = [dict(partition) for partition in self.partitions]
-        found = {"format": FORMAT, **vars(self), "partitions": partitions, "counts": dict(self.counts)}
-        left_out = {key for key in ("num_rows_skipped",) if not found[key]} | {key for key in ("groups",) if found[key] is None}
+        origins = [origin.to_mapping() for origin in self.origins]
+        found = {"format": FORMAT, **vars(self), "partitions": partitions, "counts": dict(self.counts), "origins": origins}
+        left_out = {key for key in ("num_rows_skipped", "origins") if not found[key]}
+        left_out |= {key for key in ("groups",) if found[key] is None}
         return {key: value for key, value in found.items() if key not in left_out}
 
     @classmethod
     def from_mapping(cls, found: Mapping[str, Any], where: str) -> "CommitMetadata":
         """The metadata of the commit at `where`. DataFileError for a newer format or a mapping that is none of ours."""
         partitions = tuple(found.get("partitions", ()))
-        return _from_mapping(cls, {**found, "partitions": partitions}, where)
+        origins = tuple(cls.from_mapping(origin, where) for origin in found.get("origins", ()))
+        return _from_mapping(cls, {**found, "partitions": partitions, "origins": origins}, where)
 
 
 def to_json(found: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from featstore.files import delete, join, list_files, modified_s, open_write
 from featstore.table.layout import RUNS_DIR
+from featstore.table.store import check_store
 
 RENEW_S = 60.0
 MAX_UNRENEWED_S = 1800.0
@@ -62,7 +63,12 @@ class Mark:
 
 @contextlib.contextmanager
 def marked(table_url: str, tag: str) -> Iterator[Mark]:
-    """The run of this tag is at work until the end of the block. OSError where nothing can be written to the table."""
+    """The run of this tag is at work until the end of the block.
+
+    Before any work is done: OSError where nothing can be written to the table, UnsafeStoreError where it could not be committed
+    safely.
+    """
+    check_store(table_url)
     mark = Mark(url=join(table_url, RUNS_DIR, tag))
     mark.renew()
     thread = threading.Thread(target=mark.run, name="featstore-mark")

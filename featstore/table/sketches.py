@@ -6,6 +6,8 @@ Each is a plain numpy array, so that it can be stored as bytes. Sketch libraries
 import numpy as np
 from numpy.typing import NDArray
 
+from featstore._native.loading import KERNELS
+
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
@@ -14,6 +16,9 @@ NUM_BITS = 1 << 14
 """Of the bitmap that counts few distinct values; it is trusted up to four times as many."""
 NUM_SMALLEST = 1024
 """How many of the smallest hashes are kept of many distinct values: the standard error is 1 / sqrt of it."""
+NUM_CHECKED = 256
+"""How many of the smallest signs are kept, each with its witness, to be compared with those of other files."""
+NUM_COLLIDED = 1024
 NUM_POINTS = 256
 NUM_TOP = 64
 _FIRST_BOUND = np.int64((1 << 63) // 64)
@@ -44,6 +49,21 @@ class Distinct:
         if len(found):
             self._keep(found)
 
+    def take(self, values: Integers | NDArray[np.float32]) -> int:
+        """Counts a slot's stored values: int64 signs, or float32 by their bits; the number of marks (0, NaN) for missing ones,
+        which are not counted. With and without kernels the same."""
+        if KERNELS is None:
+            signs = values.dtype == np.int64
+            missing = values == 0 if signs else np.isnan(values)
+            known = values[~missing]
+            self.update(known.astype(np.int64) if signs else mix(known.view(np.int32).astype(np.int64)))
+            return int(np.count_nonzero(missing))
+        small = np.empty(len(values) + 1, np.int64)
+        num_missing, num_small = KERNELS.mark_values(values, values.itemsize, self.bits, int(self._bound()), small)
+        if num_small:
+            self._keep(small[:num_small])
+        return int(num_missing)
+
     def merge(self, other: "Distinct") -> None:
         self.bits |= other.bits
         self._keep(other.smallest)
@@ -63,6 +83,42 @@ class Distinct:
     def _keep(self, found: Integers) -> None:
         both = np.sort(np.concatenate([self.smallest, found]))  # np.unique goes by a hash table, and takes twice the time
         self.smallest = both[np.append(both[1:] != both[:-1], len(both) > 0)[: len(both)]][:NUM_SMALLEST]
+
+
+class Collisions:
+    """Finds signs that more than one value has: each sign comes with a *witness*, another hash of the same value.
+
+    Of all pairs given at once, those of equal sign and unequal witness are found; between updates, and between files, the
+    smallest signs are compared. Two values whose hashes are equal twice, one chance in 2^126 for a pair, pass as one.
+    """
+
+    def __init__(
+        self, signs: Integers | None = None, witnesses: Integers | None = None, collided: Integers | None = None
+    ) -> None:
+        none = np.zeros(0, np.int64)
+        self.signs = none if signs is None else signs
+        self.witnesses = none if witnesses is None else witnesses
+        self.collided = none if collided is None else collided
+        """The signs with more than one value, at most `NUM_COLLIDED`: the smallest."""
+
+    def update(self, signs: Integers, witnesses: Integers) -> int:
+        """Takes the pairs of some values, any number of times each. The number of different signs among those given."""
+        signs, witnesses = np.concatenate([self.signs, signs]), np.concatenate([self.witnesses, witnesses])
+        num_before = len(self.signs)
+        order = np.argsort(signs, kind="stable")
+        signs, witnesses = signs[order], witnesses[order]
+        again = signs[1:] == signs[:-1]
+        found = signs[1:][again & (witnesses[1:] != witnesses[:-1])]
+        first = np.flatnonzero(np.append(True, ~again)[: len(signs)])
+        num_new = int(np.unique(signs[order >= num_before]).size) if num_before else len(first)
+        self.signs, self.witnesses = signs[first[:NUM_CHECKED]], witnesses[first[:NUM_CHECKED]]
+        if len(found):
+            self.collided = np.union1d(self.collided, found)[:NUM_COLLIDED]
+        return num_new
+
+    def merge(self, other: "Collisions") -> None:
+        self.update(other.signs, other.witnesses)
+        self.collided = np.union1d(self.collided, other.collided)[:NUM_COLLIDED]
 
 
 def points_of(values: Floats, weights: Floats, num_points: int = NUM_POINTS) -> tuple[Floats, Floats]:

@@ -1,11 +1,14 @@
 """One version of a table as data: its schema and its data files. Whatever reads a table starts from here."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+from featstore.errors import DataFileError, InputError
 from featstore.schema import SlotSchema
+from featstore.table.layout import partition_path
 from featstore.table.metadata import to_json
 
 
@@ -13,7 +16,7 @@ from featstore.table.metadata import to_json
 class GroupFile:
     """A slot group's file beside one base data file: the same rows in the same order, cut into the same row groups.
 
-    `path` is relative to the base table and says what errors call the file; `url` opens it.
+    `path` is relative to the base table and says what errors call the file; `url` opens it. `version` is as a data file's.
     """
 
     group: str
@@ -21,6 +24,7 @@ class GroupFile:
     url: str
     size_bytes: int
     num_rows: int
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,8 @@ class DataFile:
     """One immutable Parquet file. `path` is relative to the table and unique in the snapshot, `url` opens the file.
 
     `partition` has each value as text, whatever the key's type in the schema; None is null, in tables by others.
-    `version` is the modification time or ETag of a file that is not a table's own and so may be replaced, else empty.
+    `version` tells it from another one of the same URL and size: the modification time that a table's log has of it, and of a
+    file without a table what the store says, modification time or ETag; empty before it is committed.
     `groups` are the slot groups' files for it, by name of the group: a column is that of the last of them that has it, else
     the file's own.
     """
@@ -113,7 +118,52 @@ def in_partitions(files: Iterable[DataFile], partitions: Iterable[Mapping[str, s
     return tuple(file for file in files if frozenset(file.partition.items()) in wanted)
 
 
+def replaced(
+    partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str | None]]
+) -> list[tuple[str, str, Any]] | None:
+    """The conjunction of `key in values` that selects `partitions` and no other of the `existing` ones.
+
+    None selects all: a table without partition keys. InputError where no such conjunction exists.
+    """
+    wanted = [dict(partition) for partition in partitions]
+    values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
+    known = {frozenset(partition.items()) for partition in wanted}
+    matched = (p for p in existing if all(p[key] in found for key, found in values.items()))
+    also = [p for p in matched if frozenset(p.items()) not in known]
+    if also:
+        raise InputError(
+            f"one run cannot replace {', '.join(map(partition_path, wanted))} without {partition_path(also[0])}; "
+            f"run each value of {next(iter(values))} alone"
+        )
+    return [(key, "in", sorted(found)) for key, found in values.items()] or None
+
+
 def files_digest(files: Iterable[DataFile]) -> str:
     """sha256 over the sorted lines `path, size, rows`, tab-separated; files of slot groups are no part of it."""
-    lines = sorted(f"{file.path}\t{file.size_bytes}\t{file.num_rows}\n" for file in files)
+    lines = sorted(map(_line, files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+class OrderedDigest:
+    """`files_digest` of files that go by in order of their paths."""
+
+    def __init__(self) -> None:
+        self._state = hashlib.sha256()
+
+    def over(self, files: Iterable[DataFile]) -> Iterator[DataFile]:
+        """The same files. DataFileError for one out of order: paths that hold control characters sort differently."""
+        before = ""
+        for file in files:
+            line = _line(file)
+            if line < before:
+                raise DataFileError(f"{file.path!r}: expected files in order of their paths, found it after {before!r}")
+            self._state.update(line.encode())
+            before = line
+            yield file
+
+    def hexdigest(self) -> str:
+        return self._state.hexdigest()
+
+
+def _line(file: DataFile) -> str:
+    return f"{file.path}\t{file.size_bytes}\t{file.num_rows}\n"

@@ -1,29 +1,35 @@
 """Statistics of slots, gathered while data files are written, and merged over files and partitions.
 
 Counts, coverage, means, extremes and list lengths' means and maxima are of all rows. Quantiles and top values are of a sample
-of each file's rows, chosen by a hash of the row's number: all rows up to twice `SAMPLE_ROWS`, of larger files about as many,
-or half of that.
+of each file's rows (see `sampling`), and so are the signs that are compared with a second hash of what they were made of.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from featstore.errors import OperatorError
 from featstore.schema import Slot, SlotKind, SlotSchema
-from featstore.table.sketches import Distinct, Floats, Integers, mix, points_of, quantiles_of, top_of
+from featstore.table.sampling import RowSample
+from featstore.table.sketches import Collisions, Distinct, Floats, Integers, mix, points_of, quantiles_of, top_of
 
-SAMPLE_ROWS = 2_048
-_COUNTS = ("num_rows", "num_present", "num_values", "num_numbers", "length_sum", "length_max")
+_SUMS = ("num_rows", "num_present", "num_values", "num_numbers", "num_signs_checked", "length_sum")
+_COUNTS = (*_SUMS, "length_max")
 _NUMBERS = ("sum", "min", "max")
-_BINARIES = ("bits", "smallest", "points", "lengths", "top")
+_PAIRS = ("points", "lengths", "top")
+_BINARIES = ("bits", "smallest", *_PAIRS, "checked", "collided")
+_WORDS = ("column", "role", "number", "kind", "shape")
 SCHEMA = pa.schema(
-    [("column", pa.string()), ("role", pa.string()), ("number", pa.int64()), ("kind", pa.string()), ("shape", pa.string())]
+    [(name, pa.int64() if name == "number" else pa.string()) for name in _WORDS]
     + [(name, pa.int64()) for name in _COUNTS]
     + [(name, pa.float64()) for name in _NUMBERS]
+    + [("counts", pa.string())]
     + [(name, pa.binary()) for name in _BINARIES]
 )
 
@@ -32,7 +38,9 @@ SCHEMA = pa.schema(
 class ColumnStatistics:
     """What is known of one slot's values. Points and lengths are (values, weights), top (values, estimated counts).
 
-    `num_present` rows are not missing; `num_values` counts elements of lists, `num_numbers` floats that are not NaN.
+    `num_present` rows are not missing; `num_values` counts elements of lists, `num_numbers` floats that are not NaN. `counts`
+    says what was dropped or replaced on the way to the slot. `num_signs_checked` adds up the different signs of each file that
+    were compared for `collisions`.
     """
 
     column: str
@@ -44,8 +52,11 @@ class ColumnStatistics:
     num_present: int = 0
     num_values: int = 0
     num_numbers: int = 0
+    num_signs_checked: int = 0
     length_sum: int = 0
     length_max: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    collisions: Collisions = field(default_factory=Collisions)
     sum: float = 0.0
     min: float = np.inf
     max: float = -np.inf
@@ -55,8 +66,10 @@ class ColumnStatistics:
     top: tuple[Integers, Floats] = (np.zeros(0, np.int64), np.zeros(0))
 
     def merge(self, other: "ColumnStatistics") -> None:
-        for name in (*_COUNTS[:-1], "sum"):
+        for name in (*_SUMS, "sum"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.counts = add_counts([self.counts, other.counts])
+        self.collisions.merge(other.collisions)
         self.length_max = max(self.length_max, other.length_max)
         self.min, self.max = min(self.min, other.min), max(self.max, other.max)
         self.distinct.merge(other.distinct)
@@ -83,10 +96,7 @@ class Gatherer:
         self._labels = [label.name for label in schema.labels if _is_number(label.type)]
         self._found = {slot.name: _new(slot) for slot in schema.slots}
         self._found |= {name: _new_label(name) for name in self._labels}
-        self._sample: list[pa.RecordBatch] = []
-        self._hashes: list[Integers] = []
-        self._num_rows = 0
-        self._bound = 1 << 63
+        self._sample = RowSample()
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Takes the next rows; columns are as in the data file, with marks for missing values."""
@@ -94,29 +104,29 @@ class Gatherer:
             _count(self._found[slot.name], slot, batch.column(slot.name))
         for name in self._labels:
             _count_label(self._found[name], batch.column(name))
-        self._draw(batch.select([slot.name for slot in self._slots]))
-        self._num_rows += batch.num_rows
+        self._sample.update(batch.select([slot.name for slot in self._slots]))
 
-    def finish(self) -> "Statistics":
-        """The statistics of all rows taken."""
-        weight = (1 << 63) / self._bound
-        if self._sample:
-            sample = pa.Table.from_batches(self._sample)
+    def finish(
+        self,
+        counts: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+        witnesses: Mapping[str, pa.Array] = MappingProxyType({}),
+    ) -> "Statistics":
+        """The statistics of all rows taken.
+
+        `counts` says by slot what was dropped or replaced on the way to it. `witnesses` are, by slot with signs, other signs
+        of the rows of a `RowSample` of as many rows, made of the same values by another hash. OperatorError where they are
+        not as many.
+        """
+        for name, found in counts.items():
+            self._found[name].counts = dict(found)
+        if self._sample.batches:
+            sample = pa.Table.from_batches(self._sample.batches)
             for slot in self._slots:
-                _summarize(self._found[slot.name], slot, sample.column(slot.name).combine_chunks(), weight)
-        return Statistics(num_rows=self._num_rows, columns=self._found)
-
-    def _draw(self, batch: pa.RecordBatch) -> None:
-        """Adds the batch's rows to the sample, with a lower bound for their hashes where that would be too many."""
-        hashes = mix(np.arange(self._num_rows + 1, self._num_rows + batch.num_rows + 1, dtype=np.int64))
-        everything = [*self._hashes, hashes]
-        before = self._bound
-        while sum(int(np.count_nonzero(one < self._bound)) for one in everything) > 2 * SAMPLE_ROWS:
-            self._bound //= 2
-        known = zip([*self._sample, batch], everything, strict=True) if self._bound < before else [(batch, hashes)]
-        drawn = [_below(one, its, self._bound) for one, its in known]
-        kept = [] if self._bound < before else list(zip(self._sample, self._hashes, strict=True))
-        self._sample, self._hashes = map(list, zip(*kept, *drawn, strict=True))
+                column = sample.column(slot.name).combine_chunks()
+                _summarize(self._found[slot.name], slot, column, self._sample.weight)
+                if slot.name in witnesses:
+                    _compare(self._found[slot.name], slot, column, witnesses[slot.name])
+        return Statistics(num_rows=self._sample.num_rows_seen, columns=self._found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +161,13 @@ def merge_statistics(parts: Iterable[Statistics]) -> Statistics:
     return Statistics(num_rows=num_rows, columns={column.column: column for column in known.values()})
 
 
-def _below(batch: pa.RecordBatch, hashes: Integers, bound: int) -> tuple[pa.RecordBatch, Integers]:
-    """The rows whose hashes are below the bound."""
-    if bound >= 1 << 63:
-        return batch, hashes
-    kept = np.flatnonzero(hashes < bound)
-    # `pa.array` of a numpy array would import pandas.
-    return batch.take(pa.Array.from_buffers(pa.int64(), len(kept), [None, pa.py_buffer(kept)])), hashes[kept]
+def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sums of counts of the same name, by name."""
+    total: dict[str, int] = {}
+    for one in counts:
+        for name, number in one.items():
+            total[name] = total.get(name, 0) + number
+    return dict(sorted(total.items()))
 
 
 def _new(slot: Slot) -> ColumnStatistics:
@@ -199,11 +209,9 @@ def _missing(values: Any, slot: Slot) -> Any:
     return values == 0 if slot.kind is SlotKind.ID else np.isnan(values)
 
 
-def _present(slot: Slot, values: Any, missing: Any, lengths: Integers | None, num_rows: int) -> int:
+def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) -> int:
     """The rows that are not missing: a list is where it is one mark, a fixed width where all are."""
     if lengths is not None:
-        if not missing.any():
-            return num_rows
         first = (np.cumsum(lengths) - lengths)[lengths == 1]
         return num_rows - int(missing[first].sum())
     if slot.width is not None:
@@ -213,21 +221,27 @@ def _present(slot: Slot, values: Any, missing: Any, lengths: Integers | None, nu
 
 def _count(found: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
     values, lengths = _values(column, slot)
-    missing = _missing(values, slot)
-    num_missing = int(np.count_nonzero(missing))
-    present = _present(slot, values, missing, lengths, len(column))
-    known = values[~missing] if num_missing else values
+    num_missing = _count_distinct(found.distinct, slot, values)
+    missing = _missing(values, slot) if num_missing else None
+    present = len(column) if missing is None else _present(slot, missing, lengths, len(column))
     found.num_rows += len(column)
     found.num_present += present
-    found.num_values += len(known)
+    found.num_values += len(values) - num_missing
     if lengths is not None:
+        known_lengths = lengths if missing is None else _known_lengths(lengths, values, slot)
         found.length_sum += int(lengths.sum()) - (len(column) - present)
-        found.length_max = max(found.length_max, int(_known_lengths(lengths, values, slot).max(initial=0)))
-    if slot.kind is SlotKind.ID:
-        found.distinct.update(known if slot.num_indices is None else mix(known))
-        return
-    found.distinct.update(mix(known.view(np.int32).astype(np.int64)))
-    _add_numbers(found, known.astype(np.float64))
+        found.length_max = max(found.length_max, int(known_lengths.max(initial=0)))
+    if slot.kind is SlotKind.FLOAT:
+        _add_numbers(found, (values if missing is None else values[~missing]).astype(np.float64))
+
+
+def _count_distinct(distinct: Distinct, slot: Slot, values: Any) -> int:
+    """Counts the different values; the number that are missing."""
+    if slot.num_indices is None:
+        return distinct.take(values)
+    known = values[values != 0]
+    distinct.update(mix(known))
+    return len(values) - len(known)
 
 
 def _add_numbers(found: ColumnStatistics, known: Floats) -> None:
@@ -268,23 +282,44 @@ def _summarize(found: ColumnStatistics, slot: Slot, column: pa.Array, weight: fl
         found.lengths = points_of(there, np.full(len(there), weight))
 
 
+def _compare(found: ColumnStatistics, slot: Slot, column: pa.Array, witness: pa.Array) -> None:
+    """Compares the sampled rows' signs with those that another hash made of the same values."""
+    signs, others = _values(column, slot)[0], _values(witness, slot)[0]
+    if len(signs) != len(others):
+        raise OperatorError(
+            f"{slot.name} ({slot.op}): {len(column):,} sampled rows gave {len(signs):,} values, and {len(others):,} when they "
+            f"were extracted again; expected operators that give a row the same values each time"
+        )
+    there = signs != 0
+    found.num_signs_checked += found.collisions.update(signs[there], others[there])
+
+
 def _joined(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
     return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
 
 
 def _to_row(column: ColumnStatistics) -> dict[str, Any]:
-    row = {name: getattr(column, name) for name in SCHEMA.names if name not in _BINARIES}
-    pairs = {name: b"".join(part.tobytes() for part in getattr(column, name)) for name in ("points", "lengths", "top")}
-    bits = np.packbits(column.distinct.bits).tobytes()
-    return {**row, **pairs, "bits": bits, "smallest": column.distinct.smallest.tobytes()}
+    row = {name: getattr(column, name) for name in (*_WORDS, *_COUNTS, *_NUMBERS)}
+    pairs = {name: b"".join(part.tobytes() for part in getattr(column, name)) for name in _PAIRS}
+    return {
+        **row,
+        **pairs,
+        "counts": json.dumps(dict(column.counts), sort_keys=True),
+        "bits": np.packbits(column.distinct.bits).tobytes(),
+        "smallest": column.distinct.smallest.tobytes(),
+        "checked": column.collisions.signs.tobytes() + column.collisions.witnesses.tobytes(),
+        "collided": column.collisions.collided.tobytes(),
+    }
 
 
 def _from_row(row: Mapping[str, Any]) -> ColumnStatistics:
-    plain = {name: value for name, value in row.items() if name not in _BINARIES}
     bits = np.unpackbits(np.frombuffer(row["bits"], np.uint8)).astype(np.bool_)
+    checked = np.frombuffer(row["checked"], np.int64).reshape(2, -1)
     return ColumnStatistics(
-        **plain,
+        **{name: row[name] for name in (*_WORDS, *_COUNTS, *_NUMBERS)},
+        counts=json.loads(row["counts"]),
         distinct=Distinct(bits, np.frombuffer(row["smallest"], np.int64)),
+        collisions=Collisions(checked[0], checked[1], np.frombuffer(row["collided"], np.int64)),
         points=_pair(row["points"], np.float64),
         lengths=_pair(row["lengths"], np.float64),
         top=_pair(row["top"], np.int64),

@@ -1,7 +1,7 @@
 """Statistics on disk: a small Parquet file beside the partition, bound to the very data files that it tells of."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow.parquet as pq
@@ -13,7 +13,7 @@ from featstore.table.metadata import KEY, to_json
 from featstore.table.snapshot import DataFile, files_digest
 from featstore.table.statistics import Statistics
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,33 +35,38 @@ def write_statistics(table_url: str, path: str, stored: StoredStatistics) -> Non
 
 
 def read_statistics(table_url: str, path: str) -> StoredStatistics:
-    """What `write_statistics` wrote. FileNotFoundError where there is none, DataFileError for a newer format."""
-    with open_read(join(table_url, path)) as file:
-        table = pq.read_table(file)
-    said = json.loads((table.schema.metadata or {}).get(KEY.encode(), b"{}"))
-    if said.get("format") != FORMAT:
-        raise DataFileError(f"{path}: statistics of format {said.get('format')!r}, this featstore reads {FORMAT}; upgrade it")
-    statistics = Statistics.from_table(table, said["num_rows"])
-    return StoredStatistics(statistics=statistics, data_digest=said["data_digest"], counts=said["counts"])
+    """What `write_statistics` wrote. FileNotFoundError where there is none, DataFileError for another format."""
+    found, number = _read(table_url, path)
+    if found is None:
+        raise DataFileError(f"{path}: statistics of format {number!r}, expected {FORMAT}: they are of an older featstore")
+    return found
 
 
 def find_statistics(table_url: str, partition: Mapping[str, str | None], files: Sequence[DataFile]) -> StoredStatistics | None:
-    """The statistics of just these files, which are all of a partition; None where there are none, or of others."""
+    """The statistics of just these files, which are all of a partition; None where there are none, or of others.
+
+    Those of an older format, which say less, are as if there were none.
+    """
     tags = {tag_of(file.path) for file in files}
     tag = tags.pop() if len(tags) == 1 else None
     if tag is None:
         return None
     try:
-        found = read_statistics(table_url, statistics_path(partition, tag))
+        found, _ = _read(table_url, statistics_path(partition, tag))
     except FileNotFoundError:
         return None
-    return found if found.data_digest == files_digest(files) else None
+    return found if found is not None and found.data_digest == files_digest(files) else None
 
 
-def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sums of counts of the same name, by name."""
-    total: dict[str, int] = {}
-    for one in counts:
-        for name, number in one.items():
-            total[name] = total.get(name, 0) + number
-    return dict(sorted(total.items()))
+def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
+    """The statistics of a file, None where its format is older, and the number of its format."""
+    with open_read(join(table_url, path)) as file:
+        table = pq.read_table(file)
+    said = json.loads((table.schema.metadata or {}).get(KEY.encode(), b"{}"))
+    number = said.get("format")
+    if number in range(1, FORMAT):
+        return None, number
+    if number != FORMAT:
+        raise DataFileError(f"{path}: statistics of format {number!r}, this featstore reads {FORMAT}; upgrade it")
+    statistics = Statistics.from_table(table, said["num_rows"])
+    return StoredStatistics(statistics=statistics, data_digest=said["data_digest"], counts=said["counts"]), number

@@ -4,21 +4,24 @@ Never one of a retained version, never one that a running job may still write or
 the grace, and its run has no living mark. Files that neither the log nor a featstore run knows are not touched.
 """
 
+import contextlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from featstore.errors import InputError, TableNotFoundError
 from featstore.files import FileEntry, delete, join, list_files, modified_s, open_read, redact
-from featstore.table.delta import Commit, history, is_delta, open_delta
+from featstore.table.delta import GROUPS, Commit, history, is_delta, open_delta
 from featstore.table.layout import (
     GROUPS_DIR,
     LOG_DIR,
     RUNS_DIR,
     STATISTICS_DIR,
+    base_path,
     decode_path,
     is_data_file,
     partial_of,
@@ -26,6 +29,7 @@ from featstore.table.layout import (
     tag_of,
 )
 from featstore.table.running import running
+from featstore.table.snapshot import Snapshot
 
 RETAIN_S = 7 * 86_400.0
 GRACE_S = 86_400.0
@@ -71,11 +75,15 @@ class VacuumReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What a table's log says of files: `live` ones are named by a retained version, `named` by any in the log."""
+    """What a table's log says of files: `live` ones are named by a retained version, `named` by any in the log.
+
+    `groups` are the versions of slot groups that the retained versions name.
+    """
 
     live: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
     oldest_version: int = 0
+    groups: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @cached_property
     def tags(self) -> frozenset[str]:
@@ -101,9 +109,10 @@ def vacuum(
 ) -> VacuumReport:
     """Removes what no version names that was current within the last `retain_s`, nor one of `keep_versions`.
 
-    Only files last written more than `grace_s` ago, of runs that have not renewed their mark for as long. Slot groups keep
-    all files that their logs name. A removal that fails raises; what was removed before stays removed, which harms no
-    retained version. TableNotFoundError, InputError for times that cannot be.
+    Only files last written more than `grace_s` ago, of runs that have not renewed their mark for as long. Of slot groups the
+    files stay that retained versions of the table read, and those that the group's next commit could name. A removal that
+    fails raises; what was removed before stays removed, which harms no retained version. TableNotFoundError, InputError for
+    times that cannot be.
     """
     if grace_s < MIN_GRACE_S or retain_s < 0:
         raise InputError(f"vacuum: expected a grace of at least {MIN_GRACE_S:.0f} s and a retention of 0 s or more, "
@@ -115,8 +124,13 @@ def vacuum(
     entries = list_files(url, suffix="", hidden=True)  # before marks and log: what is committed meanwhile is then live
     groups = {name: join(url, GROUPS_DIR, name) for name in _group_names(entries)}
     tags = set().union(*(running(place, now_s=now_s, grace_s=grace_s) for place in (url, *groups.values())))
-    known = read_known(url, history(url), cutoff_s=now_s - retain_s, keep_versions=keep_versions)
-    for left in find_left(entries, known, {name: _all_known(place) for name, place in groups.items()}):
+    commits = history(url)
+    known = read_known(url, commits, oldest_retained(commits, now_s - retain_s), keep_versions)
+    known_groups = {
+        name: _known_group(place, known.live, known.groups.get(name, frozenset()), now_s - retain_s)
+        for name, place in groups.items()
+    }
+    for left in find_left(entries, known, known_groups):
         _remove(url, left, tags, now_s - grace_s, tally, dry_run=dry_run)
     return VacuumReport(
         table_url=url,
@@ -128,16 +142,23 @@ def vacuum(
     )
 
 
-def read_known(url: str, commits: Sequence[Commit], *, cutoff_s: float, keep_versions: Sequence[int] = ()) -> Known:
-    """What the log says, given the commits that it holds, newest first."""
-    oldest, live = _open_from(url, oldest_retained(commits, cutoff_s), commits)
-    named = dict(_read_adds(url))
-    for version, paths in named.items():
-        if version > oldest:
-            live |= paths
-    for version in keep_versions:
-        live |= {file.path for file in open_delta(url, version).data_files}
-    return Known(live=frozenset(live), named=frozenset().union(live, *named.values()), oldest_version=oldest)
+def read_known(url: str, commits: Sequence[Commit], oldest: int, keep_versions: Iterable[int] = ()) -> Known:
+    """What the log says, given the commits that it holds, newest first; all versions from `oldest` on are retained."""
+    first = _open_from(url, oldest, commits)
+    entries = list(_read_log(url))
+    later = [entry for entry in entries if entry.version > (first.version or 0)]
+    kept = [first, *(open_delta(url, version) for version in keep_versions)]
+    live = {file.path for snapshot in kept for file in snapshot.data_files}.union(*(entry.adds for entry in later))
+    groups: defaultdict[str, set[int]] = defaultdict(set)
+    for naming in (*(snapshot.group_versions for snapshot in kept), *(entry.groups for entry in later)):
+        for name, version in naming.items():
+            groups[name].add(version)
+    return Known(
+        live=frozenset(live),
+        named=frozenset(live).union(*(entry.adds for entry in entries)),
+        oldest_version=first.version or 0,
+        groups={name: frozenset(versions) for name, versions in groups.items()},
+    )
 
 
 def oldest_retained(commits: Sequence[Commit], cutoff_s: float) -> int:
@@ -199,31 +220,49 @@ def _tag(path: str) -> str | None:
     return tag_of(name) or statistics_tag(name) or name.partition(".")[0]
 
 
-def _open_from(url: str, wanted: int, commits: Sequence[Commit]) -> tuple[int, set[str]]:
-    """The oldest version from `wanted` on that can still be opened, and its files: of others the log lost a part."""
+def _open_from(url: str, wanted: int, commits: Sequence[Commit]) -> Snapshot:
+    """The oldest version from `wanted` on that can still be opened: of others the log lost a part."""
     versions = sorted(commit.version for commit in commits if commit.version >= wanted)
     for version in versions[:-1]:
-        try:
-            return version, {file.path for file in open_delta(url, version).data_files}
-        except TableNotFoundError:
-            continue
-    return versions[-1], {file.path for file in open_delta(url, versions[-1]).data_files}
+        with contextlib.suppress(TableNotFoundError):
+            return open_delta(url, version)
+    return open_delta(url, versions[-1])
 
 
-def _all_known(group_url: str) -> Known:
-    """Of a slot group everything is retained that its log names: which of its versions base versions name is theirs to say."""
-    return read_known(group_url, history(group_url), cutoff_s=float("-inf"))
+def _known_group(group_url: str, base_live: Set[str], named: Set[int], cutoff_s: float) -> Known:
+    """A slot group's files are read beside base files that are retained, at the versions that retained base versions name.
+
+    Its newest version, and those that were current since the cutoff, are retained too: the base may be about to name them,
+    and the group's next commit goes on from there. The group's log is read after the base's, and so knows what that names. A
+    group whose first run has committed nothing has none, and retains nothing.
+    """
+    if not is_delta(group_url):
+        return Known()
+    commits = history(group_url)
+    versions = {commit.version for commit in commits}
+    known = read_known(group_url, commits, min({oldest_retained(commits, cutoff_s), *(named & versions)}))
+    return replace(known, live=frozenset(path for path in known.live if base_path(path) in base_live))
 
 
 def _group_names(entries: Iterable[FileEntry]) -> set[str]:
     parts = (entry.name.split("/") for entry in entries)
-    return {part[1] for part in parts if len(part) > 3 and part[0] == GROUPS_DIR and part[2] == LOG_DIR}
+    return {part[1] for part in parts if len(part) > 3 and part[0] == GROUPS_DIR}
 
 
-def _read_adds(url: str) -> Iterable[tuple[int, set[str]]]:
-    """The paths that each commit in the log adds."""
+@dataclass(frozen=True, kw_only=True)
+class _LogEntry:
+    """The paths that a commit adds, and the versions of slot groups if it names any."""
+
+    version: int
+    adds: frozenset[str]
+    groups: Mapping[str, int]
+
+
+def _read_log(url: str) -> Iterator[_LogEntry]:
     for entry in list_files(join(url, LOG_DIR), suffix=".json"):
         if found := _LOG_FILE.fullmatch(entry.name):
             with open_read(entry.url) as file:
-                actions = map(json.loads, file)
-                yield int(found[1]), {decode_path(action["add"]["path"]) for action in actions if "add" in action}
+                actions = list(map(json.loads, file))
+            adds = frozenset(decode_path(action["add"]["path"]) for action in actions if "add" in action)
+            named = (action["metaData"].get("configuration", {}).get(GROUPS) for action in actions if "metaData" in action)
+            yield _LogEntry(version=int(found[1]), adds=adds, groups=json.loads(next(named, None) or "{}"))

@@ -98,6 +98,10 @@ def test_a_note_of_another_format_is_refused():
 def test_an_observer_follows_a_coordinator_and_asks_no_more_for_what_is_done(tmp_path):
     address = bind(f"sqlite://{tmp_path}/x.db")
     plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=100) for i in range(10)])
+    with pytest.raises(DispatchError, match=r"no dispatch store at sqlite://.*x.db: expected the file"):
+        Observer(address.url, last=5)
+    assert not (tmp_path / "x.db").exists()
+    address.open().close()
     observer = Observer(address.url, last=5)
     assert observer.look() == "no epoch has begun in this store"
     with Coordinator(address, plan=plan, prefix=NOTE.prefix, worker="w") as coordinator:
@@ -105,7 +109,7 @@ def test_an_observer_follows_a_coordinator_and_asks_no_more_for_what_is_done(tmp
             assert f"{number} of 10 splits done" in observer.look()
             assert coordinator.complete(claim)
     assert "10 of 10 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 1,000 of 1,000 rows" in observer.look()
-    assert observer.look().splitlines()[0].endswith("; over")
+    assert observer.look().splitlines()[0].endswith("1,000 of 1,000 rows; over")
     observer.close()
 
 
@@ -147,6 +151,7 @@ def test_the_command_prints_what_a_store_holds(tmp_path):
 
 def test_watching_goes_on_until_it_is_interrupted(tmp_path):
     url = f"sqlite://{tmp_path}/x.db"
+    bind(url).open().close()
     code = "from featstore.cli import main; main()"
     command = [sys.executable, "-u", "-c", code, "dispatch", "status", url, "--watch", "--every", "0.1"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

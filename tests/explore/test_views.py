@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 import featstore
 from featstore import api
@@ -64,6 +65,39 @@ def test_other_engines_read_the_rows_that_we_read_also_of_an_old_snapshot(table:
     assert rows(then.duckdb().to_arrow_table()) == expected
     assert rows(then.polars().collect().to_arrow()) == expected
     assert then.duckdb().columns == then.polars().collect_schema().names() == then.to_arrow().column_names
+
+
+def by_polars(url: str, version: int) -> pa.Table:
+    return polars.read_delta(url, version=version).to_arrow()
+
+
+def by_duckdb(url: str, version: int) -> pa.Table:
+    """duckdb's own Parquet reader over the files that delta-rs names; columns that a file lacks are null."""
+    paths = [uri.removeprefix("file://") for uri in DeltaTable(url, version=version).file_uris()]
+    options = "hive_partitioning = true, union_by_name = true, hive_types_autocast = false"
+    return duckdb.sql(f"FROM read_parquet(?, {options})", params=[paths]).to_arrow_table()
+
+
+def without_marks(row: dict[str, Any]) -> dict[str, Any]:
+    """What is stored for missing values, which a reader that knows nothing of featstore sees, as null."""
+    return {name: None if value in (0, [0]) or is_nan(value) else value for name, value in row.items()}
+
+
+def is_nan(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return len(values) == 1 and isinstance(values[0], float) and math.isnan(values[0])
+
+
+@pytest.mark.parametrize("read", [by_polars, by_duckdb])
+@pytest.mark.parametrize("version", [3, 2, 1])
+def test_readers_that_know_nothing_of_featstore_read_the_base_row_for_row_also_as_it_was_before_a_day_was_replaced(
+    table: Table, read: Any, version: int
+) -> None:
+    expected = rows(featstore.open_table(table.url, version).to_arrow())
+    assert next(row["id"] for row in expected if row["dt"] == "a:b'c") == {3: "r300", 2: "r100", 1: "r100"}[version]
+    found = [without_marks(row) for row in rows(read(table.url, version))]
+    assert len(found) == {3: 60, 2: 60, 1: 40}[version]
+    assert [{name: row.get(name) for name in expected[0]} for row in found] == expected
 
 
 def test_views_are_lazy_and_can_be_filtered(table: Table) -> None:

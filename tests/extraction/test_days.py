@@ -1,3 +1,7 @@
+import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -8,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import featstore
+from featstore.compaction import compact
 from featstore.errors import CommitConflictError, InputError
 from featstore.extraction.days import Day, Days, Held, Origin, Reason, expand, extract_days, parse_days, plan_days
+from featstore.extraction.group import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark import SparkRunner
 from featstore.spec.model import Spec
@@ -79,6 +85,59 @@ def test_days_that_one_run_wrote_or_others_changed_are_of_unknown_origin(job: Ex
 def test_a_day_that_a_plain_run_wrote_is_up_to_date(job: ExtractJob, raw: Path) -> None:
     extract_files(replace(job, input_url=f"{raw}/dt=2026-11-01", partition={"dt": "2026-11-01"}))
     assert reasons(job, "2026-11-01") == ["up to date"]
+
+
+def test_a_compacted_day_is_up_to_date_and_one_with_a_slot_more_in_a_group_is_stale_for_the_wider_spec(
+    job: ExtractJob, document: dict[str, Any]
+) -> None:
+    extract_days(job, Days(days=DAYS))
+    document["slots"].append({"slot": 104, "name": "tags_again", "op": "hash", "of": "tags"})
+    wider = replace(job, spec=load_spec(document), run_id="wider")
+    day = replace(wider, input_url=job.input_url.format(dt="2026-11-02"), partition={"dt": "2026-11-02"})
+    extract_group(GroupJob(job=day, name="more"))
+    assert reasons(job) == ["up to date"] * 3
+    compact(job.table_url)
+    assert reasons(job) == ["up to date"] * 3
+    assert reasons(wider, dry_run=True) == ["stale spec"] * 3
+
+
+DRIVER = """
+import json, sys
+from featstore.extraction.days import Days, extract_days
+from featstore.extraction.job import ExtractJob
+from featstore.extraction.local import LocalRunner
+from featstore.spec.parse import load_spec
+document, raw, table = json.loads(sys.argv[1]), *sys.argv[2:]
+
+def run(task, units, progress):
+    reports = LocalRunner()(task, units, progress)
+    if units[0].partition["dt"] == "2026-11-02":
+        print("there", flush=True)
+        sys.stdin.read()
+    return reports
+
+job = ExtractJob(spec=load_spec(document), input_url=raw, table_url=table, run_id="backfill")
+extract_days(job, Days(days="2026-11-01..2026-11-03"), runner=run)
+"""
+
+
+def test_a_backfill_that_is_killed_keeps_whole_days_and_the_same_call_goes_on(
+    job: ExtractJob, document: dict[str, Any]
+) -> None:
+    arguments = [sys.executable, "-c", DRIVER, json.dumps(document), job.input_url, job.table_url]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"there\n"
+        driver.send_signal(signal.SIGKILL)
+        driver.communicate()
+    assert driver.returncode == -signal.SIGKILL
+    assert rows_by_day(job) == {"2026-11-01": 100}
+    assert reasons(job) == ["up to date", "missing", "missing"]
+    assert {day: rows for day, rows in rows_by_day(job).items() if day != "2026-11-03"} == {
+        "2026-11-01": 100,
+        "2026-11-02": 200,
+    }
+    assert open_delta(job.table_url).num_rows == 600
 
 
 def test_a_day_without_input_is_named_before_any_work_or_left_out(job: ExtractJob) -> None:

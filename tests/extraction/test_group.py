@@ -288,6 +288,46 @@ def test_compaction_folds_groups_into_new_base_files_of_equal_content(base: Extr
     assert sorted(others.values()) == sorted(file.num_rows for file in after.snapshot.data_files)
 
 
+def test_a_compacted_day_is_still_known_by_its_raw_files(base: ExtractJob, tmp_path: Path) -> None:
+    """An equal run commits nothing, a day is up to date, and a further group needs no key; also after a second compaction."""
+    third = {"slot": 105, "name": "price_bin", "op": "bucketize", "of": "price", "boundaries": [10, 50]}
+    fourth = {"slot": 106, "name": "tags_again", "op": "hash", "of": "tags"}
+    extract_files(replace(base, partition={"day": "2"}, run_id="other day"))
+    for number, added in enumerate(([*MORE], [*MORE, third], [*MORE, third, fourth])):
+        job = replace(base, spec=spec_of([*SLOTS, *added]), run_id=f"g{number}")
+        assert extract_group(GroupJob(job=job, name=f"g{number}")).committed
+        version = compact(base.table_url).version
+        assert open_snapshot(base.table_url).groups == ()
+        again = extract_files(replace(base, run_id=f"again{number}"))
+        assert (again.committed, again.num_rows, open_snapshot(base.table_url).version) == (False, 640, version)
+    assert not extract_files(replace(base, partition={"day": "2"}, run_id="other again")).committed
+    expected = tmp_path / "whole"
+    extract_files(replace(job, table_url=str(expected), run_id="whole"))
+    whole = api.open_table(expected).to_arrow()
+    assert api.open_table(base.table_url).to_arrow(where="day = '1'").select(whole.column_names).equals(whole)
+    pq.write_table(rows(240, 401), Path(base.input_url) / "b.parquet", row_group_size=40)
+    assert extract_files(replace(base, run_id="changed")).committed
+
+
+def test_a_run_of_several_partitions_is_known_after_some_of_them_were_compacted(tmp_path: Path) -> None:
+    for day in (1, 2):
+        (tmp_path / "raw" / f"day={day}").mkdir(parents=True)
+        pq.write_table(rows(300, 300 * day), tmp_path / "raw" / f"day={day}" / "a.parquet", row_group_size=40)
+    both = ExtractJob(
+        spec=spec_of(SLOTS), input_url=str(tmp_path / "raw"), table_url=str(tmp_path / "t"), partition_from_path=("day",)
+    )
+    extract_files(both)
+    one = replace(both, input_url=str(tmp_path / "raw" / "day=1"), partition=DAY, partition_from_path=(), run_id="one")
+    with pytest.raises(InputError, match="not the raw files, whole and unchanged"):
+        grouped(one)
+    extract_group(GroupJob(job=wider(one), name="more", key="request"))
+    compact(both.table_url)
+    assert not extract_files(replace(both, run_id="again")).committed
+    third = {"slot": 105, "name": "price_bin", "op": "bucketize", "of": "price", "boundaries": [10, 50]}
+    wide = replace(both, spec=spec_of([*SLOTS, *MORE, third]), run_id="both")
+    assert extract_group(GroupJob(job=wide, name="third")).num_files == 4
+
+
 def test_other_engines_see_the_base_and_everything_after_a_compaction(base: ExtractJob) -> None:
     def seen() -> set[str]:
         return set(polars.read_delta(base.table_url).columns)

@@ -193,6 +193,61 @@ def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path)
     assert len(again) <= len(delivered[0]) + len(delivered[2]) + 8
 
 
+READER = """
+import sys, time
+import featstore
+from featstore.errors import DispatchError
+
+table, url, lease_s = sys.argv[1:]
+options = {"store": url, "run_id": "run", "lease_s": float(lease_s)}
+try:
+    with featstore.FeatureLoader(table, slots=["row"], batch_size=1, dispatch=options, memory_budget=1) as loader:
+        for batch in loader:
+            print("read", flush=True)
+            time.sleep(0.2)
+except DispatchError as error:
+    print(time.monotonic(), error, flush=True)
+    sys.exit(7)
+"""
+
+
+def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_server_is_lost(tmp_path, is_campaign):
+    if not is_campaign:
+        pytest.skip("only in the campaign of make faults, of several processes; one worker: tests/dispatch/stores/test_tcp.py")
+    (tmp_path / "table").mkdir()
+    for number in range(9):
+        rows = pa.table({"row": pa.array(range(number * 2_000, number * 2_000 + 2_000), pa.int64())})
+        pq.write_table(rows, tmp_path / "table" / f"{number}.parquet", row_group_size=500)
+    lease_s = 12.0
+    main = "from featstore.cli import main; main()"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    server = subprocess.Popen([sys.executable, "-c", main, "dispatch", "serve", "--port", "0"], **pipes)
+    started = [server]
+    try:
+        url = server.stdout.readline().strip()
+        start = [sys.executable, "-c", READER, str(tmp_path / "table"), url, str(lease_s)]
+        workers = [subprocess.Popen(start, **pipes) for _ in range(3)]
+        started += workers
+        assert [worker.stdout.readline() for worker in workers] == ["read\n"] * 3
+        server.kill()
+        lost_at = time.monotonic()
+        server.wait()
+        for worker in workers:
+            out, errors = worker.communicate(timeout=120)
+            assert worker.returncode == 7, errors
+            said = [line for line in out.splitlines() if line != "read"]
+            assert len(said) == 1
+            assert "is lost, and with it who reads what" in said[0]
+            assert float(said[0].split()[0]) - lost_at < lease_s
+            assert "Traceback" not in errors
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+
+
 def _step(process):
     rows = _rows(process.stdout.readline())
     process.stdin.write("\n")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -258,6 +259,63 @@ def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(j
         extract_files(mine, commit=overtaken)
     assert_new(job)
     assert len(data_files(job)) == 5 + (open_delta(job.table_url).version == 1)
+
+
+def test_of_four_writers_of_one_partition_that_commit_at_once_one_wins_and_three_are_told(
+    job: ExtractJob, before: set[str], tmp_path: Path
+) -> None:
+    """All have read the same version when they commit. What is left is the winner's rows, and no file of the others."""
+    together = threading.Barrier(4)
+    for number in range(4):
+        write_raw(tmp_path / str(number) / "a.parquet", 100 * (number + 1))
+
+    def publish(url: str, table: Any, change: delta.Change) -> None:
+        if change.metadata.run_id not in begun:
+            begun.append(change.metadata.run_id)
+            together.wait(60)
+        delta.publish_once(url, table, change)
+
+    def run(number: int) -> str:
+        mine = replace(job, input_url=str(tmp_path / str(number)), run_id=f"r{number}")
+        try:
+            extract_files(mine, runner=LocalRunner(1), commit=partial(delta.commit, publish=publish))
+        except CommitConflictError as error:
+            return str(error)
+        return "won"
+
+    begun: list[str] = []
+    with ThreadPoolExecutor(4) as threads:
+        said = list(threads.map(run, range(4)))
+    winner = said.index("won")
+    assert len(begun) == 4
+    assert all("another writer committed day=1 while this run was at work" in text for text in said if text != "won")
+    assert said.count("won") == 1
+    snapshot = open_delta(job.table_url)
+    assert (snapshot.num_rows, snapshot.version) == (100 * (winner + 1), 1 if before else 0)
+    assert len(data_files(job) - before) == winner + 1
+
+
+def test_writers_of_four_partitions_of_a_new_table_all_commit_at_once(job: ExtractJob) -> None:
+    """Each finds no table; one makes it, and the others' days join it."""
+    job = replace(job, table_url=f"{job.table_url}2")
+    together = threading.Barrier(4)
+
+    def publish(url: str, table: Any, change: delta.Change) -> None:
+        if change.metadata.run_id not in begun:
+            begun.append(change.metadata.run_id)
+            together.wait(60)
+        delta.publish_once(url, table, change)
+
+    def run(number: int) -> int:
+        mine = replace(job, partition={"day": str(number)}, run_id=f"r{number}")
+        return extract_files(mine, runner=LocalRunner(1), commit=partial(delta.commit, publish=publish)).version
+
+    begun: list[str] = []
+    with ThreadPoolExecutor(4) as threads:
+        versions = list(threads.map(run, range(4)))
+    assert sorted(versions) == [0, 1, 2, 3]
+    snapshot = open_delta(job.table_url)
+    assert (snapshot.num_rows, len(snapshot.partitions)) == (2000, 4)
 
 
 @pytest.mark.parametrize("first", [{"dt": "0", "hour": "0"}, {"hour": "0", "dt": "0"}, None])

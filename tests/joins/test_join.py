@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from featstore.joins.join import join_labels
@@ -292,24 +291,25 @@ def oracle_of(spark: Any, cases: list[Row], directory: Path) -> Oracle:
     return Oracle(cases, hashes, ages)
 
 
-@pytest.fixture(scope="module")
-def directories(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Makes a new directory for each generated case."""
-    return lambda: tmp_path_factory.mktemp("join")
+def drawn_cases() -> list[Row]:
+    """As many small logs as the profile has examples, to be joined at once: a run of Spark for each would take minutes."""
+    cases: list[Row] = []
+
+    @given(case=CASE)
+    @settings(phases=[Phase.generate], database=None)
+    def draw(case: Row) -> None:
+        cases.append(case)
+
+    draw()
+    return cases
 
 
-def without_shrinking() -> settings:
-    """One example is a dozen logs and takes Spark seconds: shrinking would take hours."""
-    return settings(max_examples=4, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
-
-
-@given(cases=st.lists(CASE, min_size=8, max_size=16))
-@without_shrinking()
-def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, directories: Any, cases: list[Row]) -> None:
-    directory = directories()
-    write_logs(cases, directory)
-    join = full_join(directory, negatives=Negatives(rate=0.5, seed=3, label="any"))
-    oracle = oracle_of(spark, cases, directory)
+def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, tmp_path: Path) -> None:
+    cases = drawn_cases()
+    assert len(cases) >= 100
+    write_logs(cases, tmp_path)
+    join = full_join(tmp_path, negatives=Negatives(rate=0.5, seed=3, label="any"))
+    oracle = oracle_of(spark, cases, tmp_path)
     report = join_labels(join, spark).document
     expected, found = expected_rows(oracle, join), read_rows(join.output_url)
     drawn = Sample(column="rid", rate=0.5, seed=3).mask(pa.array(list(expected), pa.string())).to_pylist()
@@ -317,10 +317,15 @@ def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, directories:
     assert found.keys() == kept
     for rid in kept:
         row = found[rid]
-        assert row.pop("sample_weight") == (2.0 if expected[rid]["any"] == 0 else 1.0)
+        logs = cases[int(rid.partition("-")[0])]
+        assert row.pop("sample_weight") == (2.0 if expected[rid]["any"] == 0 else 1.0), logs
         del row["logged"]
-        assert row == expected[rid]
+        assert row == expected[rid], logs
     check_report(report, oracle, join)
+
+
+def num_within(impression: Row, by_user: dict[str, list[tuple[int, int, Any]]]) -> int:
+    return sum(0 <= time - impression["ts"] < 4 * SECOND_US for time, _, _ in by_user.get(impression["user"], []))
 
 
 def check_report(report: Row, oracle: Oracle, join: LabelJoin) -> None:
@@ -338,7 +343,11 @@ def check_report(report: Row, oracle: Oracle, join: LabelJoin) -> None:
             for event in found
         )
         assert counted["num_orphans"] == orphans
-        assert sum(bucket["num_impressions"] for bucket in counted["delay"]) == counted["num_hit"]
+        for histogram in ("delay", "arrival"):
+            assert sum(bucket["num_impressions"] for bucket in counted[histogram]) == counted["num_hit"]
+        pairs = [num_within(row, oracle.known_events(label)) for row in oracle.impressions]
+        assert counted["max_fan_out"] == max(pairs)
+        assert counted["fan_out"] == sum(max(1, number) for number in pairs) / len(pairs)
     first_delays_us = [
         found["any_time"] - found["ts"] for found in expected_rows(oracle, join).values() if found["any_time"] is not None
     ]

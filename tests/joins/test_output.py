@@ -19,7 +19,7 @@ from featstore.errors import CommitConflictError, InputError, JoinError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.files import list_files
 from featstore.joins.join import join_labels, write_parquet
-from featstore.joins.options import Impressions, Label, LabelJoin, Negatives, Source
+from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
 from featstore.joins.output import Output
 from featstore.spec.parse import load_spec
 
@@ -208,6 +208,26 @@ def test_logs_without_rows_give_a_report_of_zeros(spark: Any, join: LabelJoin, t
     assert (report["output"]["num_rows"], report["labels"][0]["hit_rate"]) == (0, None)
 
 
+def test_nothing_counts_before_it_was_logged_and_unripe_is_null(spark: Any, join: LabelJoin, tmp_path: Path) -> None:
+    times = {
+        "at": [minutes(1), minutes(2), minutes(4)],
+        "logged": [CUT_OFF - datetime.timedelta(microseconds=1), CUT_OFF, minutes(4)],
+    }
+    pq.write_table(pa.table({"rid": ["r0", "r1", "r3"]} | times), tmp_path / "clicks" / "a.parquet")
+    (tmp_path / "users").mkdir()
+    ages = {"user": [0, 0], "at": [minutes(0), minutes(5)], "logged": [minutes(0), minutes(10)], "age": [30, 31]}
+    pq.write_table(pa.table(ages), tmp_path / "users" / "a.parquet")
+    label = replace(join.labels[0], log_time="logged", horizon_s=118 * 60)
+    users = Source(url=str(tmp_path / "users"))
+    user = Lookup(name="user", source=users, key=("user",), event_time="at", log_time="logged", columns=("age",))
+    report = join_labels(replace(join, labels=(label,), lookups=(user,)), spark)
+    rows = {row["rid"]: row for row in pq.read_table(report.url).to_pylist()}
+    assert [rows[f"r{n}"]["click"] for n in range(4)] == [1, 0, 0, None]
+    assert [rows[f"r{n}"]["user_age"] for n in (0, 1, 7, 14)] == [30, None, 30, 31]
+    found = report.document["labels"][0]
+    assert (found["num_late"], found["num_hit"], found["num_unripe"]) == (1, 1, 97)
+
+
 def test_a_lower_rate_keeps_a_part_of_what_a_higher_one_keeps(spark: Any, join: LabelJoin) -> None:
     kept = []
     for rate in (0.2, 0.5, 1.0):
@@ -274,15 +294,23 @@ def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, script: Mo
         assert report.document["labels"][0]["num_hit"] == 13
 
 
-def test_the_script_joins_and_answers_bad_input_with_one_line_and_code_2(join: LabelJoin, tmp_path: Path) -> None:
+def test_the_script_makes_a_session_of_its_own_and_prints_the_report(join: LabelJoin, tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.ui.enabled false\nspark.sql.shuffle.partitions 1\n")
+    environ = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "SPARK_CONF_DIR": str(tmp_path),
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
+    }
     command = [sys.executable, "-W", "ignore", str(ROOT / "spark_jobs" / "join_labels.py")]
-    environ = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
-    given = arguments(join, f"from={join.labels[0].source.url}")
-    done = subprocess.run([*command, *given], capture_output=True, text=True, cwd=tmp_path, env=environ)
+    command += arguments(join, f"from={join.labels[0].source.url}")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "click: delay" in done.stdout
-    bad = subprocess.run(
-        [*command, *given, "--negative-label", "buy"], capture_output=True, text=True, env=os.environ | environ
-    )
-    assert bad.returncode == 2
-    assert bad.stderr.startswith("join_labels: error: negatives: no label 'buy' among ['click']")
+
+
+def test_the_script_answers_bad_input_with_one_line_and_code_2(
+    script: ModuleType, join: LabelJoin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments(join, f"from={join.labels[0].source.url}")
+    assert script.main([*given, "--negative-label", "buy"]) == 2
+    assert capsys.readouterr().err.startswith("join_labels: error: negatives: no label 'buy' among ['click']")

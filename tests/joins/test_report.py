@@ -27,7 +27,7 @@ FIGURES = Figures(
     dimensions=[{"num_input_rows": 8, "num_incomplete": 1}],
     joined={
         "num_rows": 10, "key_xor": 5, "key_sum": 6, "num_kept": 7, "kept_xor": -1, "kept_sum": 3, "num_negatives": 4,
-        "num_negatives_kept": 1, **LABEL, "label0_delay": [(0.0, 1.0), (3.0, 1.0), (3.0, 1.0)], "label0_arrival": [(11.0, 3.0)],
+        "num_negatives_kept": 1, **LABEL, "label0_delays": [(11.0, 1.0), (47.0, 1.0), (47.0, 1.0)],
         "lookup0_found": 6, "lookup0_too_old": 1,
     },
     written=Digest(num_rows=7, key_xor=-1, key_sum=3),

@@ -17,6 +17,7 @@ from featstore.loader.decode import Partition, passing
 from featstore.loader.filtering import FilteredReader
 from featstore.loader.loader import FeatureLoader
 from featstore.loader.request import resolve
+from featstore.loader.stats import Stats
 from featstore.reading.footer import Footer
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import ROLE, SlotSchema
@@ -113,8 +114,8 @@ def test_pruning_loses_no_row_and_lets_none_in(rows, where, is_sorted, statistic
         mask = passing(everything, 0, request, DAY, Counter())
         expected = np.asarray(everything.table["row"])[mask].tolist()
 
-        counts: Counter[str] = Counter()
-        picked = FilteredReader(footer, [], request, DAY, counts).read(range(len(footer.row_group_rows)))
+        stats = Stats()
+        picked = FilteredReader(footer, [], request, DAY, stats).read(range(len(footer.row_group_rows)))
         order = np.arange(len(mask))[::-1]
         for given_order, in_order in ((None, expected), (order, expected[::-1])):
             index, places = picked.index(given_order)
@@ -122,12 +123,12 @@ def test_pruning_loses_no_row_and_lets_none_in(rows, where, is_sorted, statistic
             assert np.asarray(found.table["row"]).tolist() == in_order
             assert found.num_rows == len(in_order)
             assert places is None or len(places) == len(in_order)
-        assert counts["rows_filtered"] == len(mask) - len(expected)
+        assert stats.counts["rows_filtered"] == len(mask) - len(expected)
 
 
 def counted(footer, request):
-    counts: Counter[str] = Counter()
-    FilteredReader(footer, [], request, DAY, counts).read(range(len(footer.row_group_rows)))
+    counts = (stats := Stats()).counts
+    FilteredReader(footer, [], request, DAY, stats).read(range(len(footer.row_group_rows)))
     return counts["row_groups_pruned"], counts["row_groups_skipped"]
 
 

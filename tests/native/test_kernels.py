@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from featstore._native.loading import KERNELS
 from featstore.ops import hashing
 from featstore.ops.single import xxh64_bytes
-from featstore.table import distinct
+from featstore.table import distinct, sketches
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
 
@@ -27,6 +27,7 @@ def pure(call: Callable[[], Any]) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "KERNELS", None)
         patch.setattr(distinct, "KERNELS", None)
+        patch.setattr(sketches, "KERNELS", None)
         return call()
 
 
@@ -76,6 +77,31 @@ def test_different_floats_are_counted_as_in_numpy(values: list[float], start: in
     assert distinct.count_distinct(column) == pure(lambda: distinct.count_distinct(column))
 
 
+def sketched(batches: list[Any]) -> tuple[Any, ...]:
+    found = sketches.Distinct()
+    num_missing = [found.take(values) for values in batches]
+    return num_missing, found.bits.tolist(), found.smallest.tolist()
+
+
+@given(st.lists(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 5) | st.integers(0, 2**57), max_size=200), max_size=4))
+def test_signs_are_sketched_as_in_numpy(batches: list[list[int]]) -> None:
+    signs = [np.array(batch, np.int64) for batch in batches]
+    assert sketched(signs) == pure(lambda: sketched(signs))
+
+
+@given(st.lists(st.lists(st.floats(width=32), max_size=200), max_size=4), st.integers(0, 3))
+def test_floats_are_sketched_as_in_numpy(batches: list[list[float]], start: int) -> None:
+    floats = [np.array(batch, np.float32)[start:] for batch in batches]
+    assert sketched(floats) == pure(lambda: sketched(floats))
+
+
+def test_of_many_signs_the_smallest_are_kept_as_in_numpy() -> None:
+    signs = [sketches.mix(np.arange(first, first + 200_000, dtype=np.int64)) for first in (1, 100_001)]
+    found = sketched(signs)
+    assert found == pure(lambda: sketched(signs))
+    assert len(found[2]) == sketches.NUM_SMALLEST
+
+
 def test_threads_hash_the_same_values_at_once() -> None:
     texts = pa.array([f"user_{number}" for number in range(50_000)])
     expected = hashing.value_hash(texts)
@@ -103,6 +129,9 @@ def test_buffers_of_other_lengths_are_refused() -> None:
         KERNELS.sign_rows((two,) * 65, two, 42)
     with pytest.raises(ValueError, match="expected whole values of 4 or 8 bytes"):
         KERNELS.count_marks(two, 5)
+    for width, num_bits, room in ((5, 4, 3), (8, 3, 3), (8, 0, 3), (8, 4, 2)):
+        with pytest.raises(ValueError, match="a power of two of bits, and room for one small hash more than values"):
+            KERNELS.mark_values(two, width, np.zeros(num_bits, np.bool_), 1, np.zeros(room, np.int64))
 
 
 def test_what_cannot_be_written_is_refused() -> None:

@@ -27,8 +27,8 @@ def _demand(chunks, remote, held_bytes=TAIL_BYTES):
         whole_bytes=SIZE_BYTES - held_bytes,
         range_bytes=num_bytes(requests),
         num_requests=len(requests),
-        chunk_bytes=num_bytes(chunks),
-        num_chunks=len(chunks),
+        direct_bytes=num_bytes(chunks),
+        num_direct_requests=2 * len(chunks),
     )
 
 
@@ -50,9 +50,11 @@ def test_a_few_slots_are_staged_by_ranges(share, mode):
 
 def test_scattered_small_spans_are_taken_whole_and_a_single_tiny_one_is_read_in_place():
     slow = Remote(latency_s=0.1, bytes_per_s=100e6, settle_s=0.5)
-    scattered = Demand(whole_bytes=1_000_000, range_bytes=500_000, num_requests=50, chunk_bytes=500_000, num_chunks=500)
+    scattered = Demand(
+        whole_bytes=1_000_000, range_bytes=500_000, num_requests=50, direct_bytes=500_000, num_direct_requests=1000
+    )
     assert choose(scattered, slow) == WHOLE
-    tiny = Demand(whole_bytes=10**9, range_bytes=1000, num_requests=1, chunk_bytes=1000, num_chunks=1)
+    tiny = Demand(whole_bytes=10**9, range_bytes=1000, num_requests=1, direct_bytes=1000, num_direct_requests=2)
     assert choose(tiny, Remote(latency_s=0.001, settle_s=0.5)) == DIRECT
     assert choose(tiny, Remote(latency_s=0.02, settle_s=0.01)) == RANGES
 
@@ -75,8 +77,8 @@ def test_the_choice_is_the_cheapest_mode(latency_s, bytes_per_s, settle_s, whole
         whole_bytes=whole_bytes,
         range_bytes=range_bytes,
         num_requests=num_requests,
-        chunk_bytes=range_bytes,
-        num_chunks=num_chunks,
+        direct_bytes=range_bytes,
+        num_direct_requests=2 * num_chunks,
     )
     seconds = costs(demand, remote)
     assert seconds[choose(demand, remote)] == min(seconds.values())

@@ -149,6 +149,20 @@ def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(unruly, make
     assert "bytes came in 0 s; trying again" in caplog.text
 
 
+def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(unruly, make, caplog, monkeypatch):
+    monkeypatch.setattr("featstore.transfer._LONGEST_BLOCK_S", 0.5)
+    unruly.files[PATH] = DATA
+    unruly.fail(PATH, unruly.fault(), unruly.fault(after_bytes=100_000, trickle_s=0.02))
+    stager = make()
+    with _next(stager, f"web{unruly.url.removeprefix('http')}{PATH}") as staged:
+        assert staged.path.read_bytes() == DATA
+    assert stager.stats().num_retries == 1
+    assert "no block came in 0 s; trying again" in caplog.text
+    first, trickled, again, *_ = [get.span for get in unruly.gets(PATH)]
+    assert first.startswith("bytes=0-")
+    assert trickled.partition("-")[0] == again.partition("-")[0] == "bytes=262144"
+
+
 def test_close_does_not_wait_for_a_server_that_stalls(unruly, url, make, tmp_path):
     begun, act = unruly.stall()
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))

@@ -1,10 +1,11 @@
+import io
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.staging.ranges import coalesce, covers, missing, num_bytes, union
+from featstore.staging.ranges import buffered, coalesce, covers, missing, num_bytes, union
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair))), max_size=8)
 
@@ -51,3 +52,34 @@ def test_requests_cover_what_is_wanted_in_order_and_only_bridge_small_holes(want
 )
 def test_requests_by_hole_limit_and_size(hole_bytes, request_bytes, requests):
     assert coalesce([(12, 20), (0, 10), (50, 60)], hole_bytes=hole_bytes, request_bytes=request_bytes) == requests
+
+
+@pytest.mark.parametrize(
+    ("wanted", "requests"),
+    [
+        ([], ()),
+        ([(0, 3)], ((0, 10),)),
+        ([(0, 3), (5, 8), (9, 10)], ((0, 10),)),
+        ([(0, 3), (8, 14)], ((0, 10), (10, 20))),
+        ([(0, 25)], ((0, 20), (20, 30))),
+        ([(0, 20), (25, 26)], ((0, 20), (25, 35))),
+    ],
+)
+def test_a_buffered_reader_asks_for_a_buffer_at_a_time(wanted, requests):
+    assert buffered(wanted, 10) == requests
+
+
+@pytest.mark.parametrize("wanted", [[(5, 8), (9, 14), (40, 75)], [(0, 64)], [(3, 4), (30, 47), (47, 48)]])
+def test_the_requests_of_a_buffered_reader_are_those_of_pythons_own(wanted):
+    asked = []
+
+    class Raw(io.BytesIO):
+        def readinto(self, buffer):
+            asked.append((self.tell(), self.tell() + len(buffer)))
+            return super().readinto(buffer)
+
+    with io.BufferedReader(Raw(bytes(1000)), 16) as reader:
+        for first, end in wanted:
+            reader.seek(first)
+            reader.read(end - first)
+    assert buffered(wanted, 16) == tuple(asked)

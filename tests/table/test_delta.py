@@ -1,5 +1,6 @@
 import json
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -18,7 +19,7 @@ from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table import delta
 from featstore.table.delta import Change, commit, commit_of_input, commit_of_run, history, is_delta, open_delta
 from featstore.table.metadata import CommitMetadata
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, replaced
 
 
 def change(
@@ -55,7 +56,9 @@ def test_a_first_commit_makes_the_table_and_describes_it(table: Path, schema: Sl
     file = write_file(table, {"month": "1"}, "r1")
     assert commit(str(table), change(schema, [file])) == 0
     snapshot = open_delta(str(table))
-    assert snapshot.data_files == (file,)
+    (found,) = snapshot.data_files
+    assert replace(found, version="") == file
+    assert abs(int(found.version) / 1000 - time.time()) < 600  # when the log says that it was written
     assert snapshot.schema == schema.with_partition_keys([pa.field("month", pa.string())])
     assert (snapshot.version, snapshot.spec_hash, snapshot.num_rows) == (0, "s1", 10)
     assert is_delta(str(table))
@@ -292,12 +295,12 @@ def test_a_failure_that_is_no_conflict_is_raised_as_it_is(table: Path, schema: S
 
 def test_a_run_replaces_partitions_of_two_keys_where_one_condition_names_them() -> None:
     existing = [{"dt": day, "hour": hour} for day in "12" for hour in "ab"]
-    assert delta.replaced([{"dt": "1", "hour": "a"}, {"dt": "1", "hour": "b"}], existing) == [
+    assert replaced([{"dt": "1", "hour": "a"}, {"dt": "1", "hour": "b"}], existing) == [
         ("dt", "in", ["1"]),
         ("hour", "in", ["a", "b"]),
     ]
     with pytest.raises(InputError, match="one run cannot replace dt=1/hour=a, dt=2/hour=b without dt=1/hour=b"):
-        delta.replaced([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
+        replaced([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
 
 
 def test_no_table_and_no_version_are_named(table: Path, schema: SlotSchema, write_file: Any) -> None:

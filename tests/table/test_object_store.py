@@ -1,6 +1,7 @@
-"""A table on an S3 store, spoken to over HTTP on loopback: the same rows, safe commits, and a store that is refused."""
+"""A table on moto's S3, spoken to over HTTP on loopback: the same rows, safe commits, vacuum, and a store that is refused."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,10 @@ from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import Change, open_delta
 from featstore.table.hive import locations, make_locations
+from featstore.table.layout import tag_of
+from featstore.table.running import marked
+from featstore.table.store import check_store
+from featstore.table.vacuum import vacuum
 
 SPEC = {
     "spec": 1,
@@ -44,22 +48,21 @@ class Store:
 
     def reset(self, *, careless: bool = False) -> None:
         """Empties it. A careless store overwrites a name that is taken, whatever the request says."""
-        urlopen(f"{self.url}/_reset{'?careless' if careless else ''}", data=b"", timeout=60).close()
+        for path in ("/moto-api/reset", "/_careless" if careless else "/_careful"):
+            urlopen(f"{self.url}{path}", data=b"", timeout=60).close()
+        urlopen(Request(f"{self.url}/tables", method="PUT"), timeout=60).close()
 
     @property
     def paths(self) -> list[str]:
-        return self._state()["paths"]
+        return re.findall("<Key>(.*?)</Key>", self.read("/tables?list-type=2").decode())
 
     @property
     def num_refused(self) -> int:
-        return self._state()["num_refused"]
+        return int(json.loads(self.read("/_state"))["num_refused"])
 
     def read(self, path: str) -> bytes:
-        with urlopen(f"{self.url}{quote(path)}", timeout=60) as answer:
+        with urlopen(f"{self.url}{path}", timeout=60) as answer:
             return bytes(answer.read())
-
-    def _state(self) -> dict[str, Any]:
-        return dict(json.loads(self.read("/_state")))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,7 @@ def server() -> Iterator[Store]:
 @pytest.fixture
 def store(server: Store) -> Store:
     server.reset()
-    delta._check_store.cache_clear()
+    check_store.cache_clear()
     return server
 
 
@@ -164,13 +167,28 @@ def test_of_two_writers_of_one_empty_day_on_s3_one_is_refused_by_the_store(
     assert open_delta(job.table_url).num_rows == 40
 
 
-def test_a_store_that_overwrites_what_it_must_not_is_refused_before_the_first_commit(store: Store, job: ExtractJob) -> None:
+class Working:
+    """A runner that would be hours at work."""
+
+    def __init__(self) -> None:
+        self.began = False
+
+    def __call__(self, *args: Any) -> Any:
+        self.began = True
+        raise AssertionError
+
+
+def test_a_store_that_overwrites_what_it_must_not_is_refused_before_any_work_is_done(store: Store, job: ExtractJob) -> None:
     store.reset(careless=True)
-    with pytest.raises(UnsafeStoreError, match="s3://tables/clicks: the store overwrites a name that is taken although"):
-        extract_files(job)
-    assert not store.paths
-    with pytest.raises(UnsafeStoreError, match="set AWS_S3_LOCKING_PROVIDER=dynamodb"):
-        extract_files(job)
+    for match in (
+        "s3://tables/clicks: the store overwrites a name that is taken although",
+        "set AWS_S3_LOCKING_PROVIDER=dynamodb",
+    ):
+        runner = Working()
+        with pytest.raises(UnsafeStoreError, match=match):
+            extract_files(job, runner=runner)
+        assert not runner.began
+        assert not store.paths
 
 
 def test_the_store_is_tried_once_for_a_table(store: Store, job: ExtractJob, tmp_path: Path) -> None:
@@ -181,10 +199,62 @@ def test_the_store_is_tried_once_for_a_table(store: Store, job: ExtractJob, tmp_
     assert not [path for path in store.paths if "_probe" in path]
 
 
+def object_of(url: str) -> bytes:
+    with files.open_read(url) as file:
+        return bytes(file.read())
+
+
 def test_locations_for_hive_are_copies_within_the_store(store: Store, job: ExtractJob) -> None:
     extract_files(job)
     [location] = locations(open_delta(job.table_url))
     assert location.url.startswith("s3://tables/clicks/_hive/")
     assert [make_locations([location]), make_locations([location])] == [1, 1]
     [copy] = [path for path in store.paths if "/_hive/" in path]
-    assert store.read(copy) == store.read(f"/tables/clicks/{location.files[0].path}")
+    assert object_of(f"s3://tables/{copy}") == object_of(location.files[0].url)
+
+
+def below(store: Store) -> set[str]:
+    """The data files and marks, the log and statistics left out."""
+    paths = {path.removeprefix("clicks/") for path in store.paths}
+    return {path for path in paths if not path.startswith(("_delta_log/", "_stats/"))}
+
+
+def test_vacuum_on_s3_removes_orphans_and_leaves_what_is_live_or_of_a_running_job(
+    store: Store, job: ExtractJob, tmp_path: Path
+) -> None:
+    extract_files(job)
+    write_raw(tmp_path / "raw", 30)
+    extract_files(job_of(tmp_path / "raw", job.table_url, "1", "r2"))
+    live = {file.path for version in (0, 1) for file in open_delta(job.table_url, version).data_files}
+    assert below(store) == live
+    orphan, unfinished = ("dt=1/part-00007-0a0a0a0a-1b1b1b1b-0.parquet", "dt=1/part-00008-0c0c0c0c-1d1d1d1d-0.parquet")
+    for path in (orphan, unfinished, "dt=1/theirs.parquet"):
+        with files.open_write(f"{job.table_url}/{path}") as file:
+            file.write(b"x")
+    written_s = files.modified_s(f"{job.table_url}/{unfinished}")
+    tag = tag_of(unfinished)
+    assert tag is not None
+    with marked(job.table_url, tag) as mark:
+        while (renewed_s := files.modified_s(mark.url)) <= written_s:  # the store's clock ticks once a second
+            mark.renew()
+        report = vacuum(job.table_url, grace_s=3600, now_s=renewed_s + 3600)
+        assert [(left.path, left.what) for left in report.removed] == [(orphan, "orphan")]
+        assert report.num_running == 1
+        assert below(store) == {*live, unfinished, "dt=1/theirs.parquet", f"_runs/{tag}"}
+    assert below(store) == {*live, unfinished, "dt=1/theirs.parquet"}
+    report = vacuum(job.table_url, retain_s=0, grace_s=3600, now_s=renewed_s + 3600)
+    assert {left.what for left in report.removed} == {"orphan", "replaced", "statistics"}
+    assert below(store) == {file.path for file in open_delta(job.table_url).data_files} | {"dt=1/theirs.parquet"}
+    assert featstore.open_table(job.table_url).profile(stored=True).num_rows == 30
+
+
+def test_a_run_on_s3_has_its_mark_while_it_works_and_none_after_it(store: Store, job: ExtractJob) -> None:
+    seen: list[set[str]] = []
+
+    def commit(url: str, change: Change) -> int:
+        seen.append({path for path in below(store) if path.startswith("_runs/")})
+        return delta.commit(url, change)
+
+    extract_files(job, commit=commit)
+    assert [len(marks) for marks in seen] == [1]
+    assert not [path for path in below(store) if path.startswith("_runs/")]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.table.sketches import NUM_POINTS, Distinct, mix, points_of, quantiles_of, top_of
+from featstore.table.sketches import NUM_CHECKED, NUM_POINTS, Collisions, Distinct, mix, points_of, quantiles_of, top_of
 
 
 def counted(num_distinct: int, num_parts: int = 1) -> Distinct:
@@ -61,3 +61,39 @@ def test_the_top_are_the_greatest_sums(pairs: list[tuple[int, int]]) -> None:
     values, counts = top_of(np.array([p[0] for p in pairs], np.int64), np.array([float(p[1]) for p in pairs]), 4)
     expected = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))[:4]
     assert list(zip(values.tolist(), counts.tolist(), strict=True)) == expected
+
+
+def pairs(*given: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([sign for sign, _ in given], np.int64), np.array([witness for _, witness in given], np.int64)
+
+
+def test_a_sign_with_two_witnesses_is_a_collision_however_often_it_comes() -> None:
+    found = Collisions()
+    assert found.update(*pairs((5, 1), (5, 1), (7, 2), (5, 3), (5, 1), (9, 4))) == 3
+    assert found.collided.tolist() == [5]
+    assert found.update(*pairs((7, 2), (9, 5))) == 2
+    assert found.collided.tolist() == [5, 9]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), max_size=60), st.integers(1, 4))
+def test_merged_parts_find_the_collisions_of_the_whole(given_pairs: list[tuple[int, int]], num_parts: int) -> None:
+    witnesses: dict[int, set[int]] = {}
+    for sign, witness in given_pairs:
+        witnesses.setdefault(sign, set()).add(witness)
+    merged = Collisions()
+    for part in range(num_parts):
+        one = Collisions()
+        one.update(*pairs(*given_pairs[part::num_parts]))
+        merged.merge(one)
+    assert merged.collided.tolist() == sorted(sign for sign, found in witnesses.items() if len(found) > 1)
+    assert merged.signs.tolist() == sorted(witnesses)
+
+
+def test_between_parts_the_smallest_signs_are_compared_and_memory_is_bounded() -> None:
+    merged = Collisions()
+    for part in range(3):
+        one = Collisions()
+        one.update(np.arange(1, 2_000, dtype=np.int64), np.full(1_999, part, np.int64))
+        merged.merge(one)
+    assert (len(merged.signs), len(merged.witnesses)) == (NUM_CHECKED, NUM_CHECKED)
+    assert merged.collided.tolist() == list(range(1, NUM_CHECKED + 1))

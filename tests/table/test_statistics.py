@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from featstore.errors import DataFileError
 from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.table.sampling import SAMPLE_ROWS
 from featstore.table.snapshot import DataFile, files_digest
-from featstore.table.statistics import SAMPLE_ROWS, Gatherer, Statistics, merge_statistics
-from featstore.table.statistics_file import StoredStatistics, find_statistics, read_statistics, write_statistics
+from featstore.table.statistics import Gatherer, Statistics, merge_statistics
+from featstore.table.statistics_file import FORMAT, StoredStatistics, find_statistics, read_statistics, write_statistics
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = SlotSchema(
     slots=(
         Slot(name="user", kind=SlotKind.ID, number=1),
@@ -131,8 +134,36 @@ def test_statistics_come_back_from_their_file_only_for_their_own_files(tmp_path:
     assert find_statistics(str(tmp_path), {"dt": "1"}, [replace(file, path="theirs.parquet")]) is None
 
 
-def test_statistics_of_a_newer_format_are_refused(tmp_path: Path) -> None:
-    table = gathered(SMALL).to_table().replace_schema_metadata({"featstore": '{"format": 2}'})
-    pq.write_table(table, tmp_path / "x.statistics")
-    with pytest.raises(DataFileError, match=r"x\.statistics: statistics of format 2, this featstore reads 1; upgrade it"):
-        read_statistics(str(tmp_path), "x.statistics")
+def test_statistics_of_a_newer_format_are_refused_and_older_ones_are_as_if_there_were_none(tmp_path: Path) -> None:
+    tag = "0a0a0a0a-1b1b1b1b"
+    file = DataFile(path=f"part-00000-{tag}-0.parquet", url="", size_bytes=1, num_rows=4, partition={})
+    path = tmp_path / "_stats" / f"{tag}.statistics"
+    path.parent.mkdir()
+    for number in (FORMAT - 1, FORMAT + 1):
+        pq.write_table(pa.table({"column": ["user"]}).replace_schema_metadata({"featstore": f'{{"format": {number}}}'}), path)
+        with pytest.raises(DataFileError, match=rf"statistics: statistics of format {number}, "):
+            read_statistics(str(tmp_path), f"_stats/{tag}.statistics")
+        if number < FORMAT:
+            assert find_statistics(str(tmp_path), {}, [file]) is None
+        else:
+            with pytest.raises(DataFileError, match=rf"format {number}, this featstore reads {FORMAT}; upgrade it"):
+                find_statistics(str(tmp_path), {}, [file])
+
+
+def test_the_file_is_as_agreed(tmp_path: Path) -> None:
+    """Golden: what other versions read. What may be written otherwise by another zlib or numpy is left out."""
+    gatherer = Gatherer(SCHEMA)
+    gatherer.update(SMALL)
+    witnesses = {"user": pa.array([1, 2, 0, 3], pa.int64())}
+    found = gatherer.finish({"user": {"filled": 1, "null elements": 2}}, witnesses)
+    write_statistics(str(tmp_path), "x.statistics", StoredStatistics(statistics=found, data_digest="da", counts={"a: nan": 1}))
+    table = pq.read_table(tmp_path / "x.statistics")
+    rows = [{k: v.hex() if isinstance(v, bytes) else v for k, v in row.items()} for row in table.to_pylist()]
+    for row in rows:
+        row["bits"] = [i for i, byte in enumerate(bytes.fromhex(row["bits"])) if byte]
+    said = {
+        "columns": [f"{field.name}: {field.type}" for field in table.schema],
+        "footer": json.loads(table.schema.metadata[b"featstore"]),
+        "rows": rows,
+    }
+    assert json.dumps(said, indent=1) + "\n" == (GOLDEN / "statistics.json").read_text()

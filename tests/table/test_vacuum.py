@@ -204,19 +204,6 @@ def test_a_version_whose_log_is_gone_is_not_waited_for(table: Path) -> None:
         open_delta(str(table), 2)
 
 
-def test_a_slot_group_keeps_all_that_its_log_names_and_loses_orphans(table: Path, schema: Any, write_file: Any) -> None:
-    group = table / "_groups" / "embeddings"
-    for version in range(2):
-        base = open_delta(str(group)) if version else None
-        commit(str(group), change(schema, [write_file(group, {"month": "1"}, f"g{version}")], f"g{version}", base))
-    age(table)
-    before = on_disk(table)
-    put(table, f"_groups/embeddings/{ORPHAN}")
-    report = vacuum(str(table), retain_s=DAY_S)
-    assert [left.path for left in report.removed] == [f"_groups/embeddings/{ORPHAN}"]
-    assert on_disk(table) == before
-
-
 def test_the_oldest_retained_version_is_the_one_that_was_current_at_the_cutoff() -> None:
     commits = [Commit(version=v, timestamp_ms=v * 1000, operation="WRITE", metadata=None) for v in (5, 4, 3)]
     assert [oldest_retained(commits, cutoff_s) for cutoff_s in (9.0, 5.0, 4.5, 4.0, 2.0)] == [5, 5, 4, 4, 3]

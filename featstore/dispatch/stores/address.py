@@ -10,7 +10,7 @@ from featstore.dispatch.stores.base import Store as Store
 from featstore.dispatch.stores.endpoint import ServerMark, job_store, parse_endpoint
 from featstore.dispatch.stores.memory import MemoryRoom, MemoryStore, enter_room
 from featstore.dispatch.stores.sqlite import SqliteStore
-from featstore.errors import ConfigError, missing_extra
+from featstore.errors import ConfigError, DispatchError, missing_extra
 
 _KNOWN = (
     "memory:// (threads of one process), sqlite:///absolute/path (processes of one host) and tcp://host:port (many hosts; "
@@ -66,6 +66,15 @@ def bind_job(environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S
 def open_store(url: str) -> Store:
     """`bind(url).open()`, for a store used by this process alone or whose URL needs no binding."""
     return bind(url).open()
+
+
+def open_to_look(url: str) -> Store:
+    """A handle on a store for who only reads: DispatchError where `url` names a file that is not there, which is not made."""
+    address = bind(url)
+    path = Path(url.removeprefix("sqlite://"))
+    if url.startswith("sqlite://") and not path.exists():
+        raise DispatchError(f"no dispatch store at {url}: expected the file that a run's `dispatch.store` names, found none")
+    return address.open()
 
 
 def _memory(url: str, timeout_s: float) -> StoreAddress:

@@ -1,0 +1,127 @@
+"""What a worker keeps of the list of files in `rank` order, and what it needs for a moment, held against keeping the whole.
+
+A Delta table of 1,000,000 files (a checkpoint, and 20 small commits after it; the files themselves are not there). One of 8
+workers in 4 mini-epochs makes its loader and lists two of its parts; another process lists the whole, as `dynamic` order does.
+Each is a process of its own: Python's memory by tracemalloc, resident memory from the kernel; a third one does nothing but
+open the table with delta-rs. Ends with one line `RESULT {json}`; exit code 1 if a part keeps more than 1.1 of its share, 1/32.
+Resident memory is reported.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from featstore.dispatch.orders import Seat
+from featstore.loader.loader import FeatureLoader
+
+NUM_WORKERS, MINI_EPOCHS = 8, 4
+KEPT_LIMIT = 1.1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="100,000 files")
+    parser.add_argument("--what", help=argparse.SUPPRESS)
+    parser.add_argument("--table", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.what is not None:
+        print(json.dumps(_measured(arguments.what, arguments.table)))
+        return 0
+    num_files = 100_000 if arguments.small else 1_000_000
+    with tempfile.TemporaryDirectory() as directory:
+        url = arguments.table or str(Path(directory) / "table")
+        if arguments.table is None:
+            make = f"import rank_listing; rank_listing._make({url!r}, {num_files})"
+            subprocess.run([sys.executable, "-c", make], check=True, env=_env())
+        found = {what: _child(what, url) for what in ("rank", "whole", "delta", "rank-traced", "whole-traced")}
+    kept = found["rank-traced"]["kept_bytes"] / found["whole-traced"]["kept_bytes"]
+    limit = KEPT_LIMIT / (NUM_WORKERS * MINI_EPOCHS)
+    is_kept = kept <= limit
+    figures = {"kept_of_whole": {"value": round(kept, 4), "limit": round(limit, 4), "ok": is_kept}}
+    print("RESULT " + json.dumps({"ok": is_kept, "num_files": num_files, **figures, "processes": found}))
+    return 0 if is_kept else 1
+
+
+def _make(url: str, num_files: int) -> None:
+    stats = json.dumps({"numRecords": 100_000})
+    names = ((f"dt=2026-11-{1 + i % 28:02}", f"part-{i:07}-{uuid.UUID(int=i * 7919)}.parquet", i) for i in range(num_files))
+    actions = [AddAction(f"{day}/{name}", 12_345_678 + i, {"dt": day[3:]}, 1, True, stats) for day, name, i in names]
+    schema = pa.schema([("row", pa.int64()), ("dt", pa.string())])
+    create_table_with_add_actions(url, Schema.from_arrow(schema), actions, partition_by=["dt"])
+    table = DeltaTable(url)
+    table.create_checkpoint()
+    for number in range(20):
+        rows = pa.table({"row": pa.array([number], pa.int64()), "dt": ["2026-11-01"]})
+        write_deltalake(table, rows, partition_by=["dt"], mode="append")
+
+
+def _child(what: str, url: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, __file__, "--what", what, "--table", url], stdout=subprocess.PIPE, check=True, text=True, env=_env()
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(what, found, file=sys.stderr)
+    return found
+
+
+def _env() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]), "RANK": "3"}
+
+
+def _measured(what: str, url: str) -> dict[str, Any]:
+    before_bytes, started = _resident_bytes(), time.monotonic()
+    if what.endswith("traced"):
+        tracemalloc.start()
+    kept: Any = _delta(url) if what == "delta" else _loader(url, "rank" if what.startswith("rank") else "dynamic")
+    spent_s = time.monotonic() - started
+    traced = tracemalloc.get_traced_memory()[0]
+    del kept
+    return {
+        "seconds": round(spent_s, 1),
+        "before_bytes": before_bytes,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "kept_bytes": traced,
+    }
+
+
+def _delta(url: str) -> Any:
+    """The least that listing takes: delta-rs's own memory and its list of actions."""
+    return DeltaTable(url).get_add_actions(flatten=True)
+
+
+def _loader(url: str, order: str) -> Any:
+    """A loader; in rank order with the second of its parts, the first being let go of."""
+    os.environ["WORLD_SIZE"] = str(NUM_WORKERS)
+    with tempfile.TemporaryDirectory() as directory:
+        dispatch = {"store": f"sqlite://{directory}/x.db", "run_id": "a"}
+        options = {"kind": "rank", "mini_epochs": MINI_EPOCHS} if order == "rank" else order
+        loader = FeatureLoader(url, slots=["row"], order=options, dispatch=dispatch, shuffle={"window_rows": 100_000})
+    if order == "dynamic":
+        return loader
+    seat = Seat(worker=3, num_workers=NUM_WORKERS)
+    for number in range(2):
+        part = loader._job.part(loader._job.ordering.mini_epoch(number, 0, 0, seat))
+        if number == 0:
+            del part
+    return loader, part
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""Slot groups, labels and compactions that die half-way: the table shows all of a change or nothing of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore import api
+from featstore.compaction import compact
+from featstore.extraction.group import GroupJob, extract_group
+from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.raw import Unit
+from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
+from featstore.spec.parse import load_spec
+from featstore.table import delta
+from featstore.table.vacuum import vacuum
+
+DOCUMENT: dict[str, Any] = {
+    "spec": 1,
+    "inputs": {"row": "long", "user": "string", "clicked": "long"},
+    "labels": {"click": "clicked"},
+    "keep": ["row"],
+    "slots": [{"slot": 1, "name": "user_id", "op": "hash", "of": "user"}],
+    "output": {"rows_per_row_group": 100, "rows_per_file": 100},
+}
+ADDED = {"slot": 2, "name": "user_x_row", "op": "cross", "of": ["user", "row"]}
+WIDER = DOCUMENT | {"slots": [*DOCUMENT["slots"], ADDED]}
+DAY = {"dt": "1"}
+
+
+def write_raw(directory: Path, clicked: int) -> str:
+    directory.mkdir(parents=True, exist_ok=True)
+    columns = {"row": list(range(500)), "user": [f"u{row}" for row in range(500)], "clicked": [clicked] * 500}
+    pq.write_table(pa.table(columns), directory / "a.parquet", row_group_size=100)
+    return str(directory)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> ExtractJob:
+    """A day of 500 rows in five files, and the raw rows of riper labels beside."""
+    write_raw(tmp_path / "ripe", 1)
+    raw, url = write_raw(tmp_path / "raw", 0), str(tmp_path / "table")
+    job = ExtractJob(spec=load_spec(DOCUMENT), input_url=raw, table_url=url, partition=DAY, run_id="first")
+    extract_files(job)
+    return job
+
+
+def added(job: ExtractJob) -> GroupJob:
+    return GroupJob(job=replace(job, spec=load_spec(WIDER), run_id="more"), name="more")
+
+
+def ripened(job: ExtractJob) -> GroupJob:
+    ripe = replace(job, input_url=str(Path(job.input_url).parent / "ripe"), run_id="ripe")
+    return GroupJob(job=ripe, name="labels", key="row", labels=True)
+
+
+def state(url: str) -> tuple[bool, set[Any]]:
+    """Whether the added slot is there, and the labels; all rows once, each with its own values."""
+    table = api.open_table(url).to_arrow()
+    assert table["row"].to_pylist() == list(range(500))
+    assert len(set(table["user_id"].to_pylist())) == 500
+    there = "user_x_row" in table.column_names
+    if there:
+        assert table["user_x_row"].null_count == 0
+        assert len(set(table["user_x_row"].to_pylist())) == 500
+    return there, set(table["click"].to_pylist())
+
+
+def age(url: str) -> None:
+    for path in Path(url).rglob("*"):
+        if path.is_file() and "_delta_log" not in path.parts and "_runs" not in path.parts:
+            os.utime(path, (time.time() - 10 * 86_400,) * 2)
+
+
+def test_a_groups_attempt_that_publishes_after_the_commit_changes_nothing(job: ExtractJob) -> None:
+    begun, committed = threading.Event(), threading.Event()
+    late: list[Future[UnitReport]] = []
+
+    def wait(num_rows: int) -> None:
+        begun.set()
+        assert committed.wait(60)
+
+    with ThreadPoolExecutor(1) as threads:
+
+        def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+            late.append(threads.submit(run_unit, task, units[0], 0, on_rows=wait))
+            assert begun.wait(60)
+            return [run_unit(task, unit, attempt=1) for unit in units]
+
+        extract_group(added(job), runner=run)
+        committed.set()
+        path = Path(job.table_url, "_groups", "more", late[0].result(60).path)
+    assert path.exists()
+    assert state(job.table_url) == (True, {0})
+    age(job.table_url)
+    assert [left.path for left in vacuum(job.table_url).removed] == [str(path.relative_to(job.table_url))]
+    assert state(job.table_url) == (True, {0})
+
+
+DRIVER = """
+import json, sys
+from dataclasses import replace
+from featstore.compaction import compact
+from featstore.extraction.group import GroupJob, extract_group
+from featstore.extraction.job import ExtractJob
+from featstore.spec.parse import load_spec
+from featstore.table import delta
+what, document, raw, table = sys.argv[1], json.loads(sys.argv[2]), *sys.argv[3:]
+
+def wait(*arguments):
+    print("there", flush=True)
+    sys.stdin.read()
+
+def commit_and_wait(url, change):
+    delta.commit(url, change)
+    wait()
+
+job = ExtractJob(spec=load_spec(document), input_url=raw, table_url=table, partition={"dt": "1"}, run_id="killed")
+added = GroupJob(job=job, name="more")
+labels = GroupJob(job=job, name="labels", key="row", labels=True)
+{
+    "group, before its commit": lambda: extract_group(added, commit=wait),
+    "group, before the table names it": lambda: extract_group(added, publish=wait),
+    "labels, before their commit": lambda: extract_group(labels, commit=wait),
+    "labels, before the table names them": lambda: extract_group(labels, publish=wait),
+    "compaction, before its commit": lambda: compact(table, commit=wait),
+    "compaction, before it drops groups": lambda: compact(table, commit=commit_and_wait),
+}[what]()
+"""
+
+
+def kill(what: str, document: dict[str, Any], raw: str, url: str) -> None:
+    arguments = [sys.executable, "-c", DRIVER, what, json.dumps(document), raw, url]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"there\n"
+        driver.send_signal(signal.SIGKILL)
+        driver.communicate()
+    assert driver.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("when", ["group, before its commit", "group, before the table names it"])
+def test_a_driver_killed_while_it_adds_slots_changes_nothing_and_the_next_run_goes_through(job: ExtractJob, when: str) -> None:
+    kill(when, WIDER, job.input_url, job.table_url)
+    assert state(job.table_url) == (False, {0})
+    assert extract_group(added(job)).committed
+    assert state(job.table_url) == (True, {0})
+
+
+@pytest.mark.parametrize("when", ["labels, before their commit", "labels, before the table names them"])
+def test_a_driver_killed_while_it_relabels_changes_nothing_and_the_next_run_goes_through(job: ExtractJob, when: str) -> None:
+    kill(when, DOCUMENT, ripened(job).job.input_url, job.table_url)
+    assert state(job.table_url) == (False, {0})
+    assert extract_group(ripened(job)).committed
+    assert state(job.table_url) == (False, {1})
+
+
+@pytest.mark.parametrize("when", ["compaction, before its commit", "compaction, before it drops groups"])
+def test_a_driver_killed_while_it_compacts_leaves_equal_rows_and_the_next_one_ends_it(job: ExtractJob, when: str) -> None:
+    extract_group(added(job))
+    extract_group(ripened(job))
+    kill(when, WIDER, job.input_url, job.table_url)
+    assert state(job.table_url) == (True, {1})
+    assert compact(job.table_url).groups == ("labels", "more")
+    assert state(job.table_url) == (True, {1})
+    for path in Path(job.table_url).rglob("*"):  # the dead run's mark too
+        if path.is_file() and "_delta_log" not in path.parts:
+            os.utime(path, (time.time() - 10 * 86_400,) * 2)
+    vacuum(job.table_url, retain_s=0)
+    assert state(job.table_url) == (True, {1})
+    live = {file.path for file in api.open_table(job.table_url).data_files()}
+    assert {str(path.relative_to(job.table_url)) for path in Path(job.table_url).rglob("*.parquet")} == live
+
+
+def test_a_vacuum_while_a_compaction_is_at_work_takes_nothing_of_it(job: ExtractJob) -> None:
+    extract_group(added(job))
+    seen: list[int] = []
+
+    def commit(url: str, change: delta.Change) -> int:
+        age(url)
+        seen.append(vacuum(url, retain_s=0).num_running)
+        return delta.commit(url, change)
+
+    compact(job.table_url, commit=commit)
+    assert seen == [5]
+    assert state(job.table_url) == (True, {0})
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+FULL = r"(?i)no space left|os error 28|storage full"
+
+
+def fill(place: Path) -> Path:
+    """Takes all space that is left."""
+    room, ballast = os.statvfs(place), place / "ballast"
+    ballast.write_bytes(b"x" * (room.f_bavail * room.f_frsize))
+    return ballast
+
+
+@pytest.mark.parametrize("when", ["data", "commit", "naming"])
+def test_a_disk_that_is_full_leaves_the_table_and_a_second_run_goes_through(
+    job: ExtractJob, small_disk: Path, when: str
+) -> None:
+    on_disk = replace(job, table_url=str(small_disk / "table"))
+    extract_files(on_disk)
+    filled: list[Path] = []
+
+    def reached(what: str) -> None:
+        if what == when:
+            filled.append(fill(small_disk))
+
+    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        reports = [run_unit(task, unit) for unit in units[:3]]
+        reached("data")
+        return [*reports, *(run_unit(task, unit) for unit in units[3:])]
+
+    def commit(url: str, change: delta.Change) -> int:
+        reached("commit")
+        return delta.commit(url, change)
+
+    def publish(url: str, table: Any, change: delta.Change) -> None:
+        reached("naming")
+        delta.publish_groups(lambda named: named | {"more": 0})(url, table, change)
+
+    with pytest.raises(Exception, match=FULL):
+        extract_group(added(on_disk), runner=run, commit=commit, publish=publish)
+    assert state(on_disk.table_url) == (False, {0})
+    filled[0].unlink()
+    extract_group(added(on_disk))
+    assert state(on_disk.table_url) == (True, {0})
+
+
+def test_a_disk_that_is_full_at_a_compactions_commit_leaves_the_table(job: ExtractJob, small_disk: Path) -> None:
+    on_disk = replace(job, table_url=str(small_disk / "table"))
+    extract_files(on_disk)
+    extract_group(added(on_disk))
+    filled: list[Path] = []
+
+    def commit(url: str, change: delta.Change) -> int:
+        filled.append(fill(small_disk))
+        return delta.commit(url, change)
+
+    with pytest.raises(Exception, match=FULL):
+        compact(on_disk.table_url, commit=commit)
+    assert state(on_disk.table_url) == (True, {0})
+    filled[0].unlink()
+    assert compact(on_disk.table_url).groups == ("more",)
+    assert state(on_disk.table_url) == (True, {0})

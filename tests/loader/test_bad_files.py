@@ -1,0 +1,147 @@
+"""Files that cannot be read: an error by default, left out with a report where the loader is told to."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from torch.utils.data import DataLoader
+
+import featstore
+from featstore.dispatch.receipt import receipts
+from featstore.errors import ConfigError, DataFileError, MissingValueError
+from featstore.loader.loader import FeatureLoader
+
+ROWS = {"a": range(100), "b": range(100, 200), "c": range(200, 300)}
+
+
+def write(directory: Path) -> featstore.Table:
+    for name, rows in ROWS.items():
+        table = pa.table({"row": pa.array(rows, pa.int64()), "tags": [[row] * 20 for row in rows]})
+        pq.write_table(table, directory / f"{name}.parquet", 25, compression="none")
+    return featstore.open_table(str(directory)).snapshot
+
+
+def no_parquet(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def another_type(path: Path) -> None:
+    pq.write_table(pa.table({"row": [str(row) for row in range(100)], "tags": [[1]] * 100}), path)
+
+
+def fewer_rows(path: Path) -> None:
+    pq.write_table(pa.table({"row": range(99), "tags": [[1]] * 99}), path)
+
+
+def damaged_in_the_middle(path: Path) -> None:
+    """The third row group cannot be read."""
+    first = pq.ParquetFile(path).metadata.row_group(2).column(1).dictionary_page_offset
+    data = bytearray(path.read_bytes())
+    data[first : first + 40] = b"\xff" * 40
+    path.write_bytes(data)
+
+
+WAYS = [no_parquet, gone, another_type, fewer_rows, damaged_in_the_middle]
+
+
+def rows_of(batches) -> list[int]:
+    return [row for batch in batches for row in batch["row"].tolist()]
+
+
+@pytest.fixture
+def snapshot(tmp_path):
+    return write(tmp_path)
+
+
+@pytest.mark.parametrize("damage", WAYS)
+def test_a_bad_file_is_an_error_unless_told_otherwise(snapshot, tmp_path, damage):
+    damage(tmp_path / "b.parquet")
+    with pytest.raises(DataFileError, match=r"b\.parquet: "):
+        rows_of(FeatureLoader(snapshot, slots=["row", "tags"]))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"shuffle": {"window_rows": 25, "interleave": 2}},
+        {"order": "static"},
+        {"order": "rank"},
+        {"dispatch": {"split_rows": 50}},
+        {"batch_size": 7, "memory_budget": 1},
+    ],
+    ids=["dynamic", "interleaved", "static", "rank", "split", "small"],
+)
+@pytest.mark.parametrize("damage", WAYS)
+def test_a_skipped_file_is_counted_and_named_and_all_else_comes_once(snapshot, tmp_path, damage, how, caplog):
+    if damage is fewer_rows and "dispatch" in how:
+        pytest.skip("a file that is cut at its row groups tells how many rows it has")
+    damage(tmp_path / "b.parquet")
+    loader = FeatureLoader(snapshot, slots=["row", "tags"], on_bad_file="skip", **{"batch_size": 30, **how})
+    rows = rows_of(loader)
+    left = {row for row in rows if 100 <= row < 200}
+    assert sorted(rows) == sorted({*ROWS["a"], *ROWS["c"], *left})
+    assert len(left) == (50 if damage is damaged_in_the_middle else 0)
+    stats = loader.stats()
+    assert (stats["files_skipped"], stats["rows_skipped"], stats["rows"]) == (1, 100 - len(left), len(rows))
+    warnings = [record.getMessage() for record in caplog.records if record.name == "featstore.loader.bad_files"]
+    assert len(warnings) == 1
+    assert "b.parquet" in warnings[0].split(": rows of ")[1]
+
+
+@pytest.mark.parametrize("mode", ["whole", "ranges"])
+@pytest.mark.parametrize("damage", [no_parquet, damaged_in_the_middle])
+def test_a_staged_file_is_skipped_too(snapshot, tmp_path, damage, mode):
+    damage(tmp_path / "b.parquet")
+    with FeatureLoader(snapshot, slots=["row", "tags"], on_bad_file="skip", staging={"mode": mode}) as loader:
+        rows = rows_of(loader)
+        assert {*ROWS["a"], *ROWS["c"]} <= set(rows)
+        assert loader.stats()["rows_skipped"] == 300 - len(rows) > 0
+
+
+def test_the_receipt_has_it_as_quarantined_and_a_second_epoch_tries_it_again(snapshot, tmp_path, caplog):
+    damaged_in_the_middle(tmp_path / "b.parquet")
+    store = f"sqlite://{tmp_path}/x.db"
+    dispatch = {"store": store, "run_id": "r", "max_failures": 2}
+    loader = FeatureLoader(snapshot, slots=["row", "tags"], on_bad_file="skip", dispatch=dispatch, num_epochs=2)
+    assert len(rows_of(loader)) == 500
+    assert (loader.stats()["files_skipped"], loader.stats()["rows_skipped"]) == (2, 100)
+    found = list(receipts(store, "r").values())
+    assert [[line.split for line in receipt.quarantined] for receipt in found] == [["b.parquet#0-"]] * 2
+    assert [receipt.missing for receipt in found] == [50, 50]
+    assert "epoch 0: b.parquet#0- from row 50; epoch 1: b.parquet#0- from row 50" in caplog.records[-1].getMessage()
+
+
+def test_workers_of_a_dataloader_skip_it(snapshot, tmp_path):
+    no_parquet(tmp_path / "b.parquet")
+    loader = FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", batch_size=30)
+    rows = rows_of(DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="spawn"))
+    assert sorted(rows) == [*ROWS["a"], *ROWS["c"]]
+
+
+def test_a_state_goes_on_behind_a_skipped_file(snapshot, tmp_path):
+    no_parquet(tmp_path / "a.parquet")
+    arguments = {"slots": ["row"], "on_bad_file": "skip", "batch_size": 40}
+    first = FeatureLoader(snapshot, **arguments)
+    before = next(iter(first))["row"].tolist()
+    first.ack()
+    second = FeatureLoader(snapshot, **arguments)
+    second.load_state_dict(first.state_dict())
+    first.close()
+    assert sorted(before + rows_of(second)) == [*ROWS["b"], *ROWS["c"]]
+
+
+def test_a_null_label_is_no_bad_file(tmp_path):
+    pq.write_table(pa.table({"row": [1, 2], "click": [None, 1.0]}), tmp_path / "a.parquet")
+    with pytest.raises(MissingValueError, match="label 'click' is null in 1 of 2 rows"):
+        rows_of(FeatureLoader(tmp_path, slots=["row"], labels=["click"], on_bad_file="skip"))
+
+
+def test_other_answers_are_refused(snapshot):
+    with pytest.raises(ConfigError, match="on_bad_file: expected error or skip, found 'ignore'"):
+        FeatureLoader(snapshot, slots=["row"], on_bad_file="ignore")

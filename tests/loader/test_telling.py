@@ -1,0 +1,146 @@
+"""What a loader says of itself: stages, slots, a progress bar."""
+
+import io
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from featstore.loader.loader import FeatureLoader
+from featstore.loader.pacing import paced
+from featstore.loader.progress import RowBar
+from featstore.loader.stats import Stats
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    root = tmp_path_factory.mktemp("telling")
+    random = np.random.default_rng(1)
+    for number in range(3):
+        lists = pa.ListArray.from_arrays(pa.array(np.arange(0, 200_001, 10)), pa.array(random.integers(0, 1 << 60, 200_000)))
+        columns = {"id": random.integers(0, 1 << 60, 20_000), "tags": lists, "y": np.arange(20_000) % 2, "idle": [1] * 20_000}
+        pq.write_table(pa.table(columns), root / f"{number}.parquet", row_group_size=5000)
+    return str(root)
+
+
+def stored_bytes(url, name, row_groups=4):
+    files = [pq.ParquetFile(f"{url}/{number}.parquet") for number in range(3)]
+    found = [
+        (column.path_in_schema.split(".")[0], column.total_compressed_size)
+        for file in files
+        for group in range(row_groups)
+        for column in (file.metadata.row_group(group).column(i) for i in range(file.metadata.num_columns))
+    ]
+    return sum(size for path, size in found if path == name)
+
+
+@pytest.mark.parametrize("where", [None, "y = 1"])
+def test_each_slot_has_its_bytes_and_its_share_of_the_time(url, where):
+    loader = FeatureLoader(url, slots=["id", "tags"], labels=["y"], where=where)
+    assert loader.stats()["slots"] == {}
+    num_rows = sum(batch.num_rows for batch in loader)
+    stats = loader.stats()
+    assert {name: told["bytes"] for name, told in stats["slots"].items()} == {
+        name: stored_bytes(url, name) for name in ("id", "tags", "y")
+    }
+    assert stats["slots"]["tags"]["decode_s"] > stats["slots"]["y"]["decode_s"] > 0
+    assert sum(told["decode_s"] for told in stats["slots"].values()) <= stats["decode_s"]
+    assert stats["stages"]["decode"]["bytes"] == sum(told["bytes"] for told in stats["slots"].values())
+    assert stats["stages"]["decode"]["rows"] == stats["stages"]["delivery"]["rows"] == num_rows
+
+
+def test_row_groups_that_are_ruled_out_cost_no_bytes(url):
+    loader = FeatureLoader(url, slots=["id", "tags"], where="idle = 2")
+    assert list(loader) == []
+    assert loader.stats()["slots"] == {}
+    assert loader.stats()["row_groups_pruned"] == 12
+
+
+def test_stages_say_what_they_did_and_what_they_waited_for(url):
+    def slow(batch):
+        time.sleep(0.01)
+        return {}
+
+    arguments = {"slots": ["id"], "batch_size": 1000, "staging": {"mode": "whole"}, "memory_budget": 1}
+    with FeatureLoader(url, transform=slow, **arguments) as loader:
+        num_batches = len(list(loader))
+        stages = loader.stats()["stages"]
+    assert stages["staging"]["files"] == 3
+    assert stages["staging"]["retries"] == 0
+    assert stages["transform"]["busy_s"] >= 0.01 * num_batches
+    assert stages["decode"]["wait_for_room_s"] > 0
+    assert stages["delivery"]["wait_s"] > stages["transform"]["wait_for_blocks_s"]
+    assert stages["delivery"]["batches"] == num_batches == 60
+
+
+def test_the_time_until_an_item_is_taken_is_counted():
+    stats = Stats()
+    closed = []
+
+    def items():
+        try:
+            yield from range(3)
+        finally:
+            closed.append(True)
+
+    found = paced(items(), stats, "room_s")
+    assert next(found) == 0
+    started = time.perf_counter()
+    torch.ones(100_000).sum()
+    taken_s = time.perf_counter() - started
+    assert list(found) == [1, 2]
+    assert stats.seconds["room_s"] >= taken_s
+    assert closed == [True]
+
+
+def test_a_bar_shows_rows_waiting_and_staged_bytes():
+    terminal, stats = Terminal(), Stats()
+    bar = RowBar("train", 1000, wait_s=0.0, file=terminal)
+    stats.seconds["wait_s"] = 1e9
+    bar.show(500, stats, 3_000_000)
+    bar.close()
+    assert "train:  50%" in terminal.getvalue()
+    assert "500/1.00k" in terminal.getvalue()
+    assert "waited 100%, 3 MB staged" in terminal.getvalue()
+
+
+def test_a_bar_is_silent_where_nobody_looks():
+    nowhere = io.StringIO()
+    bar = RowBar("train", file=nowhere)
+    bar.show(500, Stats(), 0)
+    bar.close()
+    assert nowhere.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ({"num_epochs": 2}, "train: 100%"),
+        ({"where": "y = 1"}, "30.0k rows"),
+        ({"progress": False}, None),
+    ],
+)
+def test_a_loader_shows_a_bar_if_asked(url, monkeypatch, arguments, shown):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    config = {"table": url, "slots": ["id"], "progress": True, **arguments}
+    for _ in FeatureLoader.from_config(config):
+        pass
+    assert (shown or "") in terminal.getvalue()
+    assert (terminal.getvalue() == "") == (shown is None)
+
+
+def test_workers_of_a_dataloader_show_none_where_nobody_looks(url, capfd):
+    loader = FeatureLoader(url, slots=["id"], progress=True)
+    for _ in DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="fork"):
+        pass
+    assert capfd.readouterr().err == ""

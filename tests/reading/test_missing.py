@@ -1,0 +1,50 @@
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.reading.missing import marks_to_nulls, nulls_to_marks
+from featstore.schema import Slot, SlotKind
+
+ID, FLOAT = SlotKind.ID, SlotKind.FLOAT
+USER, COST = Slot(name="x", kind=ID), Slot(name="x", kind=FLOAT)
+TAGS, PLACE = Slot(name="x", kind=ID, shape=(None,)), Slot(name="x", kind=FLOAT, shape=(2,))
+IDS, FLOATS = st.integers(1, 2**63 - 1), st.floats(width=32, allow_nan=False)
+VALUES: dict[Slot, Any] = {
+    USER: IDS,
+    COST: FLOATS,
+    TAGS: st.lists(IDS, max_size=3),
+    Slot(name="x", kind=FLOAT, shape=(None,)): st.lists(FLOATS, max_size=3),
+    PLACE: st.lists(FLOATS, min_size=2, max_size=2),
+}
+
+
+@pytest.mark.parametrize("slot", VALUES, ids=lambda slot: f"{slot.kind} {slot.shape_text}")
+@given(data=st.data())
+def test_nulls_become_marks_that_are_read_as_nulls_again(slot: Slot, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.none() | VALUES[slot], max_size=20))
+    start = data.draw(st.integers(0, 3))
+    batch = pa.RecordBatch.from_arrays([pa.array(values, slot.arrow_type(nullable=True)).slice(start)], names=["x"])
+    marked = nulls_to_marks(batch, [slot])
+    assert marked.column("x").type == slot.arrow_type()
+    assert marked.column("x").null_count == 0
+    assert marks_to_nulls(pa.Table.from_batches([marked]), [slot])["x"].to_pylist() == values[start:]
+
+
+@pytest.mark.parametrize(
+    ("slot", "array", "expected"),
+    [
+        (USER, pa.array([3, None], pa.int32()), [3, 0]),
+        (USER, pa.array([True, None]), [1, 0]),
+        (TAGS, pa.array([[1, None, 2], [None], None, []], pa.large_list(pa.int16())), [[1, 2], [], [0], []]),
+        (COST, pa.array([1.5, math.inf], pa.float64()), [1.5, math.inf]),
+    ],
+)
+def test_foreign_types_are_stored_as_slots_are(slot: Slot, array: pa.Array, expected: list[Any]) -> None:
+    batch = pa.RecordBatch.from_arrays([array, array], names=["x", "other"])
+    marked = nulls_to_marks(batch, [slot])
+    assert marked.column("x").to_pylist() == expected
+    assert marked.column("other").equals(array)
