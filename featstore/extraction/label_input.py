@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from featstore.errors import InputError, nearest
 from featstore.extraction.labels import Label, LabelJoin, Lookup, Source
-from featstore.files import list_files, local_path, redact
+from featstore.files import local_path, redact
+from featstore.listings import list_files
 from featstore.table.parquet_dir import delta_table_around
 
 Types = Mapping[str, str]

@@ -20,7 +20,7 @@ from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.label_join import join_labels, write_parquet
 from featstore.extraction.label_output import Output
 from featstore.extraction.labels import Impressions, Label, LabelJoin, Negatives, Source
-from featstore.files import list_files
+from featstore.listings import list_files
 from featstore.spec.parse import load_spec
 
 ROOT = Path(__file__).parents[2]
