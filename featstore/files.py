@@ -1,4 +1,4 @@
-"""Files by URL, local or remote: the only use of fsspec and obstore.
+"""Files by URL, local or remote: the only use of fsspec, and, with transfer.py, of obstore.
 
 A URL without a scheme is a local path. HTTP, S3, GCS and Azure go through obstore behind the fsspec interface, everything
 else through fsspec itself. fsspec is transport only: nothing here caches.
@@ -9,14 +9,12 @@ import errno
 import functools
 import io
 import os
-import posixpath
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, cast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import fsspec
@@ -37,30 +35,15 @@ _BLOCK_BYTES = 8 << 20
 # What a reader in place asks a store for at a time.
 BUFFER_BYTES = 1 << 20
 _NO_LINKS = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
-_VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
+FileSystem: TypeAlias = fsspec.AbstractFileSystem
+SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 # A user ends with the last @ before the path; one with a password that is not escaped, with the first one there is.
 _USER = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://)(?:[^/?#]*@|(?!\[)[^/?#@:]*:(?!\d*(?:[/?#]|$))[^@]*@)")
-_GLOB = re.compile(r"[*?\[]")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileEntry:
-    """One file of a listing: `url` opens it, `name` is its path below what was listed.
-
-    `version` changes when the content is replaced: the time of the last change, or what the store calls its version;
-    empty where the store says neither.
-    """
-
-    url: str
-    name: str
-    size_bytes: int
-    version: str = ""
 
 
 def scheme(url: str) -> str:
     """The URL's scheme in lower case, `file` for a plain path."""
-    found = _SCHEME.match(url)
+    found = SCHEME.match(url)
     return found.group(1).lower() if found else "file"
 
 
@@ -97,17 +80,17 @@ def without_user(url: str) -> str:
     return _USER.sub(r"\1", url)
 
 
-def filesystem(url: str) -> fsspec.AbstractFileSystem:
+def filesystem(url: str) -> FileSystem:
     """The fsspec file system for a URL's scheme; credentials come from the environment, as each store defines them."""
     name = scheme(url)
     if name not in _OBSTORE:
         try:
-            return cast(fsspec.AbstractFileSystem, fsspec.core.url_to_fs(url)[0])  # with user, host and port, where it has them
+            return cast(FileSystem, fsspec.core.url_to_fs(url)[0])  # with user, host and port, where it has them
         except (ValueError, ImportError) as error:
             raise ConfigError(f"{redact(url)}: no file system for {name}://: {error}") from error
     _require_unforked(url)
     protocol: Any = _ALIASES.get(name, name)
-    return cast(fsspec.AbstractFileSystem, FsspecStore(protocol, **_options(protocol, _RETRIES)))
+    return cast(FileSystem, FsspecStore(protocol, **_options(protocol, _RETRIES)))
 
 
 def _options(protocol: str, max_retries: int) -> dict[str, Any]:
@@ -258,9 +241,16 @@ def size_bytes(url: str) -> int:
         return path.stat().st_size
     if scheme(url) not in _OBSTORE:
         return int(filesystem(url).info(url)["size"])
+    return int(head(url)["size"])
+
+
+def head(url: str) -> dict[str, Any]:
+    """What an object store says of one object. FileNotFoundError where there is none."""
     store, key = connect(url)
     with as_os_errors(url):
-        return int(obstore.head(store, key)["size"])
+        if not key:
+            raise FileNotFoundError
+        return dict(obstore.head(store, key))
 
 
 def delete(url: str) -> None:
@@ -328,33 +318,6 @@ def has_put_if_absent(directory: str) -> bool:
     return False
 
 
-def is_directory(url: str) -> bool:
-    """Whether a directory is there; in an object store, whether any object lies below it.
-
-    False where that cannot be seen: on a web server, and where the store refuses to list.
-    """
-    path = local_path(url)
-    if path is not None:
-        return path.is_dir()
-    if scheme(url) in ("http", "https"):
-        return False
-    try:
-        with as_os_errors(url):
-            return bool(filesystem(url).info(_listing_root(url))["type"] == "directory")
-    except (FileNotFoundError, PermissionError):
-        return False
-
-
-def directories(url: str) -> list[str]:
-    """What a URL names, or the directory in which its glob begins, and the directories above it, innermost first."""
-    path = local_path(url)
-    root = url if path is None else str(path.absolute())
-    head = found.group() if (found := _SCHEME.match(root)) else ""
-    glob = _GLOB.search(root)
-    place = PurePosixPath((root[: glob.start()].rpartition("/")[0] if glob else root)[len(head) :])
-    return [f"{head}{above}" for above in (place, *place.parents) if str(above) != "."]
-
-
 def modified_s(url: str) -> float:
     """When the file was last written, in seconds since 1970. FileNotFoundError where there is none."""
     path = local_path(url)
@@ -362,103 +325,6 @@ def modified_s(url: str) -> float:
         return path.stat().st_mtime
     with as_os_errors(url):
         return float(filesystem(url).modified(canonical(url)).timestamp())
-
-
-def list_files(url: str, suffix: str = ".parquet", *, hidden: bool = False) -> list[FileEntry]:
-    """The files that a path, a directory (recursively) or a glob names, sorted by name; empty where nothing matches.
-
-    Names that begin with `_` or `.` are left out, as Spark and Hive do, unless `hidden`. In a directory, also in one
-    that a glob names, only names that end with `suffix` count; other files that a glob matches, and a single file, are taken
-    as given.
-    """
-    fs, root = filesystem(url), _listing_root(url)
-    glob = _GLOB.search(root)
-    if glob:
-        base = root[: glob.start()].rpartition("/")[0]
-        found = _matches(url, lambda: _with_directories(fs, fs.glob(root, detail=True), suffix))
-    elif (entry := _single(fs, url, root)) is not None:
-        return [_entry(url, root, entry, posixpath.dirname(root))]
-    else:
-        base, found = root, _matches(url, lambda: _below(fs, root, suffix))
-    entries = (_entry(url, path, entry, base) for path, entry in found.items())
-    return sorted((entry for entry in entries if hidden or not _is_hidden(entry.name)), key=lambda entry: entry.name)
-
-
-def _listing_root(url: str) -> str:
-    """What to list, as the file system's own listings name it: object stores leave the scheme out."""
-    path = local_path(url)
-    if path is not None:
-        return str(path.absolute())
-    return _SCHEME.sub("", url) if scheme(url) in _OBSTORE else url
-
-
-def _below(fs: fsspec.AbstractFileSystem, directory: str, suffix: str) -> dict[str, dict[str, Any]]:
-    found = fs.find(directory, detail=True).items()
-    return {path: entry for path, entry in found if entry["type"] == "file" and path.endswith(suffix)}
-
-
-def _with_directories(
-    fs: fsspec.AbstractFileSystem, matched: dict[str, dict[str, Any]], suffix: str
-) -> dict[str, dict[str, Any]]:
-    """What a glob matched, each directory replaced by the files below it."""
-    found = {path: entry for path, entry in matched.items() if entry["type"] == "file"}
-    for path in matched.keys() - found.keys():
-        found |= _below(fs, path, suffix)
-    return found
-
-
-def _single(fs: fsspec.AbstractFileSystem, url: str, root: str) -> dict[str, Any] | None:
-    """The listing's entry where the URL is one file."""
-    if scheme(url) not in _OBSTORE:
-        return cast(dict[str, Any], fs.info(root)) if fs.isfile(root) else None
-    store, key = connect(url)
-    try:
-        with as_os_errors(url):
-            return dict(obstore.head(store, key)) if key else None
-    except FileNotFoundError:
-        return None
-
-
-def _matches(url: str, listing: Callable[[], dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """A listing; empty for a web server that can only serve files, which cannot be told from one that has none."""
-    try:
-        with as_os_errors(url):
-            return listing()
-    except FileNotFoundError:
-        return {}
-    except OSError:
-        if scheme(url) in ("http", "https"):
-            return {}
-        raise
-
-
-def _entry(url: str, path: str, entry: dict[str, Any], base: str) -> FileEntry:
-    full = path if scheme(url) == "file" else _with_scheme(url, path)
-    stem = base if scheme(url) == "file" else _with_scheme(url, base)
-    version = next((entry[key] for key in _VERSION_KEYS if entry.get(key)), "")
-    name = full.removeprefix(stem.rstrip("/")).lstrip("/")
-    return FileEntry(url=full, name=name, size_bytes=int(entry["size"]), version=str(version))
-
-
-def _with_scheme(url: str, path: str) -> str:
-    if _SCHEME.match(path):
-        return path
-    head, rest = without_path(url)
-    is_host = (
-        scheme(url) not in _OBSTORE and head.partition("://")[2] and filesystem(url)._strip_protocol(url).rstrip("/") == rest
-    )
-    return f"{head}/{path.lstrip('/')}" if is_host else f"{scheme(url)}://{path.lstrip('/')}"
-
-
-def without_path(url: str) -> tuple[str, str]:
-    """Scheme, user, host and port of a remote URL, and its path without a slash at the end."""
-    head = re.match(r"[^:/]+://[^/]*", url)
-    assert head is not None
-    return head.group(), url[head.end() :].rstrip("/")
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(("_", ".")) and "=" not in part for part in name.split("/"))
 
 
 def fetch(url: str, target: IO[bytes]) -> int:

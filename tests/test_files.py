@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore import files
+from featstore import files, listings
 from featstore.errors import ConfigError
 
 DATA = bytes(range(256)) * 40_000
@@ -153,7 +153,7 @@ LISTINGS = {
 @pytest.mark.parametrize("path", LISTINGS)
 @pytest.mark.parametrize("form", ["{}", "{tmp}/{}", "file://{tmp}/{}"])
 def test_listings_of_directories_globs_and_files(tree, path, form):
-    found = files.list_files(form.format(path, tmp=tree))
+    found = listings.list_files(form.format(path, tmp=tree))
     assert [entry.name for entry in found] == LISTINGS[path]
     assert all(Path(entry.url).read_bytes() == b"12345" and entry.size_bytes == 5 and entry.version for entry in found)
 
@@ -161,7 +161,7 @@ def test_listings_of_directories_globs_and_files(tree, path, form):
 @pytest.mark.parametrize("path", LISTINGS)
 def test_listings_in_s3_are_those_of_the_same_local_tree(s3, tree, path):
     s3.files |= {f"/bucket/{p.relative_to(tree)}": p.read_bytes() for p in (tree / "t").rglob("*") if p.is_file()}
-    found = files.list_files(f"s3://bucket/{path}")
+    found = listings.list_files(f"s3://bucket/{path}")
     assert [entry.name for entry in found] == LISTINGS[path]
     assert all(files.size_bytes(entry.url) == 5 and entry.url.startswith("s3://bucket/t/") for entry in found)
 
@@ -178,17 +178,17 @@ def test_listings_in_s3_are_those_of_the_same_local_tree(s3, tree, path):
     ],
 )
 def test_the_directories_above_a_url_are_known_without_a_look(url, expected):
-    assert files.directories(url) == expected
+    assert listings.directories(url) == expected
 
 
 def test_a_directory_is_told_from_what_is_none(s3, tree):
     s3.files["/bucket/t/_log/0.json"] = b"{}"
     s3.status["/bucket/secret"] = 403
-    assert files.is_directory("s3://bucket/t/_log")
-    assert files.is_directory(str(tree / "t"))
+    assert listings.is_directory("s3://bucket/t/_log")
+    assert listings.is_directory(str(tree / "t"))
     for url in ("s3://bucket/t/_log/0.json", "s3://bucket/t/other", f"{tree}/none", f"{s3.url}/bucket/t/_log"):
-        assert not files.is_directory(url)
-    assert not files.is_directory("s3://bucket/secret")
+        assert not listings.is_directory(url)
+    assert not listings.is_directory("s3://bucket/secret")
 
 
 @pytest.mark.parametrize("alias", ["s3", "s3a"])
@@ -245,7 +245,7 @@ def test_a_missing_remote_file_is_file_not_found(loopback):
     for act in (files.size_bytes, files.open_read, lambda url: files.fetch(url, io.BytesIO())):
         with pytest.raises(FileNotFoundError, match=r"none\.bin"):
             act(url)
-    assert files.list_files(url) == []
+    assert listings.list_files(url) == []
 
 
 def test_a_refused_remote_file_is_a_permission_error(loopback):
@@ -272,7 +272,7 @@ def test_a_url_with_a_query_is_refused_rather_than_read_without_it(loopback):
 
 FORKED = """
 import os, sys
-from featstore import files
+from featstore import files, listings
 files.size_bytes(sys.argv[1])
 pid = os.fork()
 if pid == 0:
@@ -296,7 +296,7 @@ def test_a_listing_that_the_store_refuses_is_an_error_and_not_an_empty_table(s3)
     s3.status["/bucket"] = 403
     s3.status["/bucket/t"] = 404
     with pytest.raises(OSError, match="s3://bucket/t"):
-        files.list_files("s3://bucket/t")
+        listings.list_files("s3://bucket/t")
 
 
 def test_a_second_name_is_a_hard_link_and_a_name_that_is_taken_is_kept(tmp_path: Path) -> None:

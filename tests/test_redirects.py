@@ -69,14 +69,14 @@ def pair() -> Iterator[tuple[Site, Site]]:
 CLIENT = """
 import io, os, sys
 from deltalake import DeltaTable
-from featstore import files, transfer
+from featstore import files, listings, transfer
 from featstore.table import delta
 url, what = sys.argv[1:]
 acts = {
     "fetch": lambda: files.fetch(url, io.BytesIO()),
     "size": lambda: files.size_bytes(url),
     "read": lambda: list(transfer.read_span(url, 0, 100, size_bytes=100).blocks),
-    "list": lambda: files.list_files(url.rpartition("/")[0]),
+    "list": lambda: listings.list_files(url.rpartition("/")[0]),
     "open": lambda: DeltaTable(url, storage_options=delta._storage_options(url) | {"allow_http": "true"}),
 }
 try:

@@ -25,7 +25,8 @@ from featstore.extraction.raw import (
     plan_units,
 )
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
-from featstore.files import delete, join, list_files, local_path, redact
+from featstore.files import delete, join, local_path, redact
+from featstore.listings import list_files
 from featstore.schema import SlotSchema
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec

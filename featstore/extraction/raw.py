@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError, InputError
-from featstore.files import FileEntry, list_files, local_path, open_read, redact
+from featstore.files import local_path, open_read, redact
+from featstore.listings import FileEntry, list_files
 from featstore.table.layout import NULL_PARTITION, parse_partition, partition_path
 from featstore.table.parquet_dir import delta_table_around, read_footers
 

@@ -4,8 +4,9 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from featstore.errors import InputError, nearest
-from featstore.files import list_files, local_path, redact
+from featstore.files import local_path, redact
 from featstore.joins.options import Label, LabelJoin, Lookup, Source
+from featstore.listings import list_files
 from featstore.table.parquet_dir import delta_table_around
 
 Types = Mapping[str, str]

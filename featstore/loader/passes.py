@@ -10,11 +10,9 @@ import multiprocessing
 import os
 import re
 import shutil
-import tempfile
 import uuid
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch.utils.data import get_worker_info
 
@@ -24,6 +22,9 @@ from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.endpoint import num_processes
 from featstore.errors import ConfigError, DispatchError
+from featstore.private import PrivateDirectory
+
+_STORE = "store.sqlite"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ class Passes:
         self._shared = _shared_address(options, in_job)
         # Memory for this process, made again in a copy that was sent to another one; workers meet in the run directory.
         self._memory = bind(f"memory://{self._client}") if self._shared is None else None
-        self.run_directory = Path(tempfile.gettempdir()) / f"featstore-run-{self._client}"
+        self._private = PrivateDirectory() if self._shared is None else None
         self._first_epoch = 0
         # The store of a job outlives a restart of its workers, which read anew unless a state is loaded.
         self._restart, self._num_restores = (_restart_count() if in_job else 0), 0
@@ -190,13 +191,15 @@ class Passes:
 
     def close(self) -> None:
         """Removes the run directory, in the process that chose it; the next pass has the epochs after those that it counted."""
-        if self._owner == os.getpid() and self.run_directory.exists():
+        if self._owner == os.getpid() and self._has_run_directory():
             self.set_epoch(max(self._next_epoch(address) for address in self._addresses()))
         self.remove()
 
     def remove(self) -> None:
         """Removes the run directory, in the process that chose it."""
-        remove_run_directory(self.run_directory, self._owner)
+        if self._private is not None and self._owner == os.getpid():
+            self._private.remove()
+            shutil.rmtree(self._private.path, ignore_errors=True)  # workers that began after close() made it again
 
     @property
     def _run_id(self) -> str:
@@ -209,20 +212,25 @@ class Passes:
 
     @property
     def _workers_address(self) -> StoreAddress:
-        return bind(f"sqlite://{self.run_directory}/store.sqlite")
+        assert self._private is not None
+        return bind(f"sqlite://{self._private.path}/{_STORE}")
 
     def _address(self, place: Place) -> StoreAddress:
         if self._shared is not None:
             return self._shared
         if self._memory is not None and not place.is_dataloader:
             return self._memory
-        self.run_directory.mkdir(mode=0o700, exist_ok=True)
+        assert self._private is not None
+        self._private.path.mkdir(mode=0o700, exist_ok=True)
         return self._workers_address
+
+    def _has_run_directory(self) -> bool:
+        return self._private is not None and (self._private.path / _STORE).exists()
 
     def _addresses(self) -> list[StoreAddress]:
         """The stores that hold passes already, or may do so unseen."""
         known = [address for address in (self._memory, self._shared) if address is not None]
-        return known + ([self._workers_address] if self.run_directory.exists() else [])
+        return known + ([self._workers_address] if self._has_run_directory() else [])
 
     def _holds(self, key: str) -> bool:
         """Whether one of the stores has this key of the loader's own."""
@@ -269,9 +277,3 @@ def _torchrun_id() -> str | None:
     """The run's name where torchrun was given one: without `--rdzv-id` it calls every run `none`."""
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
     return None if run_id in (None, "", "none") else run_id
-
-
-def remove_run_directory(directory: Path, owner: int) -> None:
-    """Removes what workers left, unless a forked copy asks."""
-    if os.getpid() == owner:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import cast
 
 from featstore.files import local_path, without_user
+from featstore.private import PrivateDirectory, make_private, try_lock, unlock
 from featstore.staging.budget import CachedFile, choose_evictions, excess
 from featstore.staging.patience import Stopped
-from featstore.staging.private import make_private, private_directory, remove_private, try_lock, unlock
 from featstore.staging.record import FORMAT, Record
 
 _LAYOUT = f"featstore-staging-{FORMAT}"
@@ -181,9 +181,10 @@ class Cache:
         self._num_evicted = 0
         self._remove: Callable[[], object] = lambda: None
         if directory is None:
-            base, alive = private_directory()
+            private = PrivateDirectory()
+            base = private.path
             # At the interpreter's exit after the loader's finalizers, which end the thread that still writes there.
-            self._remove = Finalize(self, remove_private, (base, alive, os.getpid()), exitpriority=10)
+            self._remove = Finalize(self, private.remove, exitpriority=10)
         else:
             base = cast(Path, local_path(directory))
         self.root = base / _LAYOUT

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from featstore.errors import InputError
-from featstore.files import delete, join, link, list_files, local_path, redact
+from featstore.files import delete, join, link, local_path, redact
+from featstore.listings import list_files
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import DataFile, Snapshot, files_digest

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError, TableNotFoundError
-from featstore.files import FileEntry, directories, is_directory, join, list_files, local_path, open_read, redact, scheme
+from featstore.files import join, local_path, open_read, redact, scheme
+from featstore.listings import FileEntry, directories, is_directory, list_files
 from featstore.schema import Role, SlotSchema
 from featstore.table.layout import LOG_DIR, is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from featstore.files import delete, join, list_files, modified_s, open_write
+from featstore.files import delete, join, modified_s, open_write
+from featstore.listings import list_files
 from featstore.table.layout import RUNS_DIR
 from featstore.table.store import check_store
 

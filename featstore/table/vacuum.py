@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from featstore.errors import InputError, TableNotFoundError
-from featstore.files import FileEntry, delete, join, list_files, modified_s, open_read, redact
+from featstore.files import delete, join, modified_s, open_read, redact
+from featstore.listings import FileEntry, list_files
 from featstore.table.delta import GROUPS, Commit, history, is_delta, open_delta
 from featstore.table.layout import (
     GROUPS_DIR,

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from featstore import files
+from featstore import files, listings
 from featstore.errors import ReplacedError
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
@@ -71,7 +71,7 @@ def test_listings_name_urls_that_open(place, at):
         _put(place, at, name, name.encode())
     expected = ["b.parquet", "m=1/a.parquet", "m=2/a.parquet"]
     for url, names in ((at, expected), (f"{at}/", expected), (f"{at}/m=*", expected[1:]), (f"{at}/none", [])):
-        found = files.list_files(url)
+        found = listings.list_files(url)
         assert [entry.name for entry in found] == names
         for entry in found:
             assert entry.version

@@ -50,24 +50,33 @@ def make_private(root: Path) -> None:
         raise StagingError(f"staging.directory {root.parent} cannot hold the cache {root.name}: {error}") from error
 
 
-def private_directory() -> tuple[Path, int]:
-    """A new temporary directory and the lock that says its owner lives; those of dead owners are removed."""
+class PrivateDirectory:
+    """A new temporary directory of its owner, the process that makes it; those of dead owners are removed.
+
+    A locked file in it, `alive`, says that the owner lives, or a child that was forked from it.
+    """
+
+    def __init__(self) -> None:
+        _remove_left_over()
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        hidden = self.path / f".{_ALIVE}"
+        self._lock: int | None = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        hidden.rename(self.path / _ALIVE)
+        self._owner = os.getpid()
+
+    def remove(self) -> None:
+        """Removes it; not in a copy that was forked or sent to another process. May be called more than once."""
+        if os.getpid() == self._owner and self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            lock, self._lock = self._lock, None
+            unlock(lock)
+
+
+def _remove_left_over() -> None:
     for left_over in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_ALIVE}"):
         with contextlib.suppress(PermissionError):
             lock = try_lock(left_over, fcntl.LOCK_EX)
             if lock is not None:
                 shutil.rmtree(left_over.parent, ignore_errors=True)
                 unlock(lock)
-    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    hidden = directory / f".{_ALIVE}"
-    alive = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(alive, fcntl.LOCK_EX)
-    hidden.rename(directory / _ALIVE)
-    return directory, alive
-
-
-def remove_private(base: Path, alive: int, owner: int) -> None:
-    """Removes what `private_directory` made; not in a forked child: the directory is its parent's."""
-    if os.getpid() == owner:
-        shutil.rmtree(base, ignore_errors=True)
-        unlock(alive)

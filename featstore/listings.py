@@ -1,0 +1,147 @@
+"""What a path, a directory or a glob names, on any storage: files with their sizes and versions."""
+
+import posixpath
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, cast
+
+from featstore.files import SCHEME, FileSystem, as_os_errors, filesystem, has_object_store, head, local_path, scheme
+
+_VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
+_GLOB = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """One file of a listing: `url` opens it, `name` is its path below what was listed.
+
+    `version` changes when the content is replaced: the time of the last change, or what the store calls its version;
+    empty where the store says neither.
+    """
+
+    url: str
+    name: str
+    size_bytes: int
+    version: str = ""
+
+
+def list_files(url: str, suffix: str = ".parquet", *, hidden: bool = False) -> list[FileEntry]:
+    """The files that a path, a directory (recursively) or a glob names, sorted by name; empty where nothing matches.
+
+    Names that begin with `_` or `.` are left out, as Spark and Hive do, unless `hidden`. In a directory, also in one
+    that a glob names, only names that end with `suffix` count; other files that a glob matches, and a single file, are taken
+    as given.
+    """
+    fs, root = filesystem(url), _listing_root(url)
+    glob = _GLOB.search(root)
+    if glob:
+        base = root[: glob.start()].rpartition("/")[0]
+        found = _matches(url, lambda: _with_directories(fs, fs.glob(root, detail=True), suffix))
+    elif (entry := _single(fs, url, root)) is not None:
+        return [_entry(url, root, entry, posixpath.dirname(root))]
+    else:
+        base, found = root, _matches(url, lambda: _below(fs, root, suffix))
+    entries = (_entry(url, path, entry, base) for path, entry in found.items())
+    return sorted((entry for entry in entries if hidden or not _is_hidden(entry.name)), key=lambda entry: entry.name)
+
+
+def _listing_root(url: str) -> str:
+    """What to list, as the file system's own listings name it: object stores leave the scheme out."""
+    path = local_path(url)
+    if path is not None:
+        return str(path.absolute())
+    return SCHEME.sub("", url) if has_object_store(url) else url
+
+
+def _below(fs: FileSystem, directory: str, suffix: str) -> dict[str, dict[str, Any]]:
+    found = fs.find(directory, detail=True).items()
+    return {path: entry for path, entry in found if entry["type"] == "file" and path.endswith(suffix)}
+
+
+def _with_directories(fs: FileSystem, matched: dict[str, dict[str, Any]], suffix: str) -> dict[str, dict[str, Any]]:
+    """What a glob matched, each directory replaced by the files below it."""
+    found = {path: entry for path, entry in matched.items() if entry["type"] == "file"}
+    for path in matched.keys() - found.keys():
+        found |= _below(fs, path, suffix)
+    return found
+
+
+def _single(fs: FileSystem, url: str, root: str) -> dict[str, Any] | None:
+    """The listing's entry where the URL is one file."""
+    if not has_object_store(url):
+        return cast(dict[str, Any], fs.info(root)) if fs.isfile(root) else None
+    try:
+        return head(url)
+    except FileNotFoundError:
+        return None
+
+
+def _matches(url: str, listing: Callable[[], dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """A listing; empty for a web server that can only serve files, which cannot be told from one that has none."""
+    try:
+        with as_os_errors(url):
+            return listing()
+    except FileNotFoundError:
+        return {}
+    except OSError:
+        if scheme(url) in ("http", "https"):
+            return {}
+        raise
+
+
+def _entry(url: str, path: str, entry: dict[str, Any], base: str) -> FileEntry:
+    full = path if scheme(url) == "file" else _with_scheme(url, path)
+    stem = base if scheme(url) == "file" else _with_scheme(url, base)
+    version = next((entry[key] for key in _VERSION_KEYS if entry.get(key)), "")
+    name = full.removeprefix(stem.rstrip("/")).lstrip("/")
+    return FileEntry(url=full, name=name, size_bytes=int(entry["size"]), version=str(version))
+
+
+def _with_scheme(url: str, path: str) -> str:
+    if SCHEME.match(path):
+        return path
+    head, rest = without_path(url)
+    is_host = (
+        not has_object_store(url) and head.partition("://")[2] and filesystem(url)._strip_protocol(url).rstrip("/") == rest
+    )
+    return f"{head}/{path.lstrip('/')}" if is_host else f"{scheme(url)}://{path.lstrip('/')}"
+
+
+def without_path(url: str) -> tuple[str, str]:
+    """Scheme, user, host and port of a remote URL, and its path without a slash at the end."""
+    head = re.match(r"[^:/]+://[^/]*", url)
+    assert head is not None
+    return head.group(), url[head.end() :].rstrip("/")
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(("_", ".")) and "=" not in part for part in name.split("/"))
+
+
+def is_directory(url: str) -> bool:
+    """Whether a directory is there; in an object store, whether any object lies below it.
+
+    False where that cannot be seen: on a web server, and where the store refuses to list.
+    """
+    path = local_path(url)
+    if path is not None:
+        return path.is_dir()
+    if scheme(url) in ("http", "https"):
+        return False
+    try:
+        with as_os_errors(url):
+            return bool(filesystem(url).info(_listing_root(url))["type"] == "directory")
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
+def directories(url: str) -> list[str]:
+    """What a URL names, or the directory in which its glob begins, and the directories above it, innermost first."""
+    path = local_path(url)
+    root = url if path is None else str(path.absolute())
+    head = found.group() if (found := SCHEME.match(root)) else ""
+    glob = _GLOB.search(root)
+    place = PurePosixPath((root[: glob.start()].rpartition("/")[0] if glob else root)[len(head) :])
+    return [f"{head}{above}" for above in (place, *place.parents) if str(above) != "."]
