@@ -6,11 +6,13 @@
 | config.py | a training config (YAML or mapping) to the loader's arguments |
 | request.py | the arguments, checked against the table's schema |
 | tensors.py, packed.py | `Jagged`, `Batch`; a batch in a few buffers |
+| one_buffer.py, shared.py | a batch in one buffer; one that goes to another process |
 | blocks.py | decoded rows of one split, in the order of delivery |
 | stream.py | a split to its blocks; several open splits interleaved |
 | shuffle.py | windows and permutations |
 | batching.py | blocks to exact batches and the progress they stand for |
 | pipeline.py | the decode thread and its bounded queue |
-| passes.py | which store, which keys, which epoch |
-| state.py | positions as JSON, merged over workers |
+| place.py, passes.py | which worker; which store, which keys, which epoch |
+| iteration.py, consumer.py | one pass over the epochs; what the training loop iterates |
+| state.py, shares.py | positions as JSON, merged over workers; by the workers themselves |
 """

@@ -20,12 +20,12 @@ from featstore.errors import ConfigError, DataFileError, DispatchError, StateErr
 from featstore.files import local_path, open_read
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
-from featstore.loader.cleanup import when_gone
 from featstore.loader.job import Job
 from featstore.loader.ordering import rank_claims
 from featstore.loader.parts import Parts, parts_in_place, parts_staged, stage_items
 from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Pipeline
+from featstore.loader.shared import shared
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
@@ -78,6 +78,7 @@ class Run:
         self._open: list[_Closeable] = []
         self._pending: Cut | None = None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
+        self._ended: LoaderState | None = None
 
     @property
     def state(self) -> LoaderState:
@@ -88,6 +89,24 @@ class Run:
                 "that were read, and leave them out by `where` when starting again"
             )
         return replace(self._place_in_epoch, done=dict(self._done))
+
+    @property
+    def state_handed_over(self) -> LoaderState:
+        """As `state`, with the batch that was handed over last; after the end of the pass, all of its last epoch.
+
+        StateError for a DataLoader's worker in a pass of several epochs: others may be in another one.
+        """
+        if self._begun.is_dataloader and self._begun.place.num_workers > 1 and self._job.num_epochs > 1:
+            raise StateError(
+                f"a StatefulDataLoader of several workers: expected a loader with num_epochs 1, found {self._job.num_epochs}: "
+                "workers may be in different epochs, whose states do not unite; iterate once for each epoch"
+            )
+        if self._ended is not None:
+            return self._ended
+        state, done = self.state, dict(self._done)
+        for segment in () if self._pending is None else self._pending.segments:
+            done[segment.split_index] = delivered(done, segment)
+        return replace(state, done=done)
 
     def cuts(self) -> Iterator[Cut]:
         """The batches of all epochs that are left, each to be delivered before the next is asked for."""
@@ -105,6 +124,7 @@ class Run:
                 return
             self._stats.counts["epochs"] += 1
             self._judge(epoch, self._times().since(before))
+            self._ended = replace(self._place_in_epoch, done=dict(self._done)) if epoch + 1 == end else None
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
             for notes in (self._done, self._claims, self._unreported, self._lost):
@@ -164,6 +184,7 @@ class Run:
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
         batch = with_rows.batch()
+        batch = shared(batch) if self._begun.is_dataloader else batch
         self._pending = replace(with_rows, spans=())
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
@@ -347,10 +368,6 @@ class Run:
         self._unreported.clear()
 
 
-def _nothing() -> None:
-    """Lets go of nothing."""
-
-
 class _Stream:
     """Closes a stager's stream, and with it the thread that would wait for room."""
 
@@ -361,40 +378,3 @@ class _Stream:
         close = getattr(self._stream, "close", None)
         if close is not None:
             close()
-
-
-class Iteration:
-    """The batches of one pass. Letting go of it, as a loop does that ends or breaks, ends its threads.
-
-    `owner` lives as long as the iteration does: it keeps the directories that the run uses.
-    """
-
-    def __init__(self, run: Run, owner: object) -> None:
-        self._run, self._owner = run, owner
-        self._cuts = run.cuts()
-        self._close = when_gone(self, run.close)
-
-    def __iter__(self) -> "Iteration":
-        return self
-
-    def __next__(self) -> Batch:
-        self._require_open()
-        try:
-            self._run.acknowledge()
-            return self._run.hand_over(self._next_cut())
-        except BaseException:
-            self._close()
-            raise
-
-    def _next_cut(self) -> Cut:
-        """The next cut that has rows; what others stand for is delivered without a batch."""
-        for with_rows in self._cuts:
-            if with_rows.spans:
-                return with_rows
-            self._run.deliver(with_rows)
-        self._require_open()
-        raise StopIteration
-
-    def _require_open(self) -> None:
-        if self._run.is_closed and not self._run.is_exhausted:
-            raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")

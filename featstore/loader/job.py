@@ -13,7 +13,7 @@ from featstore.loader.decode import Partition
 from featstore.loader.follow import Follower
 from featstore.loader.listing import Listing
 from featstore.loader.ordering import Ordering
-from featstore.loader.passes import Place
+from featstore.loader.place import Place
 from featstore.loader.request import DROP, Request
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.state import LoaderState

@@ -13,24 +13,27 @@ from featstore.datafiles import staging_source
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.orders import Seat
 from featstore.errors import ConfigError, SelectionError, StateError
-from featstore.files import redact
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
+from featstore.loader.consumer import Iteration
 from featstore.loader.decode import Partition
 from featstore.loader.follow import Follow, Follower
-from featstore.loader.iteration import Iteration, Run
+from featstore.loader.iteration import Run
 from featstore.loader.job import Job
 from featstore.loader.listing import Listing
 from featstore.loader.ordering import RANK, STATIC, Ordering
-from featstore.loader.passes import Passes, Place
+from featstore.loader.passes import Passes
+from featstore.loader.place import Place
 from featstore.loader.request import Request, resolve
+from featstore.loader.shares import require_own
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.splitting import make_splits, split_size
+from featstore.loader.staged import share_of, staging_for
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
 from featstore.loader.tensors import Batch
 from featstore.selection import parse_where
-from featstore.staging.budget import parse_bytes, require_fits
+from featstore.staging.budget import parse_bytes
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot
@@ -102,12 +105,13 @@ class FeatureLoader(IterableDataset[Batch]):
             terms=options.terms,
             follow=_follow(follow, snapshot, request, num_epochs),
         )
-        self._staging = _staging(as_options(Staging, staging, "staging"), self._job)
+        self._staging = staging_for(as_options(Staging, staging, "staging"), self._job)
         if ordering.kind == RANK:
             self._job = self._job.in_parts(Listing(list_files=_lister(snapshot, request), cut=cut))
         self._passes = Passes(options, self._job.key, num_epochs)
         self._stats = Stats()
         self._restored: LoaderState | None = None
+        self._share: LoaderState | None = None
         self._run: Run | None = None
         self._stager: Stager | None = None
         self._pid = os.getpid()
@@ -124,11 +128,17 @@ class FeatureLoader(IterableDataset[Batch]):
         self._adopt()
         if self._run is not None:
             self._run.close()
+        return Iteration(self, self.begin_run() if self._share is None else None)
+
+    def begin_run(self) -> Run:
+        """A new pass, for its iteration; ends nothing."""
         place = Place.here()
+        if self._share is not None:
+            self._restored, self._share = self._passes.meet(self._share, place), None
         begun = self._passes.begin(place)
         start = self._start(begun.number, begun.first_epoch, place)
         self._run = Run(self._job, begun, start, stats=self._stats, stager=self._stager_here())
-        return Iteration(self._run, self)
+        return self._run
 
     def __len__(self) -> int:
         """How many batches the next iteration has for this process and its DataLoader workers: exact in static order.
@@ -173,6 +183,8 @@ class FeatureLoader(IterableDataset[Batch]):
         With several workers unite theirs with `merge_states`. StateError in a process whose DataLoader workers do the reading.
         """
         self._adopt()
+        if self._share is not None:
+            return self._share.to_json()
         if self._run is not None:
             return self._run.state.to_json()
         if self._passes.has_workers():
@@ -186,13 +198,22 @@ class FeatureLoader(IterableDataset[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on where the state was saved, on any number of workers.
 
+        In a DataLoader worker it may be the state of this worker alone, as torchdata's StatefulDataLoader hands it out: the
+        workers unite theirs when the first batch is asked for.
+
         StateError where the state is of another table, selection, seed or format, or lacks workers of its step, and where
         DataLoader workers still run, which would not hear of it.
         """
         saved = LoaderState.from_json(state)
-        saved.require_fit(self._job.start(0, 0, Place.here()))
-        saved.require_complete()
+        place = Place.here()
+        saved.require_fit(self._job.start(0, 0, place))
         self._adopt()
+        if place.is_dataloader and len(saved.workers) == 1:
+            require_own(saved, place)
+            self._forget_run()
+            self._share = saved
+            return
+        saved.require_complete()
         if self._passes.has_living_workers():
             raise StateError(
                 "load_state_dict(): DataLoader workers of this loader still run, and would not hear of the state: end them "
@@ -200,7 +221,7 @@ class FeatureLoader(IterableDataset[Batch]):
             )
         self._forget_run()
         self._restored = saved
-        self._passes.restore(saved.digest, saved.first_epoch, Place.here())
+        self._passes.restore(saved.digest, saved.first_epoch, place)
 
     def stats(self) -> dict[str, int | float]:
         """What this process has done since the loader was made: counts, and seconds under names that end with `_s`.
@@ -260,7 +281,7 @@ class FeatureLoader(IterableDataset[Batch]):
             return None
         if self._stager is None:
             worker = get_worker_info()
-            options = self._staging if worker is None else _share(self._staging, self._job, worker.num_workers)
+            options = self._staging if worker is None else share_of(self._staging, self._job, worker.num_workers)
             self._stager = Stager(options, staging_source(self._job.request.selection))
             when_gone(self, self._stager.close)
         return self._stager
@@ -324,45 +345,6 @@ def _files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Pa
         found = ", ".join(sorted({"/".join(f"{k}={v}" for k, v in file.partition.items()) for file in snapshot.data_files})[:5])
         raise SelectionError(f"where {request.where.text!r}: matches no partition of the table, which has {found}")
     return files
-
-
-def _staging(options: Staging | None, job: Job) -> Staging | None:
-    """The options, where any file is to be staged, else None. BudgetError where what is open at once does not fit, unless
-    only ranges are staged, whose size is not known before the first footer is here."""
-    options = options or Staging()
-    sizes = _staged_sizes(options, job)
-    if not sizes:
-        return None
-    if options.mode != "ranges":
-        require_fits(sizes, options.num_budget_bytes, num_open=_num_open(job))
-    return options
-
-
-def _share(options: Staging, job: Job, num_workers: int) -> Staging:
-    """The options of one of the DataLoader workers that share a cache.
-
-    A DataLoader asks its workers in turn, so one that waits for room which another one pins would wait for ever: what all of
-    them pin must fit. BudgetError where it does not.
-    """
-    if options.directory is None:
-        return options
-    if options.mode == "ranges":
-        return replace(options, ahead_bytes=max(1, min(options.num_budget_bytes // (2 * num_workers), options.ahead.max_bytes)))
-    sizes, num_open = _staged_sizes(options, job), _num_open(job)
-    require_fits(sizes, options.num_budget_bytes, num_open=(num_open + 1) * num_workers)
-    room_bytes = options.num_budget_bytes // num_workers - num_open * max((size for _, size in sizes), default=0)
-    return replace(options, ahead_bytes=max(1, min(room_bytes, options.ahead.max_bytes)))
-
-
-def _staged_sizes(options: Staging, job: Job) -> list[tuple[str, int]]:
-    files = [part for file, _ in job.files.values() for part in file.parts]
-    return [(redact(part.url), part.size_bytes) for part in files if options.stages(part.url)]
-
-
-def _num_open(job: Job) -> int:
-    """How many files are open at once: a split's data file, and those of its slot groups."""
-    num_parts = max((1 + len(file.groups) for file, _ in job.files.values()), default=1)
-    return (job.shuffle.interleave if job.shuffle else 1) * num_parts
 
 
 def _count(name: str, value: object, *, minimum: int) -> int:

@@ -75,8 +75,9 @@ class Batch:
     """Rows in the order of delivery: `batch["slot"]` is int64 or float32 `(num_rows,)`, `(num_rows, width)`, or `Jagged`.
 
     As the loader delivers it in the same process, tensors are views of decoded memory that other batches share: read-only
-    by contract, `clone()` is yours to write. A batch that was moved, pinned, cloned or sent from another process is packed
-    into one buffer per dtype. Views are made when a column is first asked for. Not thread-safe while that happens.
+    by contract, `clone()` is yours to write. A batch that was moved, pinned or cloned is packed into one buffer per dtype; one
+    that was sent from another process is in one piece of shared memory. Views are made when a column is first asked for. Not
+    thread-safe while that happens.
     """
 
     def __init__(self, columns: Columns, *, num_rows: int, extras: pa.Table) -> None:
@@ -89,6 +90,11 @@ class Batch:
     def slots(self) -> tuple[str, ...]:
         """The slots' names, in the order of the selection."""
         return self._names(SLOT)
+
+    @property
+    def columns(self) -> Columns:
+        """Where the columns are, for what moves a batch as a whole."""
+        return self._columns
 
     def __getitem__(self, slot: str) -> Any:
         """The slot's Tensor or Jagged; KeyError with the nearest names where the batch has no such slot."""
