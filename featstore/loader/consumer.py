@@ -55,10 +55,10 @@ class Iteration:
         return self._owner.state_dict() if self._run is None else self._run.state_handed_over.to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Goes on from there. Waits for the other workers of a DataLoader, each of which has a state of its own."""
         self._close()
-        self._run, self._close = None, _nothing
         self._owner.load_state_dict(state)
+        self._take(self._owner.begin_run())
 
     def _take(self, run: Run) -> Run:
         self._run, self._cuts = run, run.cuts()

@@ -128,7 +128,7 @@ class Passes:
         """
         if self._shared is not None and not self._in_job:
             raise StateError(
-                f"loader state: of one DataLoader worker, for a loader with store {self._options.store!r}: expected store auto, "
+                f"loader state: of one DataLoader worker, for a loader with store {self._options.store!r}: expected auto, "
                 "in which workers can tell who is of their launch; unite the states with FeatureLoader.merge_states([...])"
             )
         told = self._prefix

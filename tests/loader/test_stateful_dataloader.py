@@ -43,7 +43,7 @@ def steps(table_url: str, num_workers: int, **options) -> list[tuple[list[int], 
 def test_an_epoch_goes_on_after_any_batch(table_url, num_workers):
     found = steps(table_url, num_workers)
     assert sorted(found[-1][0]) == list(range(NUM_ROWS))
-    chosen = found if num_workers == 0 else (found[0], found[1], found[len(found) // 2], found[-2])
+    chosen = found[:-1] if num_workers == 0 else (found[0], found[1], found[len(found) // 2], found[-2])
     for before, state in chosen:
         with loader_for(table_url) as loader:
             batches = batches_of(loader, num_workers)
@@ -65,7 +65,8 @@ def test_the_epochs_after_a_restored_one_are_those_that_would_have_come(table_ur
             assert all(sorted(rows) == list(range(NUM_ROWS)) for rows in epochs)
             if num_workers == 0:
                 assert epochs == [expected[number] for number in numbers]
-            assert loader.state_dict()["epoch"] == 3 if num_workers == 0 else loader._passes.next_pass() == (3, 3)
+            loader.close()
+            assert loader.state_dict()["epoch"] == 3
 
 
 def test_persistent_workers_go_on_and_save_their_next_epoch_too(table_url):
@@ -107,6 +108,6 @@ def test_a_durable_store_takes_no_states_of_single_workers(table_url, tmp_path):
     with loader_for(table_url, dispatch=dispatch | {"run_id": "b"}) as loader:
         batches = batches_of(loader, 2)
         batches.load_state_dict(state)
-        with pytest.raises(StateError, match=r"of one DataLoader worker, for a loader with store 'sqlite.*expected store auto"):
+        with pytest.raises(StateError, match=r"of one DataLoader worker, for a loader with store 'sqlite.*expected auto"):
             rows_of(batches)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("featstore")]
