@@ -7,6 +7,8 @@ from featstore.errors import StateError
 from featstore.loader.batching import Cut
 from featstore.loader.cleanup import when_gone
 from featstore.loader.iteration import Run
+from featstore.loader.padding import padding_of
+from featstore.loader.tail import Steps
 from featstore.loader.tensors import Batch
 
 
@@ -33,6 +35,8 @@ class Iteration:
         self._run: Run | None = None
         self._cuts: Iterator[Cut] = iter(())
         self._close: Callable[[], object] = _nothing
+        self._num_steps = 0
+        self._last: Batch | None = None
         if run is not None:
             self._take(run)
 
@@ -42,9 +46,15 @@ class Iteration:
     def __next__(self) -> Batch:
         run = self._run or self._take(self._owner.begin_run())
         _require_open(run)
+        if run.is_closed:
+            raise StopIteration
         try:
             run.acknowledge()
-            return run.hand_over(self._next_cut(run))
+            with_rows = self._next_cut(run)
+            batch = self._batch(run, with_rows)
+            if batch is None:
+                raise StopIteration
+            return batch
         except BaseException:
             self._close()
             raise
@@ -65,14 +75,35 @@ class Iteration:
         self._close = when_gone(self, run.close)
         return run
 
-    def _next_cut(self, run: Run) -> Cut:
-        """The next cut that has rows; what others stand for is delivered without a batch."""
+    def _batch(self, run: Run, with_rows: Cut | None) -> Batch | None:
+        if run.steps is not None:
+            return self._in_step(run, run.steps, with_rows)
+        return None if with_rows is None else run.hand_over(with_rows)
+
+    def _in_step(self, run: Run, steps: Steps, with_rows: Cut | None) -> Batch | None:
+        """The batch of a step that all ranks make: these rows, padding, or None where no rank goes on."""
+        self._num_steps += 1
+        if with_rows is None:
+            return self._padding(run) if steps.pads(self._num_steps) else None
+        if not steps.makes(self._num_steps, with_rows.num_ahead(run.batch_size)):
+            run.stop()
+            return None
+        self._last = run.hand_over(with_rows)
+        return self._last
+
+    def _padding(self, run: Run) -> Batch:
+        if self._last is None:
+            self._last = run.some_rows().batch()
+        return run.sendable(padding_of(self._last))
+
+    def _next_cut(self, run: Run) -> Cut | None:
+        """The next cut that has rows, or None at the end; what others stand for is delivered without a batch."""
         for with_rows in self._cuts:
             if with_rows.spans:
                 return with_rows
             run.deliver(with_rows)
         _require_open(run)
-        raise StopIteration
+        return None
 
 
 def _require_open(run: Run) -> None:

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -16,23 +16,24 @@ from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.errors import ConfigError, DataFileError, DispatchError, StateError
-from featstore.files import local_path, open_read
+from featstore.errors import ConfigError, DispatchError, StateError
+from featstore.loader.agreement import agreement
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
+from featstore.loader.boundaries import Boundaries
 from featstore.loader.job import Job
 from featstore.loader.ordering import rank_claims
-from featstore.loader.parts import Parts, parts_in_place, parts_staged, stage_items
+from featstore.loader.padding import some_rows
+from featstore.loader.parts import Parts, Stream, parts_in_place, parts_staged, stage_items
 from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Pipeline
 from featstore.loader.shared import shared
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
-from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_blocks
+from featstore.loader.stream import Memo, Order, SplitReader, Work, read_blocks
 from featstore.loader.tensors import Batch
 from featstore.loader.verdict import EpochTimes, verdict
-from featstore.reading.footer import Footer
-from featstore.staging.stager import Staged, Stager
+from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Run:
         self._lost: set[_ClaimKey] = set()
         self._failed: list[Claim] = []
         self._quarantined: list[str] = []
-        self._boundaries_of: dict[str, list[int]] = {}
+        self._boundaries = Boundaries(job)
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
         self._has_claimed = self._finds_done = False
@@ -79,6 +80,8 @@ class Run:
         self._pending: Cut | None = None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
         self._ended: LoaderState | None = None
+        self._through: dict[_ClaimKey, int] = {}
+        self.steps = agreement(job, begun, start)
 
     @property
     def state(self) -> LoaderState:
@@ -89,6 +92,27 @@ class Run:
                 "that were read, and leave them out by `where` when starting again"
             )
         return replace(self._place_in_epoch, done=dict(self._done))
+
+    @property
+    def batch_size(self) -> int:
+        return self._job.batch_size
+
+    def stop(self) -> None:
+        """Ends the pass before its rows have ended: other ranks have none left. Gives back what is left."""
+        self._stats.counts["rows_dropped_tail"] += sum(
+            (claim.end_row or claim.split.num_rows) - max(claim.start_row, self._through.get(key, 0))
+            for key, claim in self._claims.items()
+        )
+        end = self._begun.first_epoch + self._job.num_epochs
+        self._ended = replace(self._place_in_epoch, done=dict(self._done))
+        self._place_in_epoch = replace(self._place_in_epoch, epoch=end, first_epoch=end)
+        self._done.clear()
+        self.is_exhausted = True
+        self.close()
+
+    def some_rows(self) -> Cut:
+        """Rows of the plan, whoever has delivered them, for a rank that has got none."""
+        return some_rows(self._job.parts(self._begun.place))
 
     @property
     def state_handed_over(self) -> LoaderState:
@@ -127,7 +151,7 @@ class Run:
             self._ended = replace(self._place_in_epoch, done=dict(self._done)) if epoch + 1 == end else None
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
-            for notes in (self._done, self._claims, self._unreported, self._lost):
+            for notes in (self._done, self._claims, self._unreported, self._lost, self._through):
                 notes.clear()
         if finds_all_done and self._follower is None:
             raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
@@ -144,6 +168,7 @@ class Run:
                 return
             splits = tuple(Split(path=path, num_rows=file.num_rows) for path, (file, _) in files.items())
             self._job = replace(self._job, files=files, splits=splits)
+            self._boundaries = Boundaries(self._job)
             yield end
             end += 1
 
@@ -183,12 +208,15 @@ class Run:
 
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
-        batch = with_rows.batch()
-        batch = shared(batch) if self._begun.is_dataloader else batch
+        batch = self.sendable(with_rows.batch())
         self._pending = replace(with_rows, spans=())
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         return batch
+
+    def sendable(self, batch: Batch) -> Batch:
+        """The batch, in shared memory where it goes to another process."""
+        return shared(batch) if self._begun.is_dataloader else batch
 
     def acknowledge(self) -> None:
         """The batch in the consumer's hands counts as delivered."""
@@ -200,6 +228,7 @@ class Run:
         """The consumer has what the cut stands for: notes it, and tells the store now and then, unless closed."""
         for segment in delivery.segments:
             self._done[segment.split_index] = delivered(self._done, segment)
+            self._through[segment.claim_key] = segment.through
             if self._coordinator is not None and not self.is_closed:
                 self._tell(segment)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
@@ -215,6 +244,8 @@ class Run:
         self.is_closed = True
         self._closed.set()
         with ExitStack() as parts:
+            if self.steps is not None:
+                parts.callback(self.steps.leave)
             for part in reversed(self._open):
                 parts.callback(part.close)
             if self._coordinator is not None:
@@ -244,7 +275,7 @@ class Run:
             plan=self._job.plan(epoch),
             prefix=self._begun.prefix,
             worker=self._worker,
-            terms=replace(self._job.terms, boundaries=self._boundaries, is_staged=self._is_staged),
+            terms=replace(self._job.terms, boundaries=self._boundaries.of, is_staged=self._is_staged),
             done=dict(self._done),
         )
         return self._coordinator
@@ -299,18 +330,6 @@ class Run:
         file, _ = self._job.files[path]
         return self._stager is not None and self._stager.has(file.url, file.size_bytes, file.version)
 
-    def _boundaries(self, split: Split) -> list[int]:
-        """Where a split of another worker may be cut; nowhere in a file that cannot be read, as its own worker will say."""
-        if split.id not in self._boundaries_of:
-            url = self._job.files[split.path][0].url
-            window_rows = self._job.shuffle.window_rows if self._job.shuffle else None
-            try:
-                with closing(Footer(local_path(url) or open_read(url), split.path)) as footer:
-                    self._boundaries_of[split.id] = boundaries(split, footer, window_rows)
-            except (DataFileError, OSError):
-                self._boundaries_of[split.id] = []
-        return self._boundaries_of[split.id]
-
     def _direct(self, claims: Iterable[Claim]) -> Iterator[Work]:
         """Files read where they are."""
         for claim in claims:
@@ -320,7 +339,7 @@ class Run:
         """Files brought to the local disk first, in a thread of the stager's that takes the claims, unless it leaves one where
         it is."""
         stream = stager.stage(item for claim in claims for item in stage_items(self._file(claim), claim))
-        self._open.insert(0, _Stream(stream))
+        self._open.insert(0, Stream(stream))
         for staged in stream:
             claim = staged.key
             assert isinstance(claim, Claim)
@@ -366,15 +385,3 @@ class Run:
             if not self._coordinator.acknowledge(self._claims[key], through):
                 self._lose(key)
         self._unreported.clear()
-
-
-class _Stream:
-    """Closes a stager's stream, and with it the thread that would wait for room."""
-
-    def __init__(self, stream: Iterator[Staged]) -> None:
-        self._stream = stream
-
-    def close(self) -> None:
-        close = getattr(self._stream, "close", None)
-        if close is not None:
-            close()

@@ -1,7 +1,7 @@
 """What a loader reads and how, as one value that all of its workers have alike."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,11 +12,13 @@ from featstore.dispatch.terms import Terms
 from featstore.loader.decode import Partition
 from featstore.loader.follow import Follower
 from featstore.loader.listing import Listing
-from featstore.loader.ordering import Ordering
+from featstore.loader.ordering import STATIC, Ordering
 from featstore.loader.place import Place
-from featstore.loader.request import DROP, Request
+from featstore.loader.request import DROP as DROP_ROW
+from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.state import LoaderState
+from featstore.loader.tail import DROP, JOIN
 from featstore.table.snapshot import DataFile
 
 
@@ -37,6 +39,7 @@ class Job:
     ordering: Ordering = field(default_factory=Ordering)
     splits: tuple[Split, ...] = ()
     follow: Callable[[], Follower] | None = None
+    tail: str = JOIN
     listing: Listing | None = None
 
     def in_parts(self, listing: Listing) -> "Job":
@@ -51,6 +54,15 @@ class Job:
         files, splits = self.listing.part(part)
         return replace(self, files=files, splits=splits)
 
+    def parts(self, place: Place) -> Iterator["Job"]:
+        """The job; in rank order the parts of all workers, one after the other."""
+        if self.listing is None:
+            yield self
+            return
+        for worker in range(place.num_workers):
+            seat = Seat(worker=worker, num_workers=place.num_workers)
+            yield self.part(MiniEpoch(seed=self.seed, epoch=0, seat=seat))
+
     @property
     def plan_digest(self) -> str:
         """Names the files and their splits."""
@@ -63,7 +75,7 @@ class Job:
     def filters_rows(self) -> bool:
         """Whether rows are left out that have to be read first."""
         is_decided = all(partition.is_decided for _, partition in self.files.values())
-        drops = any(number.null == DROP for number in self.request.numbers)
+        drops = any(number.null == DROP_ROW for number in self.request.numbers)
         return drops or (self.request.where is not None and not is_decided)
 
     def num_static_batches(self, start: LoaderState, seat: Seat) -> int:
@@ -73,6 +85,15 @@ class Job:
         later = start.first_epoch + self.num_epochs - start.epoch - 1
         count = partial(num_static_batches, seat=seat, batch_rows=self.batch_size, drop_last=self.drop_last)
         return count(plan.num_rows - before) + later * count(plan.num_rows)
+
+    def num_steps(self, start: LoaderState, place: Place) -> int | None:
+        """How many steps a worker makes if all ranks make equally many, as `tail` says; None where it cannot be counted."""
+        if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
+            return None
+        seats = [Seat(worker=rank, num_workers=place.num_ranks) for rank in range(place.num_ranks)]
+        counts = [self.num_static_batches(start, seat) for seat in seats]
+        per_rank = place.num_workers // place.num_ranks
+        return -((place.index % per_rank - (min(counts) if self.tail == DROP else max(counts))) // per_rank)
 
     @property
     def key(self) -> str:

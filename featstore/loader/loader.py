@@ -31,6 +31,7 @@ from featstore.loader.splitting import make_splits, split_size
 from featstore.loader.staged import share_of, staging_for
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
+from featstore.loader.tail import JOIN, require_tail
 from featstore.loader.tensors import Batch
 from featstore.selection import parse_where
 from featstore.staging.budget import parse_bytes
@@ -60,7 +61,9 @@ class FeatureLoader(IterableDataset[Batch]):
     order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
-    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows that may wait for the consumer.
+    `{until: "dt >= '2026-11-08'"}` say. `tail`: where ranks get different numbers of batches, all stop
+    with the first that has no more (`drop`), get `is_padding` batches (`pad`), or end apart (`join`). `memory_budget`: bytes of
+    decoded rows that may wait for the consumer.
 
     ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
     """
@@ -83,6 +86,7 @@ class FeatureLoader(IterableDataset[Batch]):
         staging: Staging | Mapping[str, Any] | None = None,
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
         follow: Follow | Mapping[str, Any] | bool = False,
+        tail: str = JOIN,
         memory_budget: int | str = "1GB",
     ) -> None:
         ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
@@ -104,6 +108,7 @@ class FeatureLoader(IterableDataset[Batch]):
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
             follow=_follow(follow, snapshot, request, num_epochs),
+            tail=require_tail(tail),
         )
         self._staging = staging_for(as_options(Staging, staging, "staging"), self._job)
         if ordering.kind == RANK:
@@ -157,7 +162,10 @@ class FeatureLoader(IterableDataset[Batch]):
             )
         place = Place.here()
         start = self._start(*self._passes.next_pass(), place)
-        return self._job.num_static_batches(start, Seat(worker=place.rank, num_workers=place.num_ranks))
+        one_per_rank = replace(place, index=place.rank, num_workers=place.num_ranks)
+        num_steps = self._job.num_steps(start, one_per_rank)
+        own = self._job.num_static_batches(start, Seat(worker=place.rank, num_workers=place.num_ranks))
+        return own if num_steps is None else num_steps
 
     def __bool__(self) -> bool:
         return True

@@ -62,3 +62,15 @@ def parts_staged(file: DataFile, staged: Staged, stream: Iterator[Staged]) -> Pa
         for group, source, part in zip(file.groups, sources[1:], parts[1:], strict=True)
     )
     return Parts(source=sources[0], held=staged.held, release=release, groups=tuple(groups))
+
+
+class Stream:
+    """Closes a stager's stream, and with it the thread that would wait for room."""
+
+    def __init__(self, stream: Iterator[Staged]) -> None:
+        self._stream = stream
+
+    def close(self) -> None:
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            close()

@@ -25,7 +25,7 @@ def shared(batch: Batch) -> Batch:
     columns = in_one_buffer(batch.columns, allocate)
     if len(extras):
         columns.memory.numpy()[aligned(columns.end) :] = memoryview(extras)
-    return _received(columns, batch.num_rows)
+    return _received(columns, batch.num_rows, batch.is_padding)
 
 
 def is_shared(batch: Batch) -> bool:
@@ -53,16 +53,16 @@ def _stream(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _received(columns: OneBuffer, num_rows: int) -> Batch:
+def _received(columns: OneBuffer, num_rows: int, is_padding: bool) -> Batch:
     """The batch in the process that uses it; the extras are views of its memory."""
     behind = columns.memory.numpy()[aligned(columns.end) :]
     extras = pa.ipc.open_stream(pa.py_buffer(behind)).read_all() if len(behind) else pa.table({})
-    return Batch(columns, num_rows=num_rows, extras=extras)
+    return Batch(columns, num_rows=num_rows, extras=extras, is_padding=is_padding)
 
 
 def _reduce(batch: Batch) -> tuple[Any, ...]:
     mine = batch if is_shared(batch) else shared(batch)
-    return _received, (mine.columns, mine.num_rows)
+    return _received, (mine.columns, mine.num_rows, mine.is_padding)
 
 
 ForkingPickler.register(Batch, _reduce)

@@ -76,12 +76,14 @@ class Batch:
 
     As the loader delivers it in the same process, tensors are views of decoded memory that other batches share: read-only
     by contract, `clone()` is yours to write. A batch that was moved, pinned or cloned is packed into one buffer per dtype; one
-    that was sent from another process is in one piece of shared memory. Views are made when a column is first asked for. Not
+    that was sent from another process is in one piece of shared memory. `is_padding`: rows that were delivered before, so that
+    ranks make equal numbers of steps; they must not count. Views are made when a column is first asked for. Not
     thread-safe while that happens.
     """
 
-    def __init__(self, columns: Columns, *, num_rows: int, extras: pa.Table) -> None:
+    def __init__(self, columns: Columns, *, num_rows: int, extras: pa.Table, is_padding: bool = False) -> None:
         self.num_rows = num_rows
+        self.is_padding = is_padding
         self.extras = extras
         self._columns = columns
         self._made: dict[Key, Column] = {}
@@ -136,7 +138,7 @@ class Batch:
         return self._with(self._columns.packed())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (self._columns.packed(), self.num_rows, _to_ipc(self.extras))
+        return _received, (self._columns.packed(), self.num_rows, _to_ipc(self.extras), self.is_padding)
 
     def _names(self, role: str) -> tuple[str, ...]:
         return _names(self._columns.keys, role)
@@ -148,7 +150,7 @@ class Batch:
         return made
 
     def _with(self, columns: Columns) -> "Batch":
-        return Batch(columns, num_rows=self.num_rows, extras=self.extras)
+        return Batch(columns, num_rows=self.num_rows, extras=self.extras, is_padding=self.is_padding)
 
 
 @lru_cache(maxsize=64)
@@ -167,6 +169,6 @@ def _to_ipc(table: pa.Table) -> bytes | int:
     return bytes(sink.getvalue())
 
 
-def _received(columns: Columns, num_rows: int, extras: bytes | int) -> Batch:
+def _received(columns: Columns, num_rows: int, extras: bytes | int, is_padding: bool) -> Batch:
     table = pa.table({}) if isinstance(extras, int) else pa.ipc.open_stream(extras).read_all()
-    return Batch(columns, num_rows=num_rows, extras=table)
+    return Batch(columns, num_rows=num_rows, extras=table, is_padding=is_padding)
