@@ -48,8 +48,10 @@ class Iteration:
         _require_open(run)
         if run.is_closed:
             raise StopIteration
+        run.require_own_process()
         try:
-            run.acknowledge()
+            if not run.is_ahead:
+                run.acknowledge()
             with_rows = self._next_cut(run)
             batch = self._batch(run, with_rows)
             if batch is None:
@@ -58,6 +60,27 @@ class Iteration:
         except BaseException:
             self._close()
             raise
+
+    def run_ahead(self) -> "Iteration":
+        """From now on another thread than the consumer's asks for batches: what it is handed counts as given, and then as
+        delivered, only when the consumer says so by `give` and `acknowledge`."""
+        run = self._run or self._take(self._owner.begin_run())
+        run.is_ahead = True
+        return self
+
+    def give(self) -> None:
+        """The consumer has the next batch."""
+        if self._run is not None:
+            self._run.give()
+
+    def acknowledge(self) -> None:
+        """The consumer has done with the batches that it has."""
+        if self._run is not None:
+            self._run.acknowledge()
+
+    def close(self) -> None:
+        """Ends the iteration before its end. May be called more than once, from any thread."""
+        self._close()
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state with the batch that was handed out last counted as delivered, as torchdata's StatefulDataLoader
@@ -94,6 +117,7 @@ class Iteration:
     def _padding(self, run: Run) -> Batch:
         if self._last is None:
             self._last = run.some_rows().batch()
+        run.note(Cut((), ()))
         return run.sendable(padding_of(self._last))
 
     def _next_cut(self, run: Run) -> Cut | None:

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from featstore.loader.agreement import agreement
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.boundaries import Boundaries
+from featstore.loader.endings import ALL_DONE, QUARANTINED
 from featstore.loader.job import Job
 from featstore.loader.ordering import rank_claims
 from featstore.loader.padding import some_rows
@@ -38,16 +40,7 @@ from featstore.table.snapshot import DataFile
 
 _LOG = logging.getLogger(__name__)
 _REPORT_EVERY_S = 0.5
-_QUARANTINED = (
-    "rows are missing that no worker could read: each of these splits has failed {num} times in a row, or killed its worker: "
-    "{splits}; all other rows were delivered; see the errors of the workers, and `featstore dispatch receipt`"
-)
 _ClaimKey = tuple[int, int, int]  # Claim.key
-_ALL_DONE = (
-    "epochs {first} to {last}: nothing is left to read: in dispatch store {url} an earlier run, or another loader "
-    "with the same selection, has read every row under this run_id; give each run, and each loader that is to read for "
-    "itself, a run_id of its own; to go on after a checkpoint, call load_state_dict"
-)
 
 
 class _Closeable(Protocol):
@@ -77,7 +70,8 @@ class Run:
         self._coordinator: Coordinator | None = None
         self._has_claimed = self._finds_done = False
         self._open: list[_Closeable] = []
-        self._pending: Cut | None = None
+        self._pending: deque[Cut] = deque()
+        self._num_given, self.is_ahead, self._delivered = 0, False, threading.Condition()
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
         self._ended: LoaderState | None = None
         self._through: dict[_ClaimKey, int] = {}
@@ -128,7 +122,7 @@ class Run:
         if self._ended is not None:
             return self._ended
         state, done = self.state, dict(self._done)
-        for segment in () if self._pending is None else self._pending.segments:
+        for segment in (segment for given in list(self._pending)[: self._num_given] for segment in given.segments):
             done[segment.split_index] = delivered(done, segment)
         return replace(state, done=done)
 
@@ -154,10 +148,10 @@ class Run:
             for notes in (self._done, self._claims, self._unreported, self._lost, self._through):
                 notes.clear()
         if finds_all_done and self._follower is None:
-            raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
+            raise DispatchError(ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
         if self._quarantined:
-            raise DispatchError(_QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined)))
+            raise DispatchError(QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined)))
 
     def _epochs(self, end: int) -> Iterator[int]:
         """The epochs of the pass; of a followed table one for each plan, which the job is then of."""
@@ -209,7 +203,7 @@ class Run:
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
         batch = self.sendable(with_rows.batch())
-        self._pending = replace(with_rows, spans=())
+        self.note(with_rows)
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         return batch
@@ -218,11 +212,35 @@ class Run:
         """The batch, in shared memory where it goes to another process."""
         return shared(batch) if self._begun.is_dataloader else batch
 
+    def require_own_process(self) -> None:
+        """DispatchError in a process that was forked off: its copy has no threads, and its rows are the parent's."""
+        if os.getpid() != self._pid:
+            raise DispatchError(
+                f"this iteration is of process {self._pid}, and was copied into {os.getpid()} by a fork: iterate anew in this "
+                "process, under a dispatch store that both reach, or start DataLoader workers, which share each epoch"
+            )
+
+    def note(self, handed_over: Cut) -> None:
+        """What was handed over is in the consumer's hands; where a thread runs ahead of it, only once it is given."""
+        self._pending.append(replace(handed_over, spans=()))
+        self._num_given += not self.is_ahead
+
+    def give(self) -> None:
+        """The oldest batch that the thread which runs ahead was handed is in the consumer's hands."""
+        self._num_given += 1
+
     def acknowledge(self) -> None:
         """The batch in the consumer's hands counts as delivered."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self.deliver(pending)
+        while self._num_given:
+            self._num_given -= 1
+            self.deliver(self._pending.popleft())
+        with self._delivered:
+            self._delivered.notify_all()
+
+    def _await_delivery(self) -> None:
+        """A thread that runs ahead waits here: claims may only be given up once their batches are delivered."""
+        with self._delivered:
+            self._delivered.wait_for(lambda: self.is_closed or not self._pending)
 
     def deliver(self, delivery: Cut) -> None:
         """The consumer has what the cut stands for: notes it, and tells the store now and then, unless closed."""
@@ -243,6 +261,8 @@ class Run:
             return
         self.is_closed = True
         self._closed.set()
+        with self._delivered:
+            self._delivered.notify_all()
         with ExitStack() as parts:
             if self.steps is not None:
                 parts.callback(self.steps.leave)
@@ -298,6 +318,7 @@ class Run:
         pipeline = Pipeline(read_blocks(work, open_split, order.interleave), self._job.budget_bytes, self._stats)
         self._open.append(pipeline)
         yield from cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
+        self._await_delivery()
         pipeline.close()
         self._open.clear()
 

@@ -17,6 +17,7 @@ from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.consumer import Iteration
 from featstore.loader.decode import Partition
+from featstore.loader.device import DeviceFeed
 from featstore.loader.follow import Follow, Follower
 from featstore.loader.iteration import Run
 from featstore.loader.job import Job
@@ -32,7 +33,7 @@ from featstore.loader.staged import share_of, staging_for
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
 from featstore.loader.tail import JOIN, require_tail
-from featstore.loader.tensors import Batch
+from featstore.loader.tensors import Batch, Device
 from featstore.selection import parse_where
 from featstore.staging.budget import parse_bytes
 from featstore.staging.options import Staging
@@ -169,6 +170,10 @@ class FeatureLoader(IterableDataset[Batch]):
 
     def __bool__(self) -> bool:
         return True
+
+    def to_device(self, device: Device, *, prefetch: int = 2) -> DeviceFeed:
+        """Iterates like the loader, with batches that a thread of its own has moved to `device`, `prefetch` of them ahead."""
+        return DeviceFeed(self, device, prefetch=prefetch)
 
     def ack(self) -> None:
         """The batch that was handed out last counts as delivered now, not only when the next is asked for."""

@@ -171,8 +171,8 @@ class Passes:
 
     def close(self) -> None:
         """Removes the run directory, in the process that chose it; the next pass has the epochs after those that it counted."""
-        self._hear_all()
         if self._owner == os.getpid() and self.run_directory.exists():
+            self._hear_all()
             self.set_epoch(max(self._next_epoch(address) for address in self._addresses()))
         self.remove()
 

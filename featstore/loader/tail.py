@@ -14,7 +14,7 @@ from threading import Event
 from typing import Protocol
 
 from featstore.dispatch.stores.address import Store
-from featstore.errors import ConfigError, DispatchError
+from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.place import Place
 
 DROP, PAD, JOIN = TAILS = ("drop", "pad", "join")
@@ -94,7 +94,7 @@ class Agreed:
         self._kind, self._store, self._place, self._patience_s = kind, store, place, patience_s
         self._keys = {index: f"{prefix}tail/{index}" for index in range(place.num_workers)}
         self._promised = self._known = self._step = 0
-        self._has_ended = False
+        self._has_ended, self._closed = False, Event()
 
     def makes(self, step: int, ahead: int) -> bool:
         self._step = step
@@ -115,6 +115,7 @@ class Agreed:
         return self._kind == PAD and self._agree(step, is_mine=False)
 
     def leave(self) -> None:
+        self._closed.set()
         if not self._has_ended:
             self._has_ended = True
             with suppress(DispatchError):
@@ -138,7 +139,7 @@ class Agreed:
 
     def _agree(self, step: int, *, is_mine: bool) -> bool:
         """Waits until the others have said enough."""
-        began, pause_s, never = time.monotonic(), _PAUSE_S, Event()
+        began, pause_s = time.monotonic(), _PAUSE_S
         while True:
             others = self._others()
             found = answer(step, list(others.values()), is_mine=is_mine)
@@ -146,7 +147,8 @@ class Agreed:
                 self._known = min(told.steps for told in others.values())
                 return found is Answer.GO
             self._require_company(step, others, time.monotonic() - began)
-            never.wait(pause_s)
+            if self._closed.wait(pause_s):
+                raise StateError("this iteration was closed before its end; iterate anew")
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _others(self) -> Mapping[int, Told]:

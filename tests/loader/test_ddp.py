@@ -23,7 +23,7 @@ distributed.init_process_group("gloo")
 rank = distributed.get_rank()
 model = DistributedDataParallel(torch.nn.Linear(1, 1))
 epochs = []
-options = {"tail": tail, "order": order, "dispatch": {"lease_s": 3}}
+options = {"tail": tail, "order": order, "dispatch": {"lease_s": 10}}
 with featstore.FeatureLoader(table, slots=["row", "half"], batch_size=7, **options) as loader:
     batches = DataLoader(loader, batch_size=None, num_workers=num_workers) if num_workers else loader
     for epoch in range(2):
