@@ -35,7 +35,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as directory:
         workload(Path(directory), num_rows=100_000 if arguments.small else 400_000)
-        result = {"device": torch.cuda.get_device_name(), **copies(directory), **waits(directory)}
+        result: dict[str, Any] = {"device": torch.cuda.get_device_name(), **copies(directory), **waits(directory)}
     result["required_copy_ratio"], result["allowed_wait_share"] = REQUIRED_COPY_RATIO, ALLOWED_WAIT
     result["ok"] = result["copy_ratio"] >= REQUIRED_COPY_RATIO and result["wait_share"] <= ALLOWED_WAIT
     print(f"RESULT {json.dumps(result)}")
@@ -73,7 +73,7 @@ def _rate(copy: Any, num_bytes: int, repeats: int = 200) -> float:
         copy()
     end.record()
     torch.cuda.synchronize()
-    return repeats * num_bytes / (begin.elapsed_time(end) / 1e3)
+    return float(repeats * num_bytes / (begin.elapsed_time(end) / 1e3))
 
 
 class Dlrm(nn.Module):
@@ -86,9 +86,7 @@ class Dlrm(nn.Module):
         self.bags = nn.ModuleList(nn.EmbeddingBag(BUCKETS, WIDTH, mode="sum") for _ in self.ids)
         self.bottom = nn.Sequential(nn.Linear(len(self.floats), 512), nn.ReLU(), nn.Linear(512, WIDTH))
         pairs = (len(self.ids) + 1) * len(self.ids) // 2
-        self.top = nn.Sequential(
-            nn.Linear(pairs + WIDTH, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
-        )
+        self.top = nn.Sequential(nn.Linear(pairs + WIDTH, 1024), nn.ReLU(), nn.Linear(1024, 1))
 
     def forward(self, batch: Batch) -> torch.Tensor:
         dense = self.bottom(torch.stack([batch[name] for name in self.floats], 1).nan_to_num())

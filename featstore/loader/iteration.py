@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Protocol
 
 from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.delivered import Done
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.plan import Split
@@ -22,7 +23,7 @@ from featstore.loader.agreement import agreement
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
 from featstore.loader.boundaries import Boundaries
-from featstore.loader.endings import ALL_DONE, QUARANTINED
+from featstore.loader.endings import ALL_DONE, FOLLOWED, FOLLOWED_BY_WORKER, FORKED, QUARANTINED, SEVERAL_EPOCHS
 from featstore.loader.job import Job
 from featstore.loader.ordering import rank_claims
 from featstore.loader.padding import some_rows
@@ -54,10 +55,7 @@ class Run:
         self._job, self._begun, self._stats, self._stager = job, begun, stats, stager
         self._follower, self._closed = None if job.follow is None else job.follow(), threading.Event()
         if self._follower is not None and begun.is_dataloader:
-            raise ConfigError(
-                "follow: expected a process that reads by itself, found a worker of a DataLoader: it asks its workers in "
-                "turn, and one that waits for what is new holds up the others"
-            )
+            raise ConfigError(FOLLOWED_BY_WORKER)
         self._place_in_epoch, self._done = start, dict(start.done)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
         self._claims: dict[_ClaimKey, Claim] = {}
@@ -81,10 +79,7 @@ class Run:
     def state(self) -> LoaderState:
         """A copy of where the pass is, at what was delivered last. StateError where the table is followed."""
         if self._follower is not None:
-            raise StateError(
-                "a loader that follows a table has no state: its plans are those that came while it ran; note the partitions "
-                "that were read, and leave them out by `where` when starting again"
-            )
+            raise StateError(FOLLOWED)
         return replace(self._place_in_epoch, done=dict(self._done))
 
     @property
@@ -99,10 +94,14 @@ class Run:
         )
         end = self._begun.first_epoch + self._job.num_epochs
         self._ended = replace(self._place_in_epoch, done=dict(self._done))
-        self._place_in_epoch = replace(self._place_in_epoch, epoch=end, first_epoch=end)
+        self._place_in_epoch = replace(self._place_in_epoch, epoch=end, first_epoch=end, ended=self._ended_done())
         self._done.clear()
         self.is_exhausted = True
         self.close()
+
+    def _ended_done(self) -> Done | None:
+        """What one of several workers has delivered of the epoch that its pass ended with."""
+        return None if self._ended is None or self._ended.num_workers == 1 else self._ended.done
 
     def some_rows(self) -> Cut:
         """Rows of the plan, whoever has delivered them, for a rank that has got none."""
@@ -115,10 +114,7 @@ class Run:
         StateError for a DataLoader's worker in a pass of several epochs: others may be in another one.
         """
         if self._begun.is_dataloader and self._begun.place.num_workers > 1 and self._job.num_epochs > 1:
-            raise StateError(
-                f"a StatefulDataLoader of several workers: expected a loader with num_epochs 1, found {self._job.num_epochs}: "
-                "workers may be in different epochs, whose states do not unite; iterate once for each epoch"
-            )
+            raise StateError(SEVERAL_EPOCHS.format(num=self._job.num_epochs))
         if self._ended is not None:
             return self._ended
         state, done = self.state, dict(self._done)
@@ -144,7 +140,9 @@ class Run:
             self._judge(epoch, self._times().since(before))
             self._ended = replace(self._place_in_epoch, done=dict(self._done)) if epoch + 1 == end else None
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
-            self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
+            self._place_in_epoch = replace(
+                self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch, ended=self._ended_done()
+            )
             for notes in (self._done, self._claims, self._unreported, self._lost, self._through):
                 notes.clear()
         if finds_all_done and self._follower is None:
@@ -215,10 +213,7 @@ class Run:
     def require_own_process(self) -> None:
         """DispatchError in a process that was forked off: its copy has no threads, and its rows are the parent's."""
         if os.getpid() != self._pid:
-            raise DispatchError(
-                f"this iteration is of process {self._pid}, and was copied into {os.getpid()} by a fork: iterate anew in this "
-                "process, under a dispatch store that both reach, or start DataLoader workers, which share each epoch"
-            )
+            raise DispatchError(FORKED.format(parent=self._pid, child=os.getpid()))
 
     def note(self, handed_over: Cut) -> None:
         """What was handed over is in the consumer's hands; where a thread runs ahead of it, only once it is given."""

@@ -117,4 +117,4 @@ class Job:
 
     def resumed(self, saved: LoaderState, place: Place) -> LoaderState:
         """The state of a worker that goes on from a saved one."""
-        return replace(saved, num_workers=place.num_workers, workers=(place.index,))
+        return replace(saved, num_workers=place.num_workers, workers=(place.index,), ended=None)
