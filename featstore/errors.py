@@ -96,6 +96,10 @@ class DispatchError(FeatstoreError, RuntimeError):
     """The coordinator's store is lost, or is used in a way that would read rows twice."""
 
 
+class SharedMemoryError(FeatstoreError, OSError):
+    """A batch finds no room in shared memory on its way from a worker process."""
+
+
 class StateError(FeatstoreError, ValueError):
     """A loader state does not fit: another table, format or selection, or workers are missing."""
 

@@ -10,11 +10,13 @@
 | shaping.py, dtypes.py | a slot's options applied to its values |
 | transform.py, watch.py | a user's function over batches; who writes to them |
 | bad_files.py, stats.py, metering.py, pacing.py, progress.py | what is told of a run |
+| one_buffer.py, shared.py | a batch in one buffer; one that goes to another process |
 | blocks.py | decoded rows of one split, in the order of delivery |
 | stream.py | a split to its blocks; several open splits interleaved |
 | shuffle.py | windows and permutations |
 | batching.py | blocks to exact batches and the progress they stand for |
 | pipeline.py | the decode thread and its bounded queue |
-| passes.py | which store, which keys, which epoch |
-| state.py | positions as JSON, merged over workers |
+| place.py, passes.py | which worker; which store, which keys, which epoch |
+| iteration.py, consumer.py | one pass over the epochs; what the training loop iterates |
+| state.py, shares.py | positions as JSON, merged over workers; by the workers themselves |
 """

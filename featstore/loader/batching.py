@@ -39,6 +39,11 @@ class Cut:
     def num_rows(self) -> int:
         return sum(map(len, self.spans))
 
+    def num_ahead(self, batch_size: int) -> int:
+        """How many whole batches the last block still has after this one."""
+        last = self.spans[-1]
+        return (last.block.num_rows - last.end) // batch_size
+
     def batch(self) -> Batch:
         """The batch, as views of the blocks; there must be spans."""
         extras = [span.block.extras.slice(span.begin, len(span)) for span in self.spans]

@@ -26,6 +26,7 @@ KEYS = (
     "staging",
     "dispatch",
     "follow",
+    "tail",
     "memory_budget",
     "negatives",
     "transform",

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -12,49 +13,42 @@ from itertools import chain
 from typing import Protocol
 
 from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.delivered import Done
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.orders import Seat
-from featstore.dispatch.plan import Split
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.terms import Claim
-from featstore.errors import ConfigError, DataFileError, DispatchError, StateError
-from featstore.files import local_path, open_read
+from featstore.errors import ConfigError, DispatchError, StateError
+from featstore.loader.agreement import agreement
 from featstore.loader.assembly import Assembler
 from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batching import Cut, Segment, cut
 from featstore.loader.blocks import Span
+from featstore.loader.boundaries import Boundaries
 from featstore.loader.budget import Budget
-from featstore.loader.cleanup import when_gone
+from featstore.loader.endings import ALL_DONE, FOLLOWED_BY_WORKER, FORKED, QUARANTINED, SEVERAL_EPOCHS
 from featstore.loader.follow import Follower, NewFiles
 from featstore.loader.job import Job
 from featstore.loader.pacing import paced
+from featstore.loader.padding import some_rows
 from featstore.loader.parts import Parts, StagedStream, parts_in_place, parts_staged, stage_items
 from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Ahead, Pipeline
 from featstore.loader.progress import RowBar
+from featstore.loader.shared import shared
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
-from featstore.loader.stream import Memo, Order, SplitReader, Work, boundaries, read_windows
+from featstore.loader.stream import Memo, Order, SplitReader, Work, read_windows
 from featstore.loader.tensors import Batch
 from featstore.loader.transform import transformed
 from featstore.loader.verdict import EpochTimes, verdict
 from featstore.loader.watch import Watch
-from featstore.reading.footer import Footer
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 
 _LOG = logging.getLogger(__name__)
 _REPORT_EVERY_S = 0.5
-_QUARANTINED = (
-    "rows are missing that no worker could read: each of these splits has failed {num} times in a row, or killed its worker: "
-    "{splits}; all other rows were delivered; see the errors of the workers, and `featstore dispatch receipt`"
-)
 _ClaimKey = tuple[int, int, int]  # Claim.key
-_ALL_DONE = (
-    "epochs {first} to {last}: nothing is left to read: in dispatch store {url} an earlier run, or another loader "
-    "with the same selection, has read every row under this run_id; give each run, and each loader that is to read for "
-    "itself, a run_id of its own; to go on after a checkpoint, call load_state_dict"
-)
 
 
 class _Closeable(Protocol):
@@ -68,10 +62,7 @@ class Run:
         self._job, self._begun, self._stats, self._stager = job.at(start.followed), begun, stats, stager
         self.follows, self._closed = job.follow is not None, threading.Event()
         if self.follows and begun.is_dataloader:
-            raise ConfigError(
-                "follow: expected a process that reads by itself, found a worker of a DataLoader: it asks its workers in "
-                "turn, and one that waits for what is new holds up the others"
-            )
+            raise ConfigError(FOLLOWED_BY_WORKER)
         self._follower = None if job.follow is None or start.followed is None else Follower(job.follow, start.followed)
         self._place_in_epoch, self._done = start, dict(start.done)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
@@ -81,17 +72,20 @@ class Run:
         self._failed: list[Claim] = []
         self._quarantined: list[str] = []
         self._bad_files = BadFiles(stats)
-        self._boundaries_of: dict[str, list[int]] = {}
+        self._boundaries = Boundaries(self._job)
         self._reported_at = time.monotonic()
         self._coordinator: Coordinator | None = None
         self._has_claimed = self._finds_done = False
         self._open: list[_Closeable] = []
         # The consumer waits for the last of the threads.
         self._waits = "wait_s" if job.transform is None else "transform_wait_s"
-        self._pending: Cut | None = None
-        self._watch: Watch | None = None
+        self._pending: deque[tuple[Cut, Watch | None]] = deque()
+        self._num_given, self.is_ahead, self._delivered = 0, False, threading.Condition()
         self._bar = RowBar("train", job.num_rows_left(start), wait_s=stats.seconds["wait_s"]) if job.shows(start) else None
         self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
+        self._ended: LoaderState | None = None
+        self._through: dict[_ClaimKey, int] = {}
+        self.steps = agreement(job, begun, start)
 
     @property
     def state(self) -> LoaderState:
@@ -100,6 +94,46 @@ class Run:
         if self._follower is None:
             return at
         return replace(at, followed=self._follower.followed, table=self._job.table, plan=self._job.plan_digest)
+
+    @property
+    def batch_size(self) -> int:
+        return self._job.batch_size
+
+    def stop(self) -> None:
+        """Ends the pass before its rows have ended: other ranks have none left. Gives back what is left."""
+        self._stats.counts["rows_dropped_tail"] += sum(
+            (claim.end_row or claim.split.num_rows) - max(claim.start_row, self._through.get(key, 0))
+            for key, claim in self._claims.items()
+        )
+        end = self._begun.first_epoch + self._job.num_epochs
+        self._ended = replace(self._place_in_epoch, done=dict(self._done))
+        self._place_in_epoch = replace(self._place_in_epoch, epoch=end, first_epoch=end, ended=self._ended_done())
+        self._done.clear()
+        self.is_exhausted = True
+        self.close()
+
+    def _ended_done(self) -> Done | None:
+        """What one of several workers has delivered of the epoch that its pass ended with."""
+        return None if self._ended is None or self._ended.num_workers == 1 else self._ended.done
+
+    def some_rows(self) -> Cut:
+        """Rows of the plan, whoever has delivered them, for a rank that has got none."""
+        return some_rows(self._job.parts(self._begun.place))
+
+    @property
+    def state_handed_over(self) -> LoaderState:
+        """As `state`, with the batch that was handed over last; after the end of the pass, all of its last epoch.
+
+        StateError for a DataLoader's worker in a pass of several epochs: others may be in another one.
+        """
+        if self._begun.is_dataloader and self._begun.place.num_workers > 1 and self._job.num_epochs > 1:
+            raise StateError(SEVERAL_EPOCHS.format(num=self._job.num_epochs))
+        if self._ended is not None:
+            return self._ended
+        state, done = self.state, dict(self._done)
+        for segment in (segment for given, _ in list(self._pending)[: self._num_given] for segment in given.segments):
+            done[segment.split_index] = delivered(done, segment)
+        return replace(state, done=done)
 
     def cuts(self) -> Iterator[Cut]:
         """The batches of all epochs that are left, each to be delivered before the next is asked for."""
@@ -117,15 +151,19 @@ class Run:
                 return
             self._stats.counts["epochs"] += 1
             self._judge(epoch, self._times().since(before))
-            first_epoch = end if epoch + 1 == end and not self.follows else self._begun.first_epoch
-            self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch)
-            for notes in (self._done, self._claims, self._unreported, self._lost, self._bad_files):
+            is_end = epoch + 1 == end and not self.follows
+            self._ended = replace(self._place_in_epoch, done=dict(self._done)) if is_end else None
+            first_epoch = end if is_end else self._begun.first_epoch
+            self._place_in_epoch = replace(
+                self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch, ended=self._ended_done()
+            )
+            for notes in (self._done, self._claims, self._unreported, self._lost, self._through, self._bad_files):
                 notes.clear()
         if finds_all_done and not self.follows:
-            raise DispatchError(_ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
+            raise DispatchError(ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
         self.is_exhausted = True
         if self._quarantined:
-            told = _QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined))
+            told = QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined))
             if self._job.on_bad_file != SKIP:
                 raise DispatchError(told)
             _LOG.warning("%s", told)
@@ -138,6 +176,7 @@ class Run:
         epoch = self._place_in_epoch.epoch
         while (new := self._follower.next(self._begun.address, EpochKeys(self._begun.prefix, epoch), self._closed)) is not None:
             self._job = self._job.of_plan(new)
+            self._boundaries = Boundaries(self._job)
             yield epoch
             self._follower.finish(new.files)
             self._job = self._job.of_plan(NewFiles(files={}, table=new.table))
@@ -184,28 +223,53 @@ class Run:
 
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
-        batch = with_rows.batch()
-        self._pending = Cut((), with_rows.segments, with_rows.num_dropped_rows)
-        self._watch = Watch(batch) if self._job.debug else None
+        batch = self.sendable(with_rows.batch())
+        self.note(with_rows, Watch(batch) if self._job.debug else None)
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         if self._bar is not None:
             self._bar.show(batch.num_rows, self._stats, self._stager.stats().staged_bytes if self._stager else 0)
         return batch
 
+    def sendable(self, batch: Batch) -> Batch:
+        """The batch, in shared memory where it goes to another process."""
+        return shared(batch) if self._begun.is_dataloader else batch
+
+    def require_own_process(self) -> None:
+        """DispatchError in a process that was forked off: its copy has no threads, and its rows are the parent's."""
+        if os.getpid() != self._pid:
+            raise DispatchError(FORKED.format(parent=self._pid, child=os.getpid()))
+
+    def note(self, handed_over: Cut, watch: Watch | None = None) -> None:
+        """What was handed over is in the consumer's hands; where a thread runs ahead of it, only once it is given."""
+        self._pending.append((Cut((), handed_over.segments, handed_over.num_dropped_rows), watch))
+        self._num_given += not self.is_ahead
+
+    def give(self) -> None:
+        """The oldest batch that the thread which runs ahead was handed is in the consumer's hands."""
+        self._num_given += 1
+
     def acknowledge(self) -> None:
         """The batch in the consumer's hands counts as delivered."""
-        pending, self._pending = self._pending, None
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.require_unwritten()
-        if pending is not None:
+        while self._num_given:
+            self._num_given -= 1
+            pending, watch = self._pending.popleft()
+            if watch is not None:
+                watch.require_unwritten()
             self.deliver(pending)
+        with self._delivered:
+            self._delivered.notify_all()
+
+    def _await_delivery(self) -> None:
+        """A thread that runs ahead waits here: claims may only be given up once their batches are delivered."""
+        with self._delivered:
+            self._delivered.wait_for(lambda: self.is_closed or not self._pending)
 
     def deliver(self, delivery: Cut) -> None:
         """The consumer has what the cut stands for: notes it, and tells the store now and then, unless closed."""
         for segment in delivery.segments:
             self._done[segment.split_index] = delivered(self._done, segment)
+            self._through[segment.claim_key] = segment.through
             if self._coordinator is not None and not self.is_closed:
                 self._tell(segment)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
@@ -220,7 +284,11 @@ class Run:
             return
         self.is_closed = True
         self._closed.set()
+        with self._delivered:
+            self._delivered.notify_all()
         with ExitStack() as parts:
+            if self.steps is not None:
+                parts.callback(self.steps.leave)
             for part in reversed(self._open):
                 parts.callback(part.close)
             if self._bar is not None:
@@ -252,7 +320,7 @@ class Run:
             plan=self._job.plan(epoch),
             prefix=self._begun.prefix,
             worker=self._worker,
-            terms=replace(self._job.terms, boundaries=self._boundaries, is_staged=self._is_staged),
+            terms=replace(self._job.terms, boundaries=self._boundaries.of, is_staged=self._is_staged),
             done=dict(self._done),
         )
         return self._coordinator
@@ -293,6 +361,7 @@ class Run:
             self._open.append(second)
             yield from second.items()
             second.close()
+        self._await_delivery()
         pipeline.close()
         self._open.clear()
 
@@ -324,18 +393,6 @@ class Run:
         """Whether the host has the file in its cache already."""
         file, _ = self._job.files[path]
         return self._stager is not None and self._stager.has(file.url, file.size_bytes, file.version)
-
-    def _boundaries(self, split: Split) -> list[int]:
-        """Where a split of another worker may be cut; nowhere in a file that cannot be read, as its own worker will say."""
-        if split.id not in self._boundaries_of:
-            url = self._job.files[split.path][0].url
-            window_rows = self._job.shuffle.window_rows if self._job.shuffle else None
-            try:
-                with closing(Footer(local_path(url) or open_read(url), split.path)) as footer:
-                    self._boundaries_of[split.id] = boundaries(split, footer, window_rows)
-            except (DataFileError, OSError):
-                self._boundaries_of[split.id] = []
-        return self._boundaries_of[split.id]
 
     def _direct(self, claims: Iterable[Claim]) -> Iterator[Work]:
         """Files read where they are."""
@@ -392,45 +449,3 @@ class Run:
             if not self._coordinator.acknowledge(self._claims[key], through):
                 self._lose(key)
         self._unreported.clear()
-
-
-class Iteration:
-    """The batches of one pass. Letting go of it, as a loop does that ends or breaks, ends its threads.
-
-    `owner` lives as long as the iteration does: it keeps the directories that the run uses.
-    """
-
-    def __init__(self, run: Run, owner: object) -> None:
-        self._run, self._owner = run, owner
-        self._cuts = run.cuts()
-        self._close = when_gone(self, run.close)
-
-    def __iter__(self) -> "Iteration":
-        return self
-
-    def __next__(self) -> Batch:
-        self._require_open()
-        try:
-            self._run.acknowledge()
-            return self._run.hand_over(self._next_cut())
-        except BaseException as error:
-            was_closed = self._run.is_closed
-            self._close()
-            if was_closed and isinstance(error, StateError):
-                self._require_open()
-            raise
-
-    def _next_cut(self) -> Cut:
-        """The next cut that has rows; what others stand for is delivered without a batch."""
-        for with_rows in self._cuts:
-            if with_rows.spans:
-                return with_rows
-            self._run.deliver(with_rows)
-        self._require_open()
-        raise StopIteration
-
-    def _require_open(self) -> None:
-        if self._run.is_closed and not self._run.is_exhausted:
-            if self._run.follows:
-                raise StopIteration  # That is how a pass ends over a table that is followed for ever.
-            raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")

@@ -14,12 +14,14 @@ from featstore.loader.bad_files import ERROR
 from featstore.loader.decode import Partition
 from featstore.loader.follow import Followed, Following, NewFiles
 from featstore.loader.listing import Census, Listing
-from featstore.loader.ordering import Ordering, rank_claims
-from featstore.loader.passes import Place
-from featstore.loader.request import DROP, Request
+from featstore.loader.ordering import STATIC, Ordering, rank_claims
+from featstore.loader.place import Place
+from featstore.loader.request import DROP as DROP_ROW
+from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.splitting import make_splits
 from featstore.loader.state import LoaderState
+from featstore.loader.tail import DROP, JOIN
 from featstore.loader.transform import Transform
 from featstore.table.snapshot import DataFile
 
@@ -42,6 +44,7 @@ class Job:
     splits: tuple[Split, ...] = ()
     cut: Callable[[Iterable[DataFile]], Iterator[Split]] = make_splits
     follow: Following | None = None
+    tail: str = JOIN
     listing: Listing | None = None
     debug: bool = False
     census: Census | None = None
@@ -91,6 +94,15 @@ class Job:
         job = self.part(part)
         return job, rank_claims(job.splits, part.positions(self.census.num_splits), done)
 
+    def parts(self, place: Place) -> Iterator["Job"]:
+        """The job; in rank order the parts of all workers, one after the other."""
+        if self.listing is None:
+            yield self
+            return
+        for worker in range(place.num_workers):
+            seat = Seat(worker=worker, num_workers=place.num_workers)
+            yield self.part(MiniEpoch(seed=self.seed, epoch=0, seat=seat))
+
     @property
     def plan_digest(self) -> str:
         """Names the files and their splits."""
@@ -103,7 +115,7 @@ class Job:
     def filters_rows(self) -> bool:
         """Whether rows are left out that have to be read first."""
         is_decided = all(partition.is_decided for _, partition in self.files.values())
-        drops = any(number.null == DROP for number in self.request.numbers)
+        drops = any(number.null == DROP_ROW for number in self.request.numbers)
         return drops or self.request.negatives is not None or (self.request.where is not None and not is_decided)
 
     def num_static_batches(self, start: LoaderState, seat: Seat) -> int:
@@ -125,6 +137,15 @@ class Job:
         plan = self.plan(start.epoch)
         before = sum(end - first for index, rows in start.done.items() for first, end in as_ranges(rows, plan[index].num_rows))
         return (start.first_epoch + self.num_epochs - start.epoch) * plan.num_rows - before
+
+    def num_steps(self, start: LoaderState, place: Place) -> int | None:
+        """How many steps a worker makes if all ranks make equally many, as `tail` says; None where it cannot be counted."""
+        if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
+            return None
+        seats = [Seat(worker=rank, num_workers=place.num_ranks) for rank in range(place.num_ranks)]
+        counts = [self.num_static_batches(start, seat) for seat in seats]
+        per_rank = place.num_workers // place.num_ranks
+        return -((place.index % per_rank - (min(counts) if self.tail == DROP else max(counts))) // per_rank)
 
     @property
     def key(self) -> str:
@@ -153,4 +174,4 @@ class Job:
 
     def resumed(self, saved: LoaderState, place: Place) -> LoaderState:
         """The state of a worker that goes on from a saved one."""
-        return replace(saved, num_workers=place.num_workers, workers=(place.index,))
+        return replace(saved, num_workers=place.num_workers, workers=(place.index,), ended=None)

@@ -14,27 +14,32 @@ from featstore.dispatch.options import Dispatch
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, StateError
-from featstore.files import redact
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
+from featstore.loader.consumer import Iteration
+from featstore.loader.device import DeviceFeed
 from featstore.loader.follow import Follow, Following
-from featstore.loader.iteration import Iteration, Run
+from featstore.loader.iteration import Run
 from featstore.loader.job import Job
 from featstore.loader.listing import Census, Listed, Listing
 from featstore.loader.matching import matching, matching_files, selected
 from featstore.loader.negatives import Negatives
 from featstore.loader.ordering import DYNAMIC, RANK, STATIC, Ordering
-from featstore.loader.passes import Passes, Place
+from featstore.loader.passes import Passes
+from featstore.loader.place import Place
 from featstore.loader.request import Request, resolve
+from featstore.loader.shares import require_own
 from featstore.loader.shuffle import Shuffle
 from featstore.loader.splitting import make_splits, split_size
+from featstore.loader.staged import share_of, staging_for
 from featstore.loader.state import LoaderState, merge_states
 from featstore.loader.stats import Stats
-from featstore.loader.tensors import Batch
+from featstore.loader.tail import JOIN, require_tail
+from featstore.loader.tensors import Batch, Device
 from featstore.loader.transform import Transform, checked_transform
 from featstore.selection import parse_where
-from featstore.staging.budget import parse_bytes, require_fits
+from featstore.staging.budget import parse_bytes
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot, open_without_files, stream_data_files
@@ -61,7 +66,9 @@ class FeatureLoader(IterableDataset[Batch]):
     order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
     files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
     URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
-    `{until: "dt >= '2026-11-08'"}` say. `memory_budget`: bytes of decoded rows at once, being decoded and waiting; larger row
+    `{until: "dt >= '2026-11-08'"}` say. `tail`: where ranks get different numbers of batches, all stop
+    with the first that has no more (`drop`), get `is_padding` batches (`pad`), or end apart (`join`).
+    `memory_budget`: bytes of decoded rows at once, being decoded and waiting; larger row
     groups are decoded in slices. `negatives`: fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more.
     `transform`: a function over each batch, in another thread, or its name `package.module:function`. `on_bad_file`: `error`,
     or `skip` to go on without files that cannot be read, with a warning for each. `progress`: a bar on standard error. `debug`:
@@ -88,6 +95,7 @@ class FeatureLoader(IterableDataset[Batch]):
         staging: Staging | Mapping[str, Any] | None = None,
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
         follow: Follow | Mapping[str, Any] | bool = False,
+        tail: str = JOIN,
         memory_budget: int | str = "512MB",
         negatives: Negatives | Mapping[str, Any] | None = None,
         transform: Transform | str | None = None,
@@ -119,6 +127,7 @@ class FeatureLoader(IterableDataset[Batch]):
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
             follow=_follow(follow, snapshot, request),
+            tail=require_tail(tail),
             transform=checked_transform(transform),
             debug=debug,
             progress=progress,
@@ -129,10 +138,11 @@ class FeatureLoader(IterableDataset[Batch]):
         if ordering.kind == RANK:
             self._job = self._job.in_parts(_listing(snapshot, request, cut))
             files = _largest(self._job.census, snapshot, request)
-        self._staging = _staging(as_options(Staging, staging, "staging"), replace(self._job, files=files))
+        self._staging = staging_for(as_options(Staging, staging, "staging"), replace(self._job, files=files))
         self._passes = Passes(options, self._job.key, num_epochs)
         self._stats = Stats()
         self._restored: LoaderState | None = None
+        self._share: LoaderState | None = None
         self._run: Run | None = None
         self._stager: Stager | None = None
         self._pid = os.getpid()
@@ -149,11 +159,17 @@ class FeatureLoader(IterableDataset[Batch]):
         self._adopt()
         if self._run is not None:
             self._run.close()
+        return Iteration(self, self.begin_run() if self._share is None else None)
+
+    def begin_run(self) -> Run:
+        """A new pass, for its iteration; ends nothing."""
         place = Place.here()
+        if self._share is not None:
+            self._restored, self._share = self._passes.meet(self._share, place), None
         begun = self._passes.begin(place)
         start = self._start(begun.number, begun.first_epoch, place)
         self._run = Run(self._job, begun, start, stats=self._stats, stager=self._stager_here())
-        return Iteration(self._run, self)
+        return self._run
 
     def __len__(self) -> int:
         """How many batches the next iteration has for this process and its DataLoader workers: exact in static order.
@@ -174,10 +190,17 @@ class FeatureLoader(IterableDataset[Batch]):
             )
         place = Place.here()
         start = self._start(*self._passes.next_pass(), place)
-        return self._job.num_static_batches(start, Seat(worker=place.rank, num_workers=place.num_ranks))
+        one_per_rank = replace(place, index=place.rank, num_workers=place.num_ranks)
+        num_steps = self._job.num_steps(start, one_per_rank)
+        own = self._job.num_static_batches(start, Seat(worker=place.rank, num_workers=place.num_ranks))
+        return own if num_steps is None else num_steps
 
     def __bool__(self) -> bool:
         return True
+
+    def to_device(self, device: Device, *, prefetch: int = 2) -> DeviceFeed:
+        """Iterates like the loader, with batches that a thread of its own has moved to `device`, `prefetch` of them ahead."""
+        return DeviceFeed(self, device, prefetch=prefetch)
 
     def ack(self) -> None:
         """The batch that was handed out last counts as delivered now, not only when the next is asked for."""
@@ -200,6 +223,8 @@ class FeatureLoader(IterableDataset[Batch]):
         With several workers unite theirs with `merge_states`. StateError in a process whose DataLoader workers do the reading.
         """
         self._adopt()
+        if self._share is not None:
+            return self._share.to_json()
         if self._run is not None:
             return self._run.state.to_json()
         if self._passes.has_workers():
@@ -213,13 +238,22 @@ class FeatureLoader(IterableDataset[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on where the state was saved, on any number of workers.
 
+        In a DataLoader worker it may be the state of this worker alone, as torchdata's StatefulDataLoader hands it out: the
+        workers unite theirs when the first batch is asked for.
+
         StateError where the state is of another table, selection, seed or format, or lacks workers of its step, and where
         DataLoader workers still run, which would not hear of it.
         """
         saved = LoaderState.from_json(state)
-        saved.require_fit(self._job.at(saved.followed).start(0, 0, Place.here()))
-        saved.require_complete()
+        place = Place.here()
+        saved.require_fit(self._job.at(saved.followed).start(0, 0, place))
         self._adopt()
+        if place.is_dataloader and len(saved.workers) == 1:
+            require_own(saved, place)
+            self._forget_run()
+            self._share = saved
+            return
+        saved.require_complete()
         if self._passes.has_living_workers():
             raise StateError(
                 "load_state_dict(): DataLoader workers of this loader still run, and would not hear of the state: end them "
@@ -227,7 +261,7 @@ class FeatureLoader(IterableDataset[Batch]):
             )
         self._forget_run()
         self._restored = saved
-        self._passes.restore(saved.digest, saved.first_epoch, Place.here())
+        self._passes.restore(saved.digest, saved.first_epoch, place)
 
     def recorded_order(self, epoch: int | None = None) -> dict[str, Any]:
         """Who read what, in which order, in an epoch that was read in order `dynamic`, the newest unless one is named: small
@@ -301,7 +335,7 @@ class FeatureLoader(IterableDataset[Batch]):
             return None
         if self._stager is None:
             worker = get_worker_info()
-            options = self._staging if worker is None else _share(self._staging, self._job, worker.num_workers)
+            options = self._staging if worker is None else share_of(self._staging, self._job, worker.num_workers)
             source = staging_source(self._job.request.selection, accepts_bad=self._job.on_bad_file == SKIP)
             self._stager = Stager(options, source)
             when_gone(self, self._stager.close)
@@ -353,45 +387,6 @@ def _snapshot(table: TableLike | Snapshot | str | Path, *, is_streamed: bool) ->
     if not isinstance(snapshot, Snapshot):
         raise ConfigError(f"table: expected a Table, a Snapshot or a URL, found {type(table).__name__}")
     return snapshot
-
-
-def _staging(options: Staging | None, job: Job) -> Staging | None:
-    """The options, where any file is to be staged, else None. BudgetError where what is open at once does not fit, unless
-    only ranges are staged, whose size is not known before the first footer is here."""
-    options = options or Staging()
-    sizes = _staged_sizes(options, job)
-    if not sizes:
-        return None
-    if options.mode != "ranges":
-        require_fits(sizes, options.num_budget_bytes, num_open=_num_open(job))
-    return options
-
-
-def _share(options: Staging, job: Job, num_workers: int) -> Staging:
-    """The options of one of the DataLoader workers that share a cache.
-
-    A DataLoader asks its workers in turn, so one that waits for room which another one pins would wait for ever: what all of
-    them pin must fit. BudgetError where it does not.
-    """
-    if options.directory is None:
-        return options
-    if options.mode == "ranges":
-        return replace(options, ahead_bytes=max(1, min(options.num_budget_bytes // (2 * num_workers), options.ahead.max_bytes)))
-    sizes, num_open = _staged_sizes(options, job), _num_open(job)
-    require_fits(sizes, options.num_budget_bytes, num_open=(num_open + 1) * num_workers)
-    room_bytes = options.num_budget_bytes // num_workers - num_open * max((size for _, size in sizes), default=0)
-    return replace(options, ahead_bytes=max(1, min(room_bytes, options.ahead.max_bytes)))
-
-
-def _staged_sizes(options: Staging, job: Job) -> list[tuple[str, int]]:
-    files = [part for file, _ in job.files.values() for part in file.parts]
-    return [(redact(part.url), part.size_bytes) for part in files if options.stages(part.url)]
-
-
-def _num_open(job: Job) -> int:
-    """How many files are open at once: a split's data file, and those of its slot groups."""
-    num_parts = max((1 + len(file.groups) for file, _ in job.files.values()), default=1)
-    return (job.shuffle.interleave if job.shuffle else 1) * num_parts
 
 
 def _count(name: str, value: object, *, minimum: int) -> int:

@@ -14,54 +14,18 @@ import uuid
 from contextlib import closing
 from dataclasses import dataclass
 
-from torch.utils.data import get_worker_info
-
 from featstore.dispatch.keys import restores_key, run_prefix
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.endpoint import num_processes
-from featstore.errors import ConfigError, DispatchError
+from featstore.errors import ConfigError, DispatchError, StateError
+from featstore.loader.place import Place
+from featstore.loader.shares import united
+from featstore.loader.state import LoaderState
 from featstore.private import PrivateDirectory
 
 _STORE = "store.sqlite"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Which worker this process is: of a DataLoader, of a torchrun job, of both, or the only one.
-
-    `session` is equal for the workers of one DataLoader and changes when workers are started anew.
-    """
-
-    index: int
-    num_workers: int
-    session: str
-    is_dataloader: bool
-    rank: int = 0
-    num_ranks: int = 1
-
-    @property
-    def static_index(self) -> int:
-        """The worker's number where batches are dealt in turn: so that a rank gets the same ones with any number of
-        DataLoader workers, and, as a DataLoader asks these in turn, in the same order."""
-        per_rank = self.num_workers // self.num_ranks
-        return (self.index - self.rank * per_rank) * self.num_ranks + self.rank
-
-    @classmethod
-    def here(cls) -> "Place":
-        worker = get_worker_info()
-        rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-        if worker is None:
-            return cls(index=rank, num_workers=world, session="direct", is_dataloader=False, rank=rank, num_ranks=world)
-        return cls(
-            index=rank * worker.num_workers + worker.id,
-            num_workers=world * worker.num_workers,
-            session=f"{worker.num_workers}-{worker.seed - worker.id}",
-            is_dataloader=True,
-            rank=rank,
-            num_ranks=world,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +64,7 @@ class Passes:
         self._options, self._loader_key, self._num_epochs = options, loader_key, num_epochs
         self._client = uuid.uuid4().hex
         self._owner = os.getpid()
-        in_job = options.store == AUTO and num_processes(os.environ) > 1
+        self._in_job = in_job = options.store == AUTO and num_processes(os.environ) > 1
         # What is shared beyond this process and its workers: a store that was named, or that of the job.
         self._shared = _shared_address(options, in_job)
         # Memory for this process, made again in a copy that was sent to another one; workers meet in the run directory.
@@ -115,6 +79,7 @@ class Passes:
         address = self._address(place)
         store = address.open()
         try:
+            self._hear(store)
             count = store.add(f"{self._prefix}iterations/{place.session}/{place.index}", 1)
             number = self._number(store, f"{place.session}/{count}")
             first_epoch = self._epoch_of(store, number)
@@ -145,6 +110,7 @@ class Passes:
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass begins with this epoch."""
+        self._hear_all()
         self._first_epoch = epoch
         for address in self._addresses():
             store = address.open()
@@ -153,6 +119,7 @@ class Passes:
 
     def next_pass(self) -> tuple[int, int]:
         """The number of this process's next pass, and the epoch with which it begins."""
+        self._hear_all()
         with closing((self._shared or self._memory or self._workers_address).open()) as store:
             number = self._num_passes(store)
             return number, self._epoch_of(store, number)
@@ -166,8 +133,36 @@ class Passes:
         self._num_restores += 1
         launch = f"{state}-{_restart_count()}-{place.num_workers}"
         number = self._num_restores if self._shared is None else self._count_restore(launch, place)
-        self._restart = int.from_bytes(hashlib.sha256(f"{launch}-{number}".encode()).digest()[:8], "big")
+        self._restart = _hashed(f"{launch}-{number}")
         self._first_epoch = first_epoch
+
+    def meet(self, share: LoaderState, place: Place) -> LoaderState:
+        """Goes on with the other workers of a DataLoader, each of which has a share of the state; returns all of it.
+
+        Those that start after them, and the loader that they are copies of, hear of it in the store.
+        """
+        if self._shared is not None and not self._in_job:
+            raise StateError(
+                f"loader state: of one DataLoader worker, for a loader with store {self._options.store!r}: expected auto, "
+                "in which workers can tell who is of their launch; unite the states with FeatureLoader.merge_states([...])"
+            )
+        told = self._prefix
+        alike = told if self._shared is None else run_prefix(self._run_id, restart=self._restart, loader=self._loader_key)
+        with closing(self._address(place).open()) as store:
+            name, state = united(store, alike, place, share)
+            self._restart, self._first_epoch = _hashed(f"{state.digest}-{name}"), state.first_epoch
+            store.set(f"{told}restored", f"{self._restart} {self._first_epoch}")
+        return state
+
+    def _hear(self, store: Store) -> None:
+        """Goes on under the keys of workers that met in this store."""
+        while (told := store.get_or_none(f"{self._prefix}restored")) is not None:
+            self._restart, self._first_epoch = map(int, told.split())
+
+    def _hear_all(self) -> None:
+        for address in self._addresses():
+            with closing(address.open()) as store:
+                self._hear(store)
 
     def _count_restore(self, launch: str, place: Place) -> int:
         """Which restore from this state this is. A worker that missed one, as it died before, joins the others at theirs."""
@@ -192,6 +187,7 @@ class Passes:
     def close(self) -> None:
         """Removes the run directory, in the process that chose it; the next pass has the epochs after those that it counted."""
         if self._owner == os.getpid() and self._has_run_directory():
+            self._hear_all()
             self.set_epoch(max(self._next_epoch(address) for address in self._addresses()))
         self.remove()
 
@@ -266,6 +262,10 @@ def _shared_address(options: Dispatch, in_job: bool) -> StoreAddress | None:
     if in_job:
         return bind_job(os.environ, timeout_s=options.store_timeout_s)
     return None if options.store == AUTO else bind(options.store, timeout_s=options.store_timeout_s)
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def _restart_count() -> int:

@@ -32,6 +32,7 @@ class LoaderState:
     `table` is the snapshot's digest, `plan` names the splits, `request` the rows and columns that are delivered. `first_epoch`
     is where the running pass over `num_epochs` epochs began and `epoch` where it is; `done` is what was delivered of it.
     `followed`, of a followed table: the version that has been read, and that whose new partitions are the plan, or None.
+    `ended`: what one of several workers had delivered of the epoch before, as others may still be there.
     """
 
     table: str
@@ -46,14 +47,14 @@ class LoaderState:
     workers: tuple[int, ...] = (0,)
     done: Done = field(default_factory=dict)
     followed: tuple[int | None, int | None] | None = None
+    ended: Done | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`: complete splits as ranges, both ends included."""
-        fields = {key: value for key, value in asdict(self).items() if key not in ("done", "followed")}
+        fields = {key: value for key, value in asdict(self).items() if key not in ("done", "ended", "followed")}
         fields |= {} if self.followed is None else {"followed": list(self.followed)}
-        complete = sorted(index for index, rows in self.done.items() if rows == "complete")
-        partial = {str(index): _plain(rows) for index, rows in sorted(self.done.items()) if rows != "complete"}
-        return {"format": FORMAT, **fields, "workers": list(self.workers), "complete": _ranges(complete), "partial": partial}
+        ended = {} if self.ended is None else {"ended": _done_to_json(self.ended)}
+        return {"format": FORMAT, **fields, "workers": list(self.workers), **_done_to_json(self.done), **ended}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "LoaderState":
@@ -62,14 +63,11 @@ class LoaderState:
             found = data.get("format") if isinstance(data, Mapping) else data
             raise StateError(f"loader state: expected format {FORMAT}, found {found!r}")
         try:
-            fields = {
-                key: value for key, value in data.items() if key not in ("format", "complete", "partial", "workers", "followed")
-            }
+            apart = ("format", "complete", "partial", "workers", "ended", "followed")
+            fields = {key: value for key, value in data.items() if key not in apart}
             followed = tuple(data["followed"]) if "followed" in data else None
-            done: dict[int, Rows] = {int(index): _parsed(rows) for index, rows in data["partial"].items()}
-            for first, last in data["complete"]:
-                done.update(dict.fromkeys(range(first, last + 1), "complete"))
-            return cls(**fields, workers=tuple(data["workers"]), followed=followed, done=done)
+            ended = _done_of_json(data["ended"]) if "ended" in data else None
+            return cls(**fields, workers=tuple(data["workers"]), done=_done_of_json(data), followed=followed, ended=ended)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"loader state: damaged, or changed by hand: {error}") from error
 
@@ -88,6 +86,12 @@ class LoaderState:
             if mine != found:
                 raise StateError(f"loader state: of another {what} than this loader's: saved with {mine}, found {found}")
 
+    def before_end(self) -> "LoaderState":
+        """Where a worker was that has just ended a pass: at the end of its last epoch."""
+        assert self.ended is not None
+        epoch, first_epoch = self.epoch - 1, self.epoch - self.num_epochs
+        return replace(self, epoch=epoch, first_epoch=first_epoch, done=self.ended, ended=None)
+
     def require_complete(self) -> None:
         """StateError where workers of the step are missing."""
         missing = sorted(set(range(self.num_workers)) - set(self.workers))
@@ -101,11 +105,14 @@ class LoaderState:
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Unites the states that all workers saved at one step. StateError where they are not of one step of one run.
 
-    Near the end of an epoch workers may be in different ones: StateError too; save one step later.
+    A worker that has ended its pass may be among others that have not. Between two epochs of one pass workers may be in
+    different ones: StateError; save one step later.
     """
     parsed = [LoaderState.from_json(state) for state in states]
     if not parsed:
         raise StateError("merge_states: expected the states of all workers, found none")
+    epoch = min(state.epoch for state in parsed)
+    parsed = [state.before_end() if state.epoch == epoch + 1 and state.ended is not None else state for state in parsed]
     first = next((state for state in parsed if not _awaits_plan(state)), parsed[0])
     workers: set[int] = set()
     done: dict[int, Rows] = {}
@@ -113,7 +120,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         _require_same_run(state, first, workers)
         workers.update(state.workers)
         done = _united(done, state.done)
-    return replace(first, workers=tuple(sorted(workers)), done=done).to_json()
+    return replace(first, workers=tuple(sorted(workers)), done=done, ended=None).to_json()
 
 
 def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int]) -> None:
@@ -147,6 +154,19 @@ def delivered(done: Done, segment: Segment) -> Rows:
     ranges = united(as_ranges(before, split_rows), [(segment.part, segment.through)])
     is_whole = ranges == (((0, split_rows),) if split_rows else ())
     return "complete" if before == "complete" or (segment.is_complete and is_whole) else compact(ranges)
+
+
+def _done_to_json(done: Done) -> dict[str, Any]:
+    complete = sorted(index for index, rows in done.items() if rows == "complete")
+    partial = {str(index): _plain(rows) for index, rows in sorted(done.items()) if rows != "complete"}
+    return {"complete": _ranges(complete), "partial": partial}
+
+
+def _done_of_json(data: Mapping[str, Any]) -> dict[int, Rows]:
+    done: dict[int, Rows] = {int(index): _parsed(rows) for index, rows in data["partial"].items()}
+    for first, last in data["complete"]:
+        done.update(dict.fromkeys(range(first, last + 1), "complete"))
+    return done
 
 
 def _plain(rows: Rows) -> Any:

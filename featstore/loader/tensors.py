@@ -80,12 +80,15 @@ class Batch:
     """Rows in the order of delivery: `batch["slot"]` is int64 or float32 `(num_rows,)`, `(num_rows, width)`, or `Jagged`.
 
     As the loader delivers it in the same process, tensors are views of decoded memory that other batches share: read-only
-    by contract, `clone()` is yours to write. A batch that was moved, pinned, cloned or sent from another process is packed
-    into one buffer per dtype. Views are made when a column is first asked for. Not thread-safe while that happens.
+    by contract, `clone()` is yours to write. A batch that was moved, pinned or cloned is packed into one buffer per dtype; one
+    that was sent from another process is in one piece of shared memory. `is_padding`: rows that were delivered before, so that
+    ranks make equal numbers of steps; they must not count. Views are made when a column is first asked for. Not
+    thread-safe while that happens.
     """
 
-    def __init__(self, columns: Columns, *, num_rows: int, extras: pa.Table) -> None:
+    def __init__(self, columns: Columns, *, num_rows: int, extras: pa.Table, is_padding: bool = False) -> None:
         self.num_rows = num_rows
+        self.is_padding = is_padding
         self.extras = extras
         self._columns = columns
         self._made: dict[Key, Column] = {}
@@ -95,6 +98,11 @@ class Batch:
     def slots(self) -> tuple[str, ...]:
         """The slots' names, in the order of the selection."""
         return self._names(SLOT)
+
+    @property
+    def columns(self) -> Columns:
+        """Where the columns are, for what moves a batch as a whole."""
+        return self._columns
 
     def __getitem__(self, slot: str) -> Any:
         """The slot's Tensor or Jagged; KeyError with the nearest names where the batch has no such slot."""
@@ -112,7 +120,7 @@ class Batch:
     def __repr__(self) -> str:
         return f"Batch(num_rows={self.num_rows}, slots={list(self.slots)}, labels={list(self._names(LABEL))})"
 
-    def columns(self) -> Iterator[tuple[Key, Column]]:
+    def items(self) -> Iterator[tuple[Key, Column]]:
         """Every column with its role (`slot`, `label`, `weight`) and name."""
         return ((key, self._column(key)) for key in self._columns.keys)
 
@@ -167,7 +175,7 @@ class Batch:
         return self._with(self._columns.packed())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (self._columns.packed(), self.num_rows, _to_ipc(self.extras))
+        return _received, (self._columns.packed(), self.num_rows, _to_ipc(self.extras), self.is_padding)
 
     def _dense_column(self, name: str) -> torch.Tensor:
         """The slot's values, (num_rows, width)."""
@@ -202,7 +210,7 @@ class Batch:
         return made
 
     def _with(self, columns: Columns) -> "Batch":
-        return Batch(columns, num_rows=self.num_rows, extras=self.extras)
+        return Batch(columns, num_rows=self.num_rows, extras=self.extras, is_padding=self.is_padding)
 
 
 def _is_ids(column: Column) -> bool:
@@ -232,6 +240,6 @@ def _to_ipc(table: pa.Table) -> bytes | int:
     return bytes(sink.getvalue())
 
 
-def _received(columns: Columns, num_rows: int, extras: bytes | int) -> Batch:
+def _received(columns: Columns, num_rows: int, extras: bytes | int, is_padding: bool) -> Batch:
     table = pa.table({}) if isinstance(extras, int) else pa.ipc.open_stream(extras).read_all()
-    return Batch(columns, num_rows=num_rows, extras=table)
+    return Batch(columns, num_rows=num_rows, extras=table, is_padding=is_padding)

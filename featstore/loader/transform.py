@@ -92,7 +92,7 @@ def _result(batch: Batch, result: Any) -> Batch:
         raise TypeError(f"expected a Batch or a mapping of slots to tensors, found {type(result).__name__}")
     for name, column in result.items():
         _require_column(name, column, batch.num_rows)
-    columns = dict(batch.columns()) | {(SLOT, name): column for name, column in result.items()}
+    columns = dict(batch.items()) | {(SLOT, name): column for name, column in result.items()}
     slots_first = sorted(columns, key=lambda key: key[0] != SLOT)
     return Batch(Made({key: columns[key] for key in slots_first}), num_rows=batch.num_rows, extras=batch.extras)
 

@@ -15,7 +15,7 @@ class Watch:
     """The checksums of a batch's columns when it was made. It makes all of them, and keeps the batch: not for production."""
 
     def __init__(self, batch: Batch) -> None:
-        self._columns = dict(batch.columns())
+        self._columns = dict(batch.items())
         self._sums = {key: _checksum(column) for key, column in self._columns.items()}
 
     def require_unwritten(self) -> None:

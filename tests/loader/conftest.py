@@ -1,5 +1,8 @@
 """A small table of several files, small row groups, and every kind of column."""
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -38,3 +41,22 @@ def table_url(tmp_path_factory) -> str:
         pq.write_table(rows_table(first, num_rows), path, row_group_size=16)
         first += num_rows
     return str(root)
+
+
+@pytest.fixture
+def torchrun() -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(script, *arguments, num_processes=2, environ=None):
+        """A job of one host; torchrun keeps a store, unless told not to."""
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(num_processes),
+            "--rdzv-backend",
+            "c10d",
+        ]
+        command += ["--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "job-1", str(script), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
+
+    return run

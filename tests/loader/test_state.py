@@ -86,3 +86,14 @@ def test_another_format_is_refused(data):
 def test_a_damaged_state_is_refused(changed):
     with pytest.raises(StateError, match="damaged, or changed by hand"):
         LoaderState.from_json(STATE.to_json() | changed)
+
+
+def test_a_worker_that_has_ended_its_pass_merges_with_others_that_have_not():
+    ended = saved(0, epoch=4, first_epoch=4, num_epochs=1, done={}, ended={0: "complete", 3: 7})
+    going = [saved(worker, epoch=3, first_epoch=3, num_epochs=1, done={worker: 5}) for worker in (1, 2)]
+    merged = LoaderState.from_json(merge_states([ended, *going]))
+    assert (merged.epoch, merged.first_epoch, merged.ended) == (3, 3, None)
+    assert merged.done == {0: "complete", 1: 5, 2: 5, 3: 7}
+    all_ended = merge_states([{**ended, "workers": [worker]} for worker in range(3)])
+    assert (all_ended["epoch"], all_ended["complete"], "ended" in all_ended) == (4, [], False)
+    assert LoaderState.from_json(ended).to_json() == ended

@@ -1,8 +1,6 @@
 """`dispatch: auto` in real processes that torchrun starts: they meet in the job's own store and read every row once."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -35,19 +33,14 @@ if group:
 """
 
 
-def torchrun(script, *arguments, num_processes=2, environ=None):
-    """A job of one host; torchrun keeps a store, unless told not to."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num_processes), "--rdzv-backend", "c10d"]
-    command += ["--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "job-1", str(script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
-
-
 @pytest.mark.parametrize(
     ("has_agent_store", "group", "num_workers"),
     [(True, "", 0), (True, "before", 2), (False, "after", 0)],
     ids=["torchrun's store", "torchrun's store with DataLoader workers", "a store that rank 0 starts"],
 )
-def test_two_processes_of_torchrun_share_each_epoch(table_url, tmp_path, monkeypatch, has_agent_store, group, num_workers):
+def test_processes_of_torchrun_share_each_epoch(
+    table_url, tmp_path, monkeypatch, torchrun, has_agent_store, group, num_workers
+):
     (tmp_path / "worker.py").write_text(WORKER)
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", str(int(not has_agent_store)))
     done = torchrun(tmp_path / "worker.py", table_url, tmp_path, group, num_workers)

@@ -1,0 +1,182 @@
+"""Batches on a device, copied there ahead of the training loop."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+import torch
+
+from featstore.errors import ConfigError, StateError
+from featstore.loader.cleanup import when_gone
+from featstore.loader.consumer import Iteration
+from featstore.loader.one_buffer import OneBuffer, in_one_buffer
+from featstore.loader.tensors import Batch, Device
+
+# Begins to copy a batch; the result ends it, in the thread that uses the batch.
+Copy = Callable[[Batch], Callable[[], Batch]]
+
+
+class DeviceFeed:
+    """Each iteration is one over `source`, a loader or a DataLoader over one, with its batches on `device`; `prefetch` of them
+    are there, or on their way, ahead of the loop. ConfigError for a prefetch below 1.
+
+    On CUDA a batch is one copy out of one pinned buffer, on a stream of its own that the loop's stream waits for. What the
+    loop has not been given does not count as delivered, however far the feed is ahead.
+    """
+
+    def __init__(self, source: Iterable[Batch], device: Device, *, prefetch: int = 2) -> None:
+        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
+            raise ConfigError(f"to_device: expected prefetch of 1 or more, found {prefetch!r}")
+        self._source, self._device, self._prefetch = source, torch.device(device), prefetch
+
+    def __iter__(self) -> "Feeding":
+        copy = CudaCopies(self._device).begin if self._device.type == "cuda" else _plain_copy(self._device)
+        return Feeding(iter(self._source), copy, self._prefetch)
+
+
+class Feeding:
+    """One iteration of a feed. One consumer; letting go of it ends its thread."""
+
+    def __init__(self, batches: Iterator[Batch], copy: Copy, prefetch: int) -> None:
+        self._iteration = batches.run_ahead() if isinstance(batches, Iteration) else None
+        self._queue = _Queue(prefetch)
+        # A daemon for the reason that pipeline.py gives.
+        thread = threading.Thread(target=_feed, args=(batches, copy, self._queue), name="featstore-feed", daemon=True)
+        self._end = when_gone(self, _Ending(self._queue, self._iteration, thread))
+        thread.start()
+
+    def __iter__(self) -> "Feeding":
+        return self
+
+    def __next__(self) -> Batch:
+        try:
+            if self._iteration is not None:
+                self._iteration.acknowledge()
+            end_copy = self._queue.get()
+            if end_copy is None:
+                raise StopIteration
+            if self._iteration is not None:
+                self._iteration.give()
+            return end_copy()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the iteration and joins the thread. May be called more than once."""
+        self._end()
+
+
+class CudaCopies:
+    """Copies on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def begin(self, batch: Batch) -> Callable[[], Batch]:
+        """Pins the batch, unless it is in one pinned buffer already, and starts its copy."""
+        columns = batch.columns
+        if not (isinstance(columns, OneBuffer) and columns.memory.is_pinned()):
+            columns = in_one_buffer(columns, _pinned)
+        with torch.cuda.stream(self._stream):
+            moved = columns.moved(device=self._device, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+
+        def end() -> Batch:
+            """The allocator knows the memory as the side stream's: it must not be given away while this one uses it."""
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(copied)
+            moved.memory.record_stream(stream)
+            return _batch(moved, batch)
+
+        return end
+
+
+def _plain_copy(device: torch.device) -> Copy:
+    def begin(batch: Batch) -> Callable[[], Batch]:
+        moved = _batch(in_one_buffer(batch.columns).moved(device=device), batch)
+        return lambda: moved
+
+    return begin
+
+
+def _batch(columns: OneBuffer, batch: Batch) -> Batch:
+    return Batch(columns, num_rows=batch.num_rows, extras=batch.extras, is_padding=batch.is_padding)
+
+
+def _pinned(num_bytes: int) -> torch.Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+class _Queue:
+    """From the feed's thread to its one consumer, bounded by number."""
+
+    def __init__(self, prefetch: int) -> None:
+        self._prefetch = prefetch
+        self._items: deque[Callable[[], Batch]] = deque()
+        self._changed = threading.Condition()
+        self._has_ended = self._is_closed = False
+        self._error: BaseException | None = None
+
+    def put(self, item: Callable[[], Batch]) -> bool:
+        """Waits for room; False once the queue is closed."""
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._prefetch)
+            return not self._is_closed
+
+    def end(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._has_ended, self._error = True, error
+            self._changed.notify_all()
+
+    def get(self) -> Callable[[], Batch] | None:
+        """The next item, or None at the end; raises what the thread ended with, and StateError once closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._has_ended or bool(self._items))
+            if self._items:
+                item = self._items.popleft()
+                self._changed.notify_all()
+                return item
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            if self._is_closed and not self._has_ended:
+                raise StateError("this iteration was closed before its end; iterate anew")
+            return None
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+class _Ending:
+    """Ends the thread of a feed that nobody holds any more."""
+
+    def __init__(self, queue: _Queue, iteration: Iteration | None, thread: threading.Thread) -> None:
+        self._queue, self._iteration, self._thread = queue, iteration, thread
+
+    def __call__(self) -> None:
+        self._queue.close()
+        if self._iteration is not None:
+            self._iteration.close()
+        if self._thread is not threading.current_thread():
+            with suppress(RuntimeError):  # It was never started.
+                self._thread.join()
+
+
+def _feed(batches: Iterator[Batch], copy: Copy, queue: _Queue) -> None:
+    """The thread's work."""
+    error: BaseException | None = None
+    try:
+        for batch in batches:
+            if not queue.put(copy(batch)):
+                break
+    except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
+        error = raised
+    queue.end(error)

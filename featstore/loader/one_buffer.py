@@ -1,0 +1,85 @@
+"""Columns of any dtypes in one buffer, so that a batch moves as one copy, or as one piece of shared memory."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+
+from featstore.loader.tensors import Column, Columns, Jagged, Key
+
+# Where a tensor lies: (dtype, first byte, shape).
+Place = tuple[torch.dtype, int, tuple[int, ...]]
+Allocate = Callable[[int], torch.Tensor]
+_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneBuffer:
+    """`memory`: uint8 (num_bytes,), any device. `places`: of each column's values and, where it is jagged, offsets, each
+    aligned to 64 bytes. Memory from `end` on is somebody else's."""
+
+    memory: torch.Tensor
+    places: Mapping[Key, tuple[Place, ...]]
+    end: int
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple(self.places)
+
+    def get(self, key: Key) -> Column:
+        tensors = [self._tensor(place) for place in self.places[key]]
+        return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
+
+    def packed(self) -> "OneBuffer":
+        return self._in(self.memory[: self.end].clone())
+
+    def moved(self, *, pin: bool = False, **how: Any) -> "OneBuffer":
+        memory = self.memory[: self.end]
+        return self._in(memory.pin_memory() if pin else memory.to(**how))
+
+    def _in(self, memory: torch.Tensor) -> "OneBuffer":
+        return OneBuffer(memory=memory, places=self.places, end=self.end)
+
+    def _tensor(self, place: Place) -> torch.Tensor:
+        dtype, first, shape = place
+        flat = self.memory[first : first + prod(shape) * dtype.itemsize].view(dtype)
+        return flat if len(shape) == 1 else flat.view(shape)
+
+
+@dataclass
+class Layout:
+    """Where columns will lie, decided before there is memory for them."""
+
+    places: dict[Key, tuple[Place, ...]] = field(default_factory=dict)
+    tensors: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    end: int = 0
+
+    def add(self, key: Key, column: Column) -> None:
+        for tensor in (column.values, column.offsets) if isinstance(column, Jagged) else (column,):
+            first = aligned(self.end)
+            self.places[key] = (*self.places.get(key, ()), (tensor.dtype, first, tuple(tensor.shape)))
+            self.tensors.append((first, tensor))
+            self.end = first + tensor.numel() * tensor.itemsize
+
+
+def in_one_buffer(columns: Columns, allocate: Allocate = lambda size: torch.empty(size, dtype=torch.uint8)) -> OneBuffer:
+    """Copies the columns, which are on the CPU, into memory that `allocate(num_bytes)` gives: uint8, as long or longer.
+
+    By numpy: torch's copies wake threads of its own, which then spin on the cores that decode.
+    """
+    layout = Layout()
+    for key in columns.keys:
+        layout.add(key, columns.get(key))
+    memory = allocate(layout.end)
+    target = memory.numpy()
+    for first, tensor in layout.tensors:
+        array = tensor.numpy().reshape(-1)
+        target[first : first + array.nbytes].view(array.dtype)[:] = array
+    return OneBuffer(memory=memory, places=layout.places, end=layout.end)
+
+
+def aligned(num_bytes: int) -> int:
+    """The next place that any dtype may begin at."""
+    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

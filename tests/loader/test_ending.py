@@ -1,0 +1,149 @@
+"""A loader ends cleanly however it ends: no thread and no file stays behind."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from featstore.errors import DispatchError, StateError
+from featstore.loader.loader import FeatureLoader
+
+STAGING = [None, {"mode": "whole", "ahead_files": 1}]
+REPEATS = 9
+
+
+def loader_for(table_url: str, staging=None) -> FeatureLoader:
+    return FeatureLoader(table_url, slots=["*"], batch_size=40, staging=staging, memory_budget=1)
+
+
+def left_behind(before: set[Path]) -> list[object]:
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")]
+    return [*threads, *(set(Path(tempfile.gettempdir()).glob("featstore*")) - before)]
+
+
+def num_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def exhaust(loader: FeatureLoader) -> None:
+    assert sum(batch.num_rows for batch in loader) == 280
+
+
+def leave(loader: FeatureLoader) -> None:
+    for _ in loader:
+        break
+
+
+def fail(loader: FeatureLoader) -> None:
+    with pytest.raises(ZeroDivisionError):
+        _divided(loader)
+
+
+def _divided(loader: FeatureLoader) -> None:
+    for batch in loader:
+        batch.num_rows / 0
+
+
+def _interrupted(loader: FeatureLoader) -> None:
+    for number, _ in enumerate(loader):
+        if number == 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+def forget(loader: FeatureLoader) -> None:
+    next(iter(loader))
+
+
+def close(loader: FeatureLoader) -> None:
+    with loader:
+        next(batches := iter(loader))
+    with pytest.raises(StateError, match="closed before its end"):
+        next(batches)
+
+
+def throw(loader: FeatureLoader) -> None:
+    """Ctrl-C, as Python tells it, while the loop waits or works."""
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(loader)
+
+
+@pytest.mark.parametrize("staging", STAGING, ids=["in place", "staged"])
+@pytest.mark.parametrize("end", [exhaust, leave, fail, forget, close, throw])
+def test_nothing_is_left_behind_however_often(table_url, end, staging):
+    before = set(Path(tempfile.gettempdir()).glob("featstore*"))
+    descriptors = None
+    for repeat in range(REPEATS if staging is None else REPEATS // 3):
+        end(loader_for(table_url, staging))
+        gc.collect()
+        assert left_behind(before) == []
+        if repeat == 2:
+            descriptors = num_descriptors()
+    assert num_descriptors() <= descriptors
+
+
+PROGRAM = """
+import os, signal, sys, threading
+from torch.utils.data import DataLoader
+from featstore.loader.loader import FeatureLoader
+
+table, num_workers, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+loader = FeatureLoader(table, slots=["*"], batch_size=4, memory_budget=1, staging={"mode": "whole"})
+batches = iter(DataLoader(loader, batch_size=None, num_workers=num_workers) if num_workers else loader)
+next(batches)
+if how == "exit":
+    sys.exit(3)
+print("ready", flush=True)
+while how == "signal":  # Goes round until the signal comes, from outside.
+    for batch in loader if not num_workers else batches:
+        pass
+    batches = iter(DataLoader(loader, batch_size=None, num_workers=num_workers)) if num_workers else None
+"""
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(table_url, tmp_path, num_workers):
+    program = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "signal"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    with program:
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    assert program.returncode in (-signal.SIGINT, 130)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_program_that_exits_in_the_middle_leaves_no_file(table_url, tmp_path, num_workers):
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "exit"]
+    done = subprocess.run(command, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
+    assert done.returncode == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_iteration_that_a_fork_copied_is_refused_with_the_fix(table_url):
+    with loader_for(table_url) as loader:
+        batches = iter(loader)
+        rows = next(batches).num_rows
+        child = os.fork()
+        if child == 0:
+            try:
+                next(batches)
+            except DispatchError as error:
+                os._exit(0 if "iterate anew in this process" in str(error) else 2)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert rows + sum(batch.num_rows for batch in batches) == 280

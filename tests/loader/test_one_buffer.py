@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from featstore.loader.loader import FeatureLoader
+from featstore.loader.one_buffer import in_one_buffer
+
+
+@pytest.fixture
+def columns(table_url):
+    """Of a batch that straddles row groups and files."""
+    with FeatureLoader(table_url, slots=["*"], labels=["click"], weight="half", batch_size=50) as loader:
+        batches = iter(loader)
+        next(batches)
+        yield next(batches).columns
+
+
+def arrays(columns):
+    found = [columns.get(key) for key in columns.keys]
+    parts = [(column,) if torch.is_tensor(column) else (column.values, column.offsets) for column in found]
+    return [part.numpy() for tensors in parts for part in tensors]
+
+
+def same(one, other):
+    return one.keys == other.keys and [a.tobytes() for a in arrays(one)] == [a.tobytes() for a in arrays(other)]
+
+
+def test_columns_in_one_buffer_are_equal_aligned_views_of_it(columns):
+    found = in_one_buffer(columns)
+    assert same(found, columns)
+    begin, places = found.memory.data_ptr(), [place for places in found.places.values() for place in places]
+    assert all(first % 64 == 0 for _, first, _ in places)
+    end = begin + found.end
+    assert all(begin <= array.ctypes.data <= array.ctypes.data + array.nbytes <= end for array in arrays(found))
+    assert {dtype for dtype, *_ in places} == {torch.int64, torch.float32}
+
+
+def test_a_copy_and_a_move_share_nothing_and_leave_out_what_lies_behind(columns):
+    long = in_one_buffer(columns, lambda size: torch.zeros(size + 1000, dtype=torch.uint8))
+    for other in (long.packed(), long.moved(device="meta"), long.moved(device="cpu", dtype=torch.uint8, copy=True)):
+        assert (other.end, len(other.memory)) == (long.end, long.end)
+        assert other.memory.is_meta or same(other, columns)
+    long.packed().memory.zero_()
+    assert same(long, columns)

@@ -1,0 +1,116 @@
+"""Batches between processes: one piece of shared memory each."""
+
+import gc
+import pickle
+from contextlib import nullcontext
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from featstore.errors import SharedMemoryError
+from featstore.loader import shared as module
+from featstore.loader.loader import FeatureLoader
+from featstore.loader.shared import is_shared, shared
+from featstore.loader.tensors import Batch
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def loader_for(table_url: str, **options) -> FeatureLoader:
+    return FeatureLoader(table_url, **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options})
+
+
+def content(batch: Batch) -> list[object]:
+    columns = [batch[name] for name in batch.slots] + list(batch.labels.values())
+    parts = [(c,) if torch.is_tensor(c) else (c.values, c.offsets) for c in columns]
+    return [*(part.numpy().tobytes() for tensors in parts for part in tensors), batch.num_rows, batch.extras.to_pydict()]
+
+
+@pytest.fixture
+def batch(table_url):
+    with loader_for(table_url) as loader:
+        batches = iter(loader)
+        next(batches)
+        yield next(batches)
+
+
+def num_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras(batch):
+    found = shared(batch)
+    assert is_shared(found)
+    assert not is_shared(batch)
+    assert content(found) == content(batch)
+    memory = found.columns.memory
+    begin, buffers = memory.data_ptr(), [buffer for chunk in found.extras["note"].chunks for buffer in chunk.buffers()]
+    assert all(begin <= buffer.address < begin + len(memory) for buffer in buffers if buffer is not None)
+
+
+def test_a_batch_without_extras_has_none_after_the_journey(table_url):
+    with loader_for(table_url, extras=[]) as loader:
+        assert shared(next(iter(loader))).extras.num_columns == 0
+
+
+def test_a_batch_costs_one_descriptor_on_its_way_and_is_sent_as_it_is(batch):
+    before = num_descriptors()
+    found = shared(batch)
+    assert num_descriptors() == before + 1
+    sent = ForkingPickler.dumps(found)
+    assert len(sent) < 3000
+    del found
+    gc.collect()
+
+
+def test_the_batches_of_workers_cost_one_descriptor_each(table_url):
+    with loader_for(table_url) as loader:
+        batches = iter(DataLoader(loader, batch_size=None, num_workers=1))
+        kept = [next(batches)]
+        before = num_descriptors()
+        kept += [next(batches) for _ in range(8)]
+        assert num_descriptors() == before + 8
+        assert all(is_shared(batch) for batch in kept)
+        expected = list(loader_for(table_url))
+        assert [content(batch) for batch in kept] == [content(batch) for batch in expected[:9]]
+        del batches
+
+
+def test_a_batch_from_a_worker_may_be_copied_pickled_and_moved_on(table_url):
+    with loader_for(table_url) as loader:
+        (first, *_) = DataLoader(loader, batch_size=None, num_workers=1)
+    assert is_shared(first)
+    for other in (first.clone(), first.to("cpu"), pickle.loads(pickle.dumps(first))):
+        assert content(other) == content(first)
+    assert first.to("meta")["row"].is_meta
+
+
+def test_a_pinning_dataloader_works_where_nothing_can_be_pinned(table_url):
+    with loader_for(table_url) as loader:
+        batches = DataLoader(loader, batch_size=None, num_workers=2, pin_memory=True)
+        with nullcontext() if torch.accelerator.is_available() else pytest.warns(UserWarning, match="no accelerator is found"):
+            rows = [row for batch in batches for row in batch["row"].tolist()]
+    assert sorted(rows) == list(range(280))
+
+
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="pins memory, which needs an accelerator")
+def test_a_pinned_batch_of_a_worker_is_one_pinned_buffer(table_url):
+    with loader_for(table_url) as loader:
+        for batch in DataLoader(loader, batch_size=None, num_workers=2, pin_memory=True):
+            assert batch.columns.memory.is_pinned()
+            assert batch["row"].is_pinned()
+
+
+def test_no_room_in_shared_memory_is_told_with_what_to_do():
+    with pytest.raises(SharedMemoryError, match=r"no room in shared memory: .*No space left.*--shm-size.*smaller batch_size"):
+        module._shared_memory(10**15)
+
+
+def test_extras_of_every_type_arrive(batch):
+    table = pa.table({"a": [[1], None, []], "b": ["x", None, "z"], "c": pa.array([1, 2, 1]).dictionary_encode()})
+    found = shared(Batch(batch.columns, num_rows=batch.num_rows, extras=table.slice(1)))
+    assert found.extras.equals(table.slice(1))
