@@ -77,7 +77,8 @@ class Fetcher:
         self._options, self._cache, self._source, self._counts = options, cache, source, counts
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
         self._remotes: dict[str, Remote] = {}
-        self._last: Demand | None = None
+        # What the last file with a footer would cost by what is known of its remote at the time of asking.
+        self._last: Callable[[], Demand] | None = None
         self._under_way: list[tuple[threading.Event, Download]] = []
         self._tail_bytes, self._plan_s = _TAIL_BYTES, 0.0
 
@@ -89,7 +90,7 @@ class Fetcher:
         """What the file will likely take of the cache."""
         if self._is_whole(item) or self._last is None:
             return item.size_bytes
-        return min(item.size_bytes, self._last.scaled(item.size_bytes).range_bytes)
+        return min(item.size_bytes, self._last().scaled(item.size_bytes).range_bytes)
 
     def obtain(self, item: StageItem, waiting: Waiting) -> Pin | None:
         """The file, pinned, with all that is wanted of it; None where it is better read in place. Stopped once closed."""
@@ -152,7 +153,7 @@ class Fetcher:
         if self._source.plan_ranges is None or self._options.mode == WHOLE:
             return True
         return self._options.mode != RANGES and needs_no_footer(
-            item.size_bytes, self._last, self.remote(item.url), self._plan_s
+            item.size_bytes, self._last and self._last(), self.remote(item.url), self._plan_s
         )
 
     def _first_bytes(self, item: StageItem, base: Pin | None) -> int:
@@ -266,20 +267,20 @@ class Fetcher:
         if self._source.plan_ranges is None or self._options.mode == WHOLE:
             return missing(whole, filling.held)
         plan = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
-        remote = self.remote(item.url)
 
         def requests_for(held: tuple[Span, ...]) -> tuple[Span, ...]:
+            remote = self.remote(item.url)
             gaps = missing(plan.spans, held)
             bridged = coalesce(gaps, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes)
             if num_bytes(union([*held, *bridged])) <= self._options.num_budget_bytes:
                 return bridged
             return coalesce(gaps, hole_bytes=0, request_bytes=remote.request_bytes)
 
-        self._last = _demand(item, plan, (), requests_for(()))
+        self._last = lambda: _demand(item, plan, (), requests_for(()))
         requests = requests_for(filling.held)
         mode = RANGES
         if self._options.mode != RANGES:
-            mode = choose(_demand(item, plan, filling.held, requests), remote)
+            mode = choose(_demand(item, plan, filling.held, requests), self.remote(item.url))
         if mode == DIRECT:
             return None
         return missing(whole, filling.held) if mode == WHOLE else requests
