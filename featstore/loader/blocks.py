@@ -99,8 +99,8 @@ class Unpacked(Mapping[Key, Values]):
 
 
 class Slices:
-    """Consecutive stretches of a block's rows; the tensors of all of them are made at once, when a column is first asked for:
-    one by one they take three times as long."""
+    """Consecutive stretches of a block's rows; the tensors of all of them are made at once, when a column is first asked for,
+    in one call for each column instead of one for each view."""
 
     __slots__ = ("_block", "_cuts", "_made")
 
