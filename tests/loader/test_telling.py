@@ -52,7 +52,9 @@ def test_each_slot_has_its_bytes_and_its_share_of_the_time(url, where):
     assert {name: told["bytes"] for name, told in stats["slots"].items()} == {
         name: stored_bytes(url, name) for name in ("id", "tags", "y")
     }
-    assert stats["slots"]["tags"]["decode_s"] > stats["slots"]["y"]["decode_s"] > 0
+    assert all(told["decode_s"] > 0 for told in stats["slots"].values())
+    if where is None:  # Read side by side, so that the shares are those of the bytes.
+        assert stats["slots"]["tags"]["decode_s"] > stats["slots"]["y"]["decode_s"]
     assert sum(told["decode_s"] for told in stats["slots"].values()) <= stats["decode_s"]
     assert stats["stages"]["decode"]["bytes"] == sum(told["bytes"] for told in stats["slots"].values())
     assert stats["stages"]["decode"]["rows"] == stats["stages"]["delivery"]["rows"] == num_rows
