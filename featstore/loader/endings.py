@@ -14,8 +14,8 @@ FOLLOWED = (
     "read, and leave them out by `where` when starting again"
 )
 FOLLOWED_BY_WORKER = (
-    "follow: expected a process that reads by itself, found a worker of a DataLoader: it asks its workers in turn, and one that "
-    "waits for what is new holds up the others"
+    "follow: expected a process that reads by itself, found a worker of a DataLoader: it asks its workers in turn, and one "
+    "that waits for what is new holds up the others"
 )
 SEVERAL_EPOCHS = (
     "a StatefulDataLoader of several workers: expected a loader with num_epochs 1, found {num}: workers may be in different "

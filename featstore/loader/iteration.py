@@ -140,9 +140,8 @@ class Run:
             self._judge(epoch, self._times().since(before))
             self._ended = replace(self._place_in_epoch, done=dict(self._done)) if epoch + 1 == end else None
             first_epoch = end if epoch + 1 == end else self._begun.first_epoch
-            self._place_in_epoch = replace(
-                self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch, ended=self._ended_done()
-            )
+            ended = self._ended_done()
+            self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch, ended=ended)
             for notes in (self._done, self._claims, self._unreported, self._lost, self._through):
                 notes.clear()
         if finds_all_done and self._follower is None:
@@ -216,7 +215,7 @@ class Run:
             raise DispatchError(FORKED.format(parent=self._pid, child=os.getpid()))
 
     def note(self, handed_over: Cut) -> None:
-        """What was handed over is in the consumer's hands; where a thread runs ahead of it, only once it is given."""
+        """It is in the consumer's hands; where a thread runs ahead of it, only once it is given."""
         self._pending.append(replace(handed_over, spans=()))
         self._num_given += not self.is_ahead
 

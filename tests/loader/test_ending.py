@@ -15,7 +15,7 @@ from featstore.errors import DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
 
 STAGING = [None, {"mode": "whole", "ahead_files": 1}]
-REPEATS = 9
+REPEATS = 6
 
 
 def loader_for(table_url: str, staging=None) -> FeatureLoader:
