@@ -70,7 +70,7 @@ class Run:
         self._open: list[_Closeable] = []
         self._pending: deque[Cut] = deque()
         self._num_given, self.is_ahead, self._delivered = 0, False, threading.Condition()
-        self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
+        self._pid, self.is_closed, self.is_exhausted, self.batch_size = os.getpid(), False, False, job.batch_size
         self._ended: LoaderState | None = None
         self._through: dict[_ClaimKey, int] = {}
         self.steps = agreement(job, begun, start)
@@ -81,10 +81,6 @@ class Run:
         if self._follower is not None:
             raise StateError(FOLLOWED)
         return replace(self._place_in_epoch, done=dict(self._done))
-
-    @property
-    def batch_size(self) -> int:
-        return self._job.batch_size
 
     def stop(self) -> None:
         """Ends the pass before its rows have ended: other ranks have none left. Gives back what is left."""
