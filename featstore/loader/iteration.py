@@ -82,7 +82,7 @@ class Run:
         self._pending: deque[tuple[Cut, Watch | None]] = deque()
         self._num_given, self.is_ahead, self._delivered = 0, False, threading.Condition()
         self._bar = RowBar("train", job.num_rows_left(start), wait_s=stats.seconds["wait_s"]) if job.shows(start) else None
-        self._pid, self.is_closed, self.is_exhausted = os.getpid(), False, False
+        self._pid, self.is_closed, self.is_exhausted, self.batch_size = os.getpid(), False, False, job.batch_size
         self._ended: LoaderState | None = None
         self._through: dict[_ClaimKey, int] = {}
         self.steps = agreement(job, begun, start)
@@ -94,10 +94,6 @@ class Run:
         if self._follower is None:
             return at
         return replace(at, followed=self._follower.followed, table=self._job.table, plan=self._job.plan_digest)
-
-    @property
-    def batch_size(self) -> int:
-        return self._job.batch_size
 
     def stop(self) -> None:
         """Ends the pass before its rows have ended: other ranks have none left. Gives back what is left."""
@@ -153,10 +149,8 @@ class Run:
             self._judge(epoch, self._times().since(before))
             is_end = epoch + 1 == end and not self.follows
             self._ended = replace(self._place_in_epoch, done=dict(self._done)) if is_end else None
-            first_epoch = end if is_end else self._begun.first_epoch
-            self._place_in_epoch = replace(
-                self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch, ended=self._ended_done()
-            )
+            first_epoch, ended = end if is_end else self._begun.first_epoch, self._ended_done()
+            self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch, ended=ended)
             for notes in (self._done, self._claims, self._unreported, self._lost, self._through, self._bad_files):
                 notes.clear()
         if finds_all_done and not self.follows:
@@ -241,7 +235,7 @@ class Run:
             raise DispatchError(FORKED.format(parent=self._pid, child=os.getpid()))
 
     def note(self, handed_over: Cut, watch: Watch | None = None) -> None:
-        """What was handed over is in the consumer's hands; where a thread runs ahead of it, only once it is given."""
+        """It is in the consumer's hands; where a thread runs ahead of it, only once it is given."""
         self._pending.append((Cut((), handed_over.segments, handed_over.num_dropped_rows), watch))
         self._num_given += not self.is_ahead
 
