@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,11 +14,9 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import first_examples
 from featstore.extraction.group_unit import GroupTask
 from featstore.extraction.local import num_cores
-from featstore.extraction.raw import Unit
+from featstore.extraction.raw import Unit, open_raw
 from featstore.extraction.unit import Progress, UnitReport, extract_range
-from featstore.files import join, local_path, open_read
-from featstore.reading.footer import Footer, Selection
-from featstore.reading.reader import RowGroupReader
+from featstore.files import join
 from featstore.table.metadata import to_json
 from featstore.table.snapshot import DataFile
 from featstore.table.writer import open_data_file
@@ -106,33 +103,38 @@ def _raw_rows(task: GroupTask, units: Sequence[Unit], extractors: list[Extractor
     return pa.Table.from_batches(batches, Extractor(task.spec).schema.to_arrow())
 
 
-def _base_keys(file: DataFile, key: str, type_: pa.DataType) -> pa.Array:
-    with ExitStack() as stack:
-        source = local_path(file.url) or stack.enter_context(open_read(file.url))
-        footer = stack.enter_context(Footer(source, file.path))
-        if key not in footer.schema.names:
+def _base_keys(file: DataFile, key: str, key_type: pa.DataType) -> pa.Array:
+    with open_raw(file.url) as source:
+        if key not in source.schema_arrow.names:
             raise InputError(f"{file.path} has no column {key!r}; expected the kept column that names its rows")
-        reader = RowGroupReader(footer, Selection(others=(pa.field(key, type_),)))
-        column = reader.read(range(len(footer.row_group_rows))).other(pa.field(key, type_))
-        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        return source.read([key], use_threads=False).column(key).cast(key_type).combine_chunks()
 
 
 def _places(base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequence[DataFile]) -> np.ndarray:
-    """For each row of the base the raw row with its key."""
+    """For each row of the base the raw row with its key.
+
+    All keys are encoded at once, raw ones first: where each of these is new, its code is its row.
+    """
     for what, keys in (("the table", base), ("the raw rows", raw)):
         if keys.null_count:
             raise InputError(f"key {key!r} is null in {keys.null_count:,} rows of {what}; a key names each row")
-    _require_once(len(raw) - pc.count_distinct(raw).as_py(), key, "the raw rows")
-    found = pc.index_in(base, value_set=raw)
-    if found.null_count:
-        lost = base.filter(pc.is_null(found))[0].as_py()
+    codes = _codes(pa.chunked_array([*raw.chunks, *base.chunks], raw.type))
+    _require_once(len(raw) - int(codes[: len(raw)].max(initial=-1)) - 1, key, "the raw rows")
+    places = codes[len(raw) :]
+    lost = np.flatnonzero(places >= len(raw))
+    if len(lost):
         raise InputError(
-            f"{found.null_count:,} of {len(base):,} rows of the table ({files[0].path}, ...) are not among the raw rows, such "
-            f"as {key} {lost!r}; give raw rows for all rows of the partition"
+            f"{len(lost):,} of {len(base):,} rows of the table ({files[0].path}, ...) are not among the raw rows, such "
+            f"as {key} {base[int(lost[0])].as_py()!r}; give raw rows for all rows of the partition"
         )
-    places = np.concatenate([np.zeros(0, np.int32), *(np.asarray(chunk) for chunk in found.chunks)])
     _require_once(len(places) - int(np.count_nonzero(np.bincount(places))), key, "the table")
     return places
+
+
+def _codes(keys: pa.ChunkedArray) -> np.ndarray:
+    """For each key the number of different ones before its first appearance."""
+    encoded = keys.dictionary_encode()
+    return np.concatenate([np.zeros(0, np.int32), *(np.asarray(chunk.indices) for chunk in encoded.chunks)])
 
 
 def _require_once(num_twice: int, key: str, where: str) -> None:

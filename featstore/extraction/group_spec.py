@@ -37,14 +37,16 @@ def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Pa
     base = _without(spec, names)
     shared = {node.share_slot for node in spec.nodes if node.name in names}
     stored = names | {node.name for node in spec.nodes if node.slot in shared}
-    nodes = [_as_inner(node, stored) for node in spec.nodes if node.name in _closure(spec, stored)]
+    needed = _closure(spec, stored)
+    nodes = [_as_inner(node, stored) for node in spec.nodes if node.name in needed]
     return Part(spec=_part(spec, nodes, [*keep, *_skipping(base)]), names=names, base=base)
 
 
 def labels_part(spec: Spec, keep: Iterable[str] = ()) -> Part:
     """The part for the labels and the weight."""
     sources = {*spec.labels.values(), *([spec.weight] if spec.weight else [])}
-    nodes = [_as_inner(node, frozenset()) for node in spec.nodes if node.name in _closure(spec, sources)]
+    needed = _closure(spec, sources)
+    nodes = [_as_inner(node, frozenset()) for node in spec.nodes if node.name in needed]
     part = replace(_part(spec, nodes, keep), labels=spec.labels, weight=spec.weight)
     return Part(spec=part, names=frozenset({*spec.labels, *([spec.weight] if spec.weight else [])}), base=spec)
 
