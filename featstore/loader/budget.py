@@ -1,6 +1,8 @@
 """How many bytes of decoded rows are held at once, from before they are decoded until the consumer asks for what follows."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from featstore.errors import StateError
 
@@ -36,6 +38,16 @@ class Budget:
                 raise StateError("this iteration was closed before its end; iterate anew")
             self._held_bytes += size_bytes
             return size_bytes
+
+    @contextmanager
+    def held(self, size_bytes: int) -> Iterator[int]:
+        """As `take`, for what is made within: where that fails, the bytes are given back."""
+        taken = self.take(size_bytes)
+        try:
+            yield taken
+        except BaseException:
+            self.exchange(taken, 0)
+            raise
 
     def exchange(self, held_bytes: int, size_bytes: int) -> int:
         """Holds `size_bytes`, in place of `held_bytes`, without waiting; returns the former."""

@@ -57,8 +57,11 @@ class Iteration:
             if batch is None:
                 raise StopIteration
             return batch
-        except BaseException:
+        except BaseException as error:
+            was_closed = run.is_closed
             self._close()
+            if was_closed and isinstance(error, StateError):
+                _require_open(run)
             raise
 
     def run_ahead(self) -> "Iteration":
@@ -131,7 +134,10 @@ class Iteration:
 
 
 def _require_open(run: Run) -> None:
+    """StateError where the run was closed before its end; StopIteration where that is its end, of a table that is followed."""
     if run.is_closed and not run.is_exhausted:
+        if run.follows:
+            raise StopIteration
         raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")
 
 

@@ -3,10 +3,9 @@
 import logging
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -22,8 +21,7 @@ from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.agreement import agreement
 from featstore.loader.assembly import Assembler
 from featstore.loader.bad_files import SKIP, BadFiles
-from featstore.loader.batching import Cut, Segment, cut
-from featstore.loader.blocks import Span
+from featstore.loader.batching import Cut, cut
 from featstore.loader.boundaries import Boundaries
 from featstore.loader.budget import Budget
 from featstore.loader.endings import ALL_DONE, FOLLOWED_BY_WORKER, FORKED, QUARANTINED, SEVERAL_EPOCHS
@@ -35,6 +33,7 @@ from featstore.loader.parts import Parts, StagedStream, parts_in_place, parts_st
 from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Ahead, Pipeline
 from featstore.loader.progress import RowBar
+from featstore.loader.reporting import Reports
 from featstore.loader.shared import shared
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
@@ -47,8 +46,6 @@ from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 
 _LOG = logging.getLogger(__name__)
-_REPORT_EVERY_S = 0.5
-_ClaimKey = tuple[int, int, int]  # Claim.key
 
 
 class _Closeable(Protocol):
@@ -66,15 +63,10 @@ class Run:
         self._follower = None if job.follow is None or start.followed is None else Follower(job.follow, start.followed)
         self._place_in_epoch, self._done = start, dict(start.done)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
-        self._claims: dict[_ClaimKey, Claim] = {}
-        self._unreported: dict[_ClaimKey, int] = {}
-        self._lost: set[_ClaimKey] = set()
-        self._failed: list[Claim] = []
+        self._reports = Reports(stats, job.terms.lease_s)
         self._quarantined: list[str] = []
         self._bad_files = BadFiles(stats)
         self._boundaries = Boundaries(self._job)
-        self._reported_at = time.monotonic()
-        self._coordinator: Coordinator | None = None
         self._has_claimed = self._finds_done = False
         self._open: list[_Closeable] = []
         # The consumer waits for the last of the threads.
@@ -84,7 +76,6 @@ class Run:
         self._bar = RowBar("train", job.num_rows_left(start), wait_s=stats.seconds["wait_s"]) if job.shows(start) else None
         self._pid, self.is_closed, self.is_exhausted, self.batch_size = os.getpid(), False, False, job.batch_size
         self._ended: LoaderState | None = None
-        self._through: dict[_ClaimKey, int] = {}
         self.steps = agreement(job, begun, start)
 
     @property
@@ -97,10 +88,7 @@ class Run:
 
     def stop(self) -> None:
         """Ends the pass before its rows have ended: other ranks have none left. Gives back what is left."""
-        self._stats.counts["rows_dropped_tail"] += sum(
-            (claim.end_row or claim.split.num_rows) - max(claim.start_row, self._through.get(key, 0))
-            for key, claim in self._claims.items()
-        )
+        self._stats.counts["rows_dropped_tail"] += self._reports.num_rows_left
         end = self._begun.first_epoch + self._job.num_epochs
         self._ended = replace(self._place_in_epoch, done=dict(self._done))
         self._place_in_epoch = replace(self._place_in_epoch, epoch=end, first_epoch=end, ended=self._ended_done())
@@ -151,7 +139,7 @@ class Run:
             self._ended = replace(self._place_in_epoch, done=dict(self._done)) if is_end else None
             first_epoch, ended = end if is_end else self._begun.first_epoch, self._ended_done()
             self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch, ended=ended)
-            for notes in (self._done, self._claims, self._unreported, self._lost, self._through, self._bad_files):
+            for notes in (self._done, self._reports, self._bad_files):
                 notes.clear()
         if finds_all_done and not self.follows:
             raise DispatchError(ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
@@ -182,13 +170,13 @@ class Run:
             with self._coordinate(epoch) as coordinator, self._settling():
                 while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
                     yield from self._read(chain([claim], coordinator.claims(wait=False)))
-                    if self._failed and not self.is_closed:  # What was left out is offered again, until it is quarantined.
-                        self._settle()
+                    if self._reports.has_failed and not self.is_closed:  # It is offered again, until it is quarantined.
+                        self._reports.settle()
                 if not self.is_closed:
                     self._finds_done = not self._has_claimed and coordinator.is_done
                     self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
         finally:
-            self._coordinator = None
+            self._reports.coordinator = None
 
     def _ordered(self, epoch: int) -> Iterator[Cut]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""
@@ -261,16 +249,15 @@ class Run:
 
     def deliver(self, delivery: Cut) -> None:
         """The consumer has what the cut stands for: notes it, and tells the store now and then, unless closed."""
+        is_told = self._reports.coordinator is not None and not self.is_closed
         for segment in delivery.segments:
             self._done[segment.split_index] = delivered(self._done, segment)
-            self._through[segment.claim_key] = segment.through
-            if self._coordinator is not None and not self.is_closed:
-                self._tell(segment)
+            self._reports.note(segment)
+            if is_told:
+                self._reports.tell(segment)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
-        # A worker that stood still for a whole lease tells the store at its first batch, and so learns of a takeover at once.
-        every_s = min(_REPORT_EVERY_S, self._job.terms.lease_s / 4)
-        if self._coordinator is not None and not self.is_closed and time.monotonic() - self._reported_at >= every_s:
-            self._report()
+        if is_told:
+            self._reports.tell_now_and_then()
 
     def close(self) -> None:
         """Gives claims back, ends and joins the threads, lets go of files. May be called more than once."""
@@ -287,9 +274,9 @@ class Run:
                 parts.callback(part.close)
             if self._bar is not None:
                 parts.callback(self._bar.close)
-            if self._coordinator is not None:
-                parts.callback(self._coordinator.close)
-                self._settle()
+            if self._reports.coordinator is not None:
+                parts.callback(self._reports.coordinator.close)
+                self._reports.settle()
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
@@ -297,19 +284,12 @@ class Run:
         try:
             yield
         except BaseException:
-            with suppress(DispatchError):
-                if not self.is_closed:
-                    self._settle()
+            if not self.is_closed:
+                self._reports.settle_if_it_can()
             raise
 
-    def _settle(self) -> None:
-        assert self._coordinator is not None
-        self._report()
-        while self._failed:
-            self._coordinator.fail(self._failed.pop())
-
     def _coordinate(self, epoch: int) -> Coordinator:
-        self._coordinator = Coordinator(
+        coordinator = self._reports.coordinator = Coordinator(
             self._begun.address,
             plan=self._job.plan(epoch),
             prefix=self._begun.prefix,
@@ -317,7 +297,7 @@ class Run:
             terms=replace(self._job.terms, boundaries=self._boundaries.of, is_staged=self._is_staged),
             done=dict(self._done),
         )
-        return self._coordinator
+        return coordinator
 
     def _read(self, claims: Iterable[Claim]) -> Iterator[Cut]:
         """Batches of all that can be claimed without waiting for others; the last of them may be short."""
@@ -346,11 +326,11 @@ class Run:
         assembler = Assembler(self._job.request, self._job.batch_size, self._stats, skip)
         pipeline = Pipeline(windows, assembler, budget, self._stats, self._waits)
         self._open.append(pipeline)
-        cuts = cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._is_lost)
+        cuts = cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._reports.is_lost)
         if self._job.transform is None:
             yield from cuts
         else:
-            made = transformed(cuts, self._job.transform, self._claims.__getitem__, self._stats)
+            made = transformed(cuts, self._job.transform, self._reports.claims.__getitem__, self._stats)
             second = Ahead(paced(made, self._stats, "transform_room_s"), self._stats)
             self._open.append(second)
             yield from second.items()
@@ -369,19 +349,16 @@ class Run:
 
     def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         for claim in claims:
-            self._claims[claim.key] = claim
+            self._reports.claims[claim.key] = claim
             self._has_claimed = True
             yield claim
 
     def _work(self, claim: Claim, parts: Parts) -> Work:
         work = Work(claim=claim, partition=self._job.files[claim.split.path][1], **vars(parts))
-        if self._coordinator is None:
+        coordinator = self._reports.coordinator
+        if coordinator is None:
             return work
-        return replace(
-            work,
-            reserve=partial(self._coordinator.reserve, claim),
-            fail=partial(self._failed.append, claim),
-        )
+        return replace(work, reserve=partial(coordinator.reserve, claim), fail=partial(self._reports.fail, claim))
 
     def _is_staged(self, path: str) -> bool:
         """Whether the host has the file in its cache already."""
@@ -405,41 +382,3 @@ class Run:
 
     def _file(self, claim: Claim) -> DataFile:
         return self._job.files[claim.split.path][0]
-
-    def _tell(self, segment: Segment) -> None:
-        key = segment.claim_key
-        if key in self._lost:
-            return
-        self._unreported[key] = segment.through
-        if segment.is_complete:
-            self._unreported.pop(key)
-            self._complete(self._claims.pop(key))
-
-    def _complete(self, claim: Claim) -> None:
-        assert self._coordinator is not None
-        if not self._coordinator.complete(claim):
-            self._lose(claim.key)
-
-    def _lose(self, key: _ClaimKey) -> None:
-        """Another worker has taken the split over, and delivers what this one has not told the store of."""
-        if key not in self._lost:
-            self._lost.add(key)
-            self._unreported.pop(key, None)
-            self._stats.counts["leases_lost"] += 1
-
-    def _is_lost(self, span: Span) -> bool:
-        key = span.block.origin.claim_key
-        if self._coordinator is None or not self._coordinator.is_lost(key):
-            return False
-        self._lose(key)
-        self._stats.counts["rows_left_to_others"] += span.block.num_rows - span.begin
-        return True
-
-    def _report(self) -> None:
-        """Tells the store how far partial splits are delivered: where a takeover would begin."""
-        assert self._coordinator is not None
-        self._reported_at = time.monotonic()
-        for key, through in list(self._unreported.items()):
-            if not self._coordinator.acknowledge(self._claims[key], through):
-                self._lose(key)
-        self._unreported.clear()

@@ -179,8 +179,8 @@ class SplitReader:
             self._stats.counts["row_groups_sliced"] += 1
             yield from self._sliced(slices, size_bytes // num_slices)
             return
-        held_bytes = self._budget.take(size_bytes * (2 if self._order.shuffle else 1))
-        with self._stats.timed("decode_s"):
+        needed_bytes = size_bytes * (2 if self._order.shuffle else 1)
+        with self._budget.held(needed_bytes) as held_bytes, self._stats.timed("decode_s"):
             path = self._work.claim.split.path
             picked = self._reader.read(groups) if self._memo is None else self._memo.read(path, groups, self._reader)
             order = self._order.permutation(self._row - first_row, self._work.claim.index, number)
@@ -192,15 +192,21 @@ class SplitReader:
 
     def _sliced(self, slices: Iterator[Picked], size_bytes: int) -> Iterator[Window]:
         """A row group's slices, but those that were delivered whole, as far as the claim goes."""
-        end, held_bytes = self._end_row(self._row), self._budget.take(size_bytes)
-        for picked in self._stats.each("decode_s", slices):
-            at = self._row - picked.num_following
-            first = at - picked.rows.num_rows
-            if at > self._work.claim.start_row or at >= end:
-                yield self._window(picked, None, first, at, held_bytes)
-                held_bytes = 0 if at >= end else self._budget.take(size_bytes)
+        end, picked_slices = self._end_row(self._row), self._stats.each("decode_s", slices)
+        while True:
+            with self._budget.held(size_bytes) as held_bytes:
+                picked, at = self._next_slice(picked_slices)
+            yield self._window(picked, None, at - picked.rows.num_rows, at, held_bytes)
             if at >= end:
                 return
+
+    def _next_slice(self, slices: Iterator[Picked]) -> tuple[Picked, int]:
+        """The first slice that was not delivered whole, and the row at its end."""
+        for picked in slices:
+            at = self._row - picked.num_following
+            if at > self._work.claim.start_row or at >= self._end_row(self._row):
+                return picked, at
+        raise DataFileError(f"{self._work.claim.split.path}: expected {self._row} rows, as its footer says, found fewer")
 
     def _window(self, picked: Picked, order: Array | None, first_row: int, row: int, held_bytes: int) -> Window:
         """The rows from `first_row` to `row` of the stream, as far as the claim goes."""

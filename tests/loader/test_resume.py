@@ -251,9 +251,9 @@ def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url, monke
 
 def pause(loader: FeatureLoader) -> None:
     """What a stopped process looks like to others, once it has told the store all: its leases are no longer renewed."""
-    run = loader._run
-    run._report()
-    run._coordinator._renewer._renew = lambda store: None
+    reports = loader._run._reports
+    reports.settle()
+    reports.coordinator._renewer._renew = lambda store: None
 
 
 def one_large_file(directory, row_group_size: int = 2000) -> str:
