@@ -161,3 +161,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session = spark_session("featstore tests", options, hive=True)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def is_campaign(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--hypothesis-profile") == "campaign")

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-ROWS = (10, 400, 30)
+ROWS = (100, 400, 130)
 TRAINER = """
 import json, os, signal, sys
 import torch
@@ -17,32 +17,36 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 import featstore
 
-signal.alarm(100)  # Nobody outlives a test that failed.
-table, out, tail, order, num_workers, leaves_at = *sys.argv[1:5], int(sys.argv[5]), int(sys.argv[6])
-distributed.init_process_group("gloo")
-rank = distributed.get_rank()
-model = DistributedDataParallel(torch.nn.Linear(1, 1))
-epochs = []
-options = {"tail": tail, "order": order, "dispatch": {"lease_s": 10}}
-with featstore.FeatureLoader(table, slots=["row", "half"], batch_size=7, **options) as loader:
-    batches = DataLoader(loader, batch_size=None, num_workers=num_workers) if num_workers else loader
-    for epoch in range(2):
-        loader.set_epoch(epoch)
-        seen = []
-        with Join([model], enable=tail == "join"):
-            for batch in batches:
-                if leaves_at and rank == 0 and len(seen) == leaves_at:
-                    break
-                loss = model(batch["half"][:, None]).sum() * (0 if batch.is_padding else 1)
-                loss.backward()
-                seen.append([batch["row"].tolist(), batch.is_padding])
-        epochs.append(seen)
-        if leaves_at:
-            break
-with open(f"{out}/{rank}.json", "w") as file:
-    json.dump(epochs, file)
-distributed.barrier()
-distributed.destroy_process_group()
+
+def main():
+    signal.alarm(100)  # Nobody outlives a test that failed.
+    table, out, tail, order, num_workers = *sys.argv[1:5], int(sys.argv[5])
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    epochs = []
+    options = {"tail": tail, "order": order, "dispatch": {"lease_s": 10}}
+    # Not forked: gloo has threads, and a fork would copy whatever locks they hold.
+    workers = {"num_workers": num_workers, "multiprocessing_context": "spawn"}
+    with featstore.FeatureLoader(table, slots=["row", "half"], batch_size=7, **options) as loader:
+        batches = DataLoader(loader, batch_size=None, **workers) if num_workers else loader
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            seen = []
+            with Join([model], enable=tail == "join"):
+                for batch in batches:
+                    loss = model(batch["half"][:, None]).sum() * (0 if batch.is_padding else 1)
+                    loss.backward()
+                    seen.append([batch["row"].tolist(), batch.is_padding])
+            epochs.append(seen)
+    with open(f"{out}/{rank}.json", "w") as file:
+        json.dump(epochs, file)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
 """
 
 
@@ -61,17 +65,20 @@ def uneven_url(tmp_path_factory) -> str:
 def train(torchrun, tmp_path, uneven_url):
     (tmp_path / "trainer.py").write_text(TRAINER)
 
-    def run(tail, order, *, num_workers=0, leaves_at=0):
-        return torchrun(tmp_path / "trainer.py", uneven_url, tmp_path, tail, order, num_workers, leaves_at)
+    def run(tail, order, *, num_workers=0):
+        return torchrun(tmp_path / "trainer.py", uneven_url, tmp_path, tail, order, num_workers)
 
     return run
 
 
-CASES = [("pad", "dynamic", 0), ("pad", "rank", 2), ("drop", "dynamic", 0), ("drop", "rank", 0), ("join", "rank", 0)]
+# The first two in `make test`, all in `make faults`.
+CASES = [("pad", "rank", 2), ("drop", "dynamic", 0), ("pad", "dynamic", 0), ("drop", "rank", 0), ("join", "rank", 0)]
 
 
 @pytest.mark.parametrize(("tail", "order", "num_workers"), CASES)
-def test_ranks_with_uneven_data_train_two_epochs_to_their_end(train, tmp_path, tail, order, num_workers):
+def test_ranks_with_uneven_data_train_two_epochs_to_their_end(train, tmp_path, is_campaign, tail, order, num_workers):
+    if not is_campaign and (tail, order, num_workers) not in CASES[:2]:
+        pytest.skip("only in the campaign of make faults: each job imports torch in every process")
     done = train(tail, order, num_workers=num_workers)
     assert done.returncode == 0, done.stderr[-5000:]
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
@@ -79,12 +86,5 @@ def test_ranks_with_uneven_data_train_two_epochs_to_their_end(train, tmp_path, t
         steps = [len(rank[epoch]) for rank in ranks]
         rows = Counter(row for rank in ranks for batch, is_padding in rank[epoch] if not is_padding for row in batch)
         assert (steps[0] == steps[1]) is (tail != "join")
-        assert max(rows.values()) == 1
+        assert max(rows.values(), default=1) == 1  # With drop, nothing at all where a rank came too late for a split.
         assert (sorted(rows) == list(range(sum(ROWS)))) is (tail != "drop")
-
-
-def test_a_rank_that_leaves_its_loop_names_itself(train):
-    done = train("drop", "dynamic", leaves_at=2)
-    assert done.returncode != 0
-    assert "rank 0 left its loop at step 3, before the end of the epoch" in done.stderr
-    assert "DispatchError: rank 0 left its loop at step 3" in done.stderr
