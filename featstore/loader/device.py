@@ -1,16 +1,17 @@
 """Batches on a device, copied there ahead of the training loop."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import torch
 
-from featstore.errors import ConfigError, StateError
+from featstore.errors import ConfigError
 from featstore.loader.cleanup import when_gone
 from featstore.loader.consumer import Iteration
 from featstore.loader.one_buffer import OneBuffer, in_one_buffer
+from featstore.loader.pipeline import Handoff, fill
 from featstore.loader.tensors import Batch, Device
 
 # Begins to copy a batch; the result ends it, in the thread that uses the batch.
@@ -40,9 +41,10 @@ class Feeding:
 
     def __init__(self, batches: Iterator[Batch], copy: Copy, prefetch: int) -> None:
         self._iteration = batches.run_ahead() if isinstance(batches, Iteration) else None
-        self._queue = _Queue(prefetch)
+        self._queue, self._has_ended = Handoff[Callable[[], Batch]](ahead=prefetch - 1), False
+        copies = (copy(batch) for batch in batches)
         # A daemon for the reason that pipeline.py gives.
-        thread = threading.Thread(target=_feed, args=(batches, copy, self._queue), name="featstore-feed", daemon=True)
+        thread = threading.Thread(target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True)
         self._end = when_gone(self, _Ending(self._queue, self._iteration, thread))
         thread.start()
 
@@ -50,11 +52,14 @@ class Feeding:
         return self
 
     def __next__(self) -> Batch:
+        if self._has_ended:
+            raise StopIteration
         try:
             if self._iteration is not None:
                 self._iteration.acknowledge()
             end_copy = self._queue.get()
             if end_copy is None:
+                self._has_ended = True
                 raise StopIteration
             if self._iteration is not None:
                 self._iteration.give()
@@ -110,55 +115,10 @@ def _pinned(num_bytes: int) -> torch.Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
 
-class _Queue:
-    """From the feed's thread to its one consumer, bounded by number."""
-
-    def __init__(self, prefetch: int) -> None:
-        self._prefetch = prefetch
-        self._items: deque[Callable[[], Batch]] = deque()
-        self._changed = threading.Condition()
-        self._has_ended = self._is_closed = False
-        self._error: BaseException | None = None
-
-    def put(self, item: Callable[[], Batch]) -> bool:
-        """Waits for room; False once the queue is closed."""
-        with self._changed:
-            self._items.append(item)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._prefetch)
-            return not self._is_closed
-
-    def end(self, error: BaseException | None) -> None:
-        with self._changed:
-            self._has_ended, self._error = True, error
-            self._changed.notify_all()
-
-    def get(self) -> Callable[[], Batch] | None:
-        """The next item, or None at the end; raises what the thread ended with, and StateError once closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._has_ended or bool(self._items))
-            if self._items:
-                item = self._items.popleft()
-                self._changed.notify_all()
-                return item
-            error, self._error = self._error, None
-            if error is not None:
-                raise error
-            if self._is_closed and not self._has_ended:
-                raise StateError("this iteration was closed before its end; iterate anew")
-            return None
-
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._items.clear()
-            self._changed.notify_all()
-
-
 class _Ending:
     """Ends the thread of a feed that nobody holds any more."""
 
-    def __init__(self, queue: _Queue, iteration: Iteration | None, thread: threading.Thread) -> None:
+    def __init__(self, queue: Handoff[Any], iteration: Iteration | None, thread: threading.Thread) -> None:
         self._queue, self._iteration, self._thread = queue, iteration, thread
 
     def __call__(self) -> None:
@@ -168,15 +128,3 @@ class _Ending:
         if self._thread is not threading.current_thread():
             with suppress(RuntimeError):  # It was never started.
                 self._thread.join()
-
-
-def _feed(batches: Iterator[Batch], copy: Copy, queue: _Queue) -> None:
-    """The thread's work."""
-    error: BaseException | None = None
-    try:
-        for batch in batches:
-            if not queue.put(copy(batch)):
-                break
-    except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
-        error = raised
-    queue.end(error)

@@ -89,7 +89,7 @@ class Pipeline:
         self._budget, self._stats, self._waits = budget, stats, waits
         self._decoded, self._parcels = Handoff[Window](), Handoff[Parcel](ahead=1)
         self._threads = (
-            _thread("featstore-decode", _run, windows, self._decoded),
+            _thread("featstore-decode", fill, self._decoded, windows),
             _thread("featstore-assemble", _assemble, assembler, budget, self._decoded, self._parcels),
         )
 
@@ -119,7 +119,7 @@ class Ahead(Generic[Item]):
 
     def __init__(self, items: Generator[Item, None, None], stats: Stats) -> None:
         self._stats, self._taken = stats, Handoff[Item](ahead=2)
-        self._thread = _thread("featstore-transform", _run, items, self._taken)
+        self._thread = _thread("featstore-transform", fill, self._taken, items)
 
     def items(self) -> Iterator[Item]:
         """The items in order; raises in the consumer what went wrong in the thread."""
@@ -144,7 +144,7 @@ def _thread(name: str, target: Callable[..., None], *of: object) -> threading.Th
     return thread
 
 
-def _run(items: Generator[Item, None, None], taken: Handoff[Item]) -> None:
+def fill(taken: Handoff[Item], items: Generator[Item, None, None]) -> None:
     """A thread's work. It knows the handoff and not its owner, so that nobody's garbage is kept alive by it."""
     error: BaseException | None = None
     try:
@@ -157,7 +157,7 @@ def _run(items: Generator[Item, None, None], taken: Handoff[Item]) -> None:
 
 
 def _assemble(assembler: Assembler, budget: Budget, decoded: Handoff[Window], parcels: Handoff[Parcel]) -> None:
-    """A thread's work, as `_run`."""
+    """A thread's work, as `fill`."""
     error: BaseException | None = None
     try:
         while (window := decoded.get()) is not None:
