@@ -72,7 +72,7 @@ def train(torchrun, tmp_path, uneven_url):
 
 
 # The first two in `make test`, all in `make faults`.
-CASES = [("pad", "rank", 2), ("drop", "dynamic", 0), ("pad", "dynamic", 0), ("drop", "rank", 0), ("join", "rank", 0)]
+CASES = [("pad", "rank", 2), ("drop", "rank", 0), ("pad", "dynamic", 0), ("drop", "dynamic", 0), ("join", "rank", 0)]
 
 
 @pytest.mark.parametrize(("tail", "order", "num_workers"), CASES)
@@ -86,5 +86,7 @@ def test_ranks_with_uneven_data_train_two_epochs_to_their_end(train, tmp_path, i
         steps = [len(rank[epoch]) for rank in ranks]
         rows = Counter(row for rank in ranks for batch, is_padding in rank[epoch] if not is_padding for row in batch)
         assert (steps[0] == steps[1]) is (tail != "join")
-        assert max(rows.values(), default=1) == 1  # With drop, nothing at all where a rank came too late for a split.
+        # In dynamic order a rank may come too late for a split, and then drop leaves no step to anybody.
+        assert rows or (tail, order) == ("drop", "dynamic")
+        assert set(rows.values()) <= {1}
         assert (sorted(rows) == list(range(sum(ROWS)))) is (tail != "drop")
