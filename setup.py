@@ -10,7 +10,7 @@ setup(
         Extension(
             "featstore._native.kernels",
             [f"{FOLDER}/kernels.c"],
-            depends=[f"{FOLDER}/{name}.h" for name in ("xxh64", "distinct", "marks", "rows")],
+            depends=[f"{FOLDER}/{name}.h" for name in ("xxh64", "distinct", "marks", "pages", "rows")],
             define_macros=[("Py_LIMITED_API", ABI)],
             extra_compile_args=["-O3"],
             py_limited_api=True,

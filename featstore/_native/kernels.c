@@ -7,6 +7,7 @@
 
 #include "distinct.h"
 #include "marks.h"
+#include "pages.h"
 #include "rows.h"
 #include "xxh64.h"
 
@@ -305,6 +306,109 @@ static PyObject* py_mark_values(PyObject* self, PyObject* args) {
   return Py_BuildValue("LL", (long long)found.num_missing, (long long)found.num_small);
 }
 
+static PyObject* py_page_headers(PyObject* self, PyObject* args) {
+  Py_buffer chunk;
+  PageHeader page;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*:page_headers", &chunk)) return NULL;
+  PyObject* found = PyList_New(0);
+  const uint8_t* begin = chunk.buf;
+  Bytes bytes = {begin, begin + chunk.len};
+  while (found && bytes.at < bytes.end) {
+    PyObject* item = NULL;
+    if (!read_page_header(&bytes, &page)) {
+      wrong("expected the header of a page");
+    } else {
+      item = Py_BuildValue("LLLLLLLLLLO", (long long)page.type, (long long)(bytes.at - begin), (long long)page.compressed_size,
+                           (long long)page.uncompressed_size, (long long)page.num_values, (long long)page.encoding,
+                           (long long)page.definition_encoding, (long long)page.repetition_encoding,
+                           (long long)page.definition_bytes, (long long)page.repetition_bytes,
+                           page.is_compressed ? Py_True : Py_False);
+      if (!skip_bytes(&bytes, (uint64_t)page.compressed_size)) wrong("expected the bytes of a page");
+    }
+    if (PyErr_Occurred() || PyList_Append(found, item) < 0) {
+      Py_DECREF(found);
+      found = NULL;
+    }
+    Py_XDECREF(item);
+  }
+  PyBuffer_Release(&chunk);
+  return found;
+}
+
+/* Takes the buffers of a tuple of pages, each `(levels, values, num_values, encoding, repetition_bytes, definition_bytes)`; how
+   many it took, with an exception where that is not all. */
+static Py_ssize_t take_pages(PyObject* tuple, Page* pages, Py_buffer (*buffers)[2]) {
+  Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
+  for (; taken < count; taken++) {
+    Py_buffer* of = buffers[taken];
+    Page* page = &pages[taken];
+    long long num_values, repetition_bytes, definition_bytes;
+    PyObject* item = PyTuple_GetItem(tuple, taken);
+    if (!PyTuple_Check(item)) {
+      wrong("expected pages as tuples");
+      break;
+    }
+    if (!PyArg_ParseTuple(item, "y*y*LiLL:decode_pages", &of[0], &of[1], &num_values, &page->encoding, &repetition_bytes,
+                          &definition_bytes))
+      break;
+    page->levels = of[0].buf;
+    page->levels_size = of[0].len;
+    page->values = of[1].buf;
+    page->values_size = of[1].len;
+    page->num_values = num_values;
+    page->repetition_bytes = repetition_bytes;
+    page->definition_bytes = definition_bytes;
+  }
+  return taken;
+}
+
+static int columns_fit(const ColumnOut* out, int64_t offsets_bytes, int64_t mark_bytes) {
+  int is_list = out->max_repetition == 1 && out->max_definition >= 1;
+  int levels_fit = (is_list || !out->max_repetition) && out->max_definition >= 0 && out->max_definition <= 3;
+  int offsets_fit = is_list ? offsets_bytes == (out->num_rows + 1) * 4 : !offsets_bytes;
+  return levels_fit && offsets_fit && is_width(out->width) && mark_bytes == out->width && out->num_rows >= 0;
+}
+
+static PyObject* py_decode_pages(PyObject* self, PyObject* args) {
+  enum { DICTIONARY, MARK, OFFSETS, VALUES, COUNT };
+  Py_buffer of[COUNT];
+  PyObject* tuple;
+  ColumnOut out;
+  long long num_rows;
+  (void)self;
+  memset(&out, 0, sizeof out);
+  if (!PyArg_ParseTuple(args, "O!y*iiiiy*Lw*w*:decode_pages", &PyTuple_Type, &tuple, &of[DICTIONARY], &out.width,
+                        &out.max_repetition, &out.max_definition, &out.null_below, &of[MARK], &num_rows, &of[OFFSETS], &of[VALUES]))
+    return NULL;
+  Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
+  Page* pages = PyMem_Calloc((size_t)count + 1, sizeof(Page));
+  Py_buffer(*buffers)[2] = PyMem_Calloc((size_t)count + 1, sizeof *buffers);
+  int fits = pages && buffers;
+  if (!fits) PyErr_NoMemory();
+  if (fits) fits = (taken = take_pages(tuple, pages, buffers)) == count;
+  if (fits) {
+    out.num_rows = num_rows;
+    out.offsets = of[OFFSETS].buf;
+    out.mark = of[MARK].buf;
+    out.dictionary = of[DICTIONARY].buf;
+    out.values = of[VALUES].buf;
+    fits = columns_fit(&out, of[OFFSETS].len, of[MARK].len);
+    out.num_in_dictionary = fits ? of[DICTIONARY].len / out.width : 0;
+    out.capacity = fits ? of[VALUES].len / out.width : 0;
+    fits = fits && (!out.max_repetition || out.capacity <= INT32_MAX) && out.num_in_dictionary <= INT32_MAX;
+    Py_BEGIN_ALLOW_THREADS
+    fits = fits && decode_pages(&out, pages, count);
+    Py_END_ALLOW_THREADS
+    if (!fits) wrong("expected the pages of one column, of so many rows");
+  }
+  for (Py_ssize_t i = 0; i < taken; i++) release_all(buffers[i], 2);
+  PyMem_Free(buffers);
+  PyMem_Free(pages);
+  release_all(of, COUNT);
+  return fits ? PyLong_FromLongLong(out.at) : NULL;
+}
+
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
@@ -316,6 +420,8 @@ static PyMethodDef functions[] = {
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
     {"gather", py_gather, METH_VARARGS, "Rows of pieces, in any order, to the parts of a buffer."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
+    {"page_headers", py_page_headers, METH_VARARGS, "The headers of a column chunk's pages."},
+    {"decode_pages", py_decode_pages, METH_VARARGS, "Values and list offsets of a column chunk's decompressed pages."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -65,3 +65,30 @@ def gather_offsets(
 def mark_values(values: Buffer, width: int, bits: Buffer, bound: int, small: Buffer) -> tuple[int, int]:
     """Marks a slot's values (int64 signs, or float32) in `bits`, a byte each, and writes the hashes below `bound` to `small`,
     int64, with room for more than all; how many values are missing, and how many hashes were written."""
+
+def page_headers(chunk: Buffer) -> list[tuple[int, int, int, int, int, int, int, int, int, int, bool]]:
+    """The headers of all pages of a Parquet column chunk: type, where the data begin in the chunk, their compressed and their
+    uncompressed size, number of values (nulls included), encoding of values, of definition and of repetition levels, bytes
+    of both levels (of V2 pages), and whether the data are compressed. ValueError where it is no column chunk.
+    """
+
+def decode_pages(
+    pages: tuple[tuple[Buffer, Buffer, int, int, int, int], ...],
+    dictionary: Buffer,
+    width: int,
+    max_repetition: int,
+    max_definition: int,
+    null_below: int,
+    mark: bytes,
+    num_rows: int,
+    offsets: Buffer,
+    values: Buffer,
+) -> int:
+    """Decodes the data pages of one column chunk; how many values were written.
+
+    A page is `(levels, values, num_values, encoding, repetition_bytes, definition_bytes)`, decompressed: V2 with levels and
+    values apart, V1 with both in `levels` and -1 as bytes. A definition level of `max_definition` is a value of `width` bytes
+    (4 or 8), one below `null_below` becomes `mark`, others are nothing. `offsets`: int32 `(num_rows + 1,)` of lists, which
+    have `max_repetition` 1, else of no bytes. `values`: room for as many values as there are levels. ValueError for what does
+    not fit, or is encoded in a way that is not known here.
+    """

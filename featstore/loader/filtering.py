@@ -61,7 +61,7 @@ class FilteredReader:
         if first is not None:
             self._filter = aligned_reader(footer, groups, first, use_threads=use_threads)
             rest = rest.without(first)
-        self._rest = aligned_reader(footer, groups, rest, use_threads=use_threads)
+        self._rest = aligned_reader(footer, groups, rest, use_threads=use_threads, as_values=True)
         self._meters = {reader: Meter(reader, stats) for reader in (self._filter, self._rest) if reader is not None}
         self._may_match = self._judged()
         self._first_rows = [0, *np.cumsum(footer.row_group_rows).tolist()]

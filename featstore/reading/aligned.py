@@ -26,20 +26,24 @@ class RowsReader(Protocol):
     def size_bytes(self, row_groups: Iterable[int]) -> int: ...
 
 
-def aligned_reader(footer: Footer, groups: Sequence[Footer], selection: Selection, *, use_threads: bool = True) -> RowsReader:
-    """Reads each selected column from the last of `groups` that has it, else from the base file.
+def aligned_reader(
+    footer: Footer, groups: Sequence[Footer], selection: Selection, *, use_threads: bool = True, as_values: bool = False
+) -> RowsReader:
+    """Reads each selected column from the last of `groups` that has it, else from the base file; options as `RowGroupReader`.
 
     The caller closes the footers. DataFileError where a group's file is not cut into row groups as the base file is.
     """
     if not groups:
-        return RowGroupReader(footer, selection, use_threads=use_threads)
-    return AlignedReader(footer, groups, selection, use_threads=use_threads)
+        return RowGroupReader(footer, selection, use_threads=use_threads, as_values=as_values)
+    return AlignedReader(footer, groups, selection, use_threads=use_threads, as_values=as_values)
 
 
 class AlignedReader:
     """Several open files of the same rows; made by `aligned_reader`."""
 
-    def __init__(self, footer: Footer, groups: Sequence[Footer], selection: Selection, *, use_threads: bool) -> None:
+    def __init__(
+        self, footer: Footer, groups: Sequence[Footer], selection: Selection, *, use_threads: bool, as_values: bool
+    ) -> None:
         self._footer = footer
         self._readers: list[RowGroupReader] = []
         for group in reversed(groups):
@@ -50,8 +54,8 @@ class AlignedReader:
                 others=tuple(field for field in selection.others if found.others[field.name] is not None),
             )
             selection = _without(selection, mine)
-            self._readers.append(RowGroupReader(group, mine, use_threads=use_threads))
-        self._readers.append(RowGroupReader(footer, selection, use_threads=use_threads))
+            self._readers.append(RowGroupReader(group, mine, use_threads=use_threads, as_values=as_values))
+        self._readers.append(RowGroupReader(footer, selection, use_threads=use_threads, as_values=as_values))
         self.columns = _united([_renamed(reader.columns, i) for i, reader in enumerate(self._readers)])
 
     @property

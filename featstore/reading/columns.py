@@ -104,7 +104,7 @@ def _numbers(array: pa.Array, slot: Slot) -> Array:
     values = _view(array)
     if KERNELS is None or not values.flags.writeable:
         return _view(array.fill_null(slot.missing))
-    KERNELS.fill_nulls(values, array.buffers()[0], array.offset, _mark(slot))
+    KERNELS.fill_nulls(values, array.buffers()[0], array.offset, missing_mark(slot))
     return values
 
 
@@ -114,7 +114,8 @@ def _typed(array: pa.Array, slot: Slot) -> pa.Array:
     return array if array.type == target else array.cast(target, safe=slot.kind is SlotKind.ID)
 
 
-def _mark(slot: Slot) -> bytes:
+def missing_mark(slot: Slot) -> bytes:
+    """The bytes of the slot's missing mark, as one of its values has them."""
     return _dtype(slot)(slot.missing).tobytes()
 
 
@@ -154,7 +155,7 @@ def _compiled_without_nulls(array: pa.Array, elements: pa.Array, offsets: Array,
     num_values = KERNELS.lists_without_nulls(
         *(offsets, offsets.itemsize, *_bits(array)),
         *(_view(elements), *_bits(elements)),
-        *(_mark(slot), new_offsets, new_values),
+        *(missing_mark(slot), new_offsets, new_values),
     )
     return Ragged(new_values[:num_values], new_offsets)
 

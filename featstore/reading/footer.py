@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,6 +44,11 @@ class FileColumns:
     leaves: tuple[str, ...]
     places: Mapping[str, range] = field(default_factory=dict)
 
+    def leaves_besides(self, names: Collection[str]) -> list[str]:
+        """The leaf columns but those below columns of these names."""
+        leaves = iter(self.leaves)
+        return [leaf for name, found in self.places.items() for leaf in islice(leaves, len(found)) if name not in names]
+
 
 class Footer:
     """One Parquet file, by local path or open for reading; close() it, or use it as a context manager. Not thread-safe.
@@ -53,7 +59,8 @@ class Footer:
     def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
         self.name, self._source = name or str(source), source
         try:
-            self.file = pq.ParquetFile(source)
+            self._local = pa.OSFile(str(source)) if isinstance(source, Path) else None
+            self.file = pq.ParquetFile(source if self._local is None else self._local)
         except FileNotFoundError:
             raise DataFileError(f"{self.name}: expected a data file, found none; was it vacuumed?") from None
         except (pa.ArrowInvalid, OSError) as error:
@@ -69,6 +76,16 @@ class Footer:
     def reopened(self, buffer_bytes: int) -> pq.ParquetFile:
         """The same file, read by so many bytes at a time instead of a column chunk; closed with the footer."""
         return pq.ParquetFile(self._source, metadata=self.file.metadata, buffer_size=buffer_bytes)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether `bytes_at` works: the file is on this machine."""
+        return self._local is not None
+
+    def bytes_at(self, first: int, end: int) -> bytes:
+        """The file's bytes from `first` to `end`, fewer where it ends. From any thread."""
+        assert self._local is not None
+        return bytes(self._local.read_at(end - first, first))
 
     def decoded_bytes(self, row_group: int, leaves: Iterable[str]) -> int:
         """The memory that these leaf columns of a row group take when decoded."""
@@ -130,12 +147,22 @@ class Footer:
 
     def close(self) -> None:
         self.file.close()
+        if self._local is not None:
+            self._local.close()
 
     def __enter__(self) -> "Footer":
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def chunk_span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """A column chunk's bytes in its file, first and end: its dictionary page, where it has one, comes first."""
+    first = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+        first = min(first, chunk.dictionary_page_offset)
+    return first, first + chunk.total_compressed_size
 
 
 def _fits(found: Slot, expected: Slot) -> bool:

@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterator, Sequence
 
 from featstore.errors import DataFileError
-from featstore.reading.footer import FileColumns, Footer, Selection
+from featstore.reading.footer import FileColumns, Footer, Selection, chunk_span
 
 Span = tuple[int, int]
 _MAGIC = b"PAR1"
@@ -50,8 +50,4 @@ def _chunks(footer: Footer, columns: FileColumns) -> Iterator[tuple[str, Span]]:
     indices = [i for i, path in enumerate(paths) if path in wanted or any(path.startswith(f"{leaf}.") for leaf in wanted)]
     for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
         for index in indices:
-            chunk = group.column(index)
-            first = chunk.data_page_offset
-            if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-                first = min(first, chunk.dictionary_page_offset)
-            yield paths[index], (first, first + chunk.total_compressed_size)
+            yield paths[index], chunk_span(group.column(index))

@@ -1,0 +1,516 @@
+/* Pages of a Parquet column chunk to values and list offsets, without the nulls.
+
+   Plain C over plain memory, of the format that parquet.apache.org describes: page headers in Thrift's compact protocol, levels
+   and dictionary indices as runs (RLE and bit-packed, hybrid), values plain or from a dictionary. What is compressed was
+   decompressed before. Little-endian machines only. A function that meets something malformed, or that it does not know, stops
+   and says so (0), having written only inside its output: Arrow reads such a chunk, or says what is wrong with it. */
+#ifndef FEATSTORE_PAGES_H
+#define FEATSTORE_PAGES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define STEP 1024  /* levels that are decoded at a time */
+#define INDICES 256 /* dictionary indices that are */
+#define MAX_DEPTH 16
+
+enum { PAGE_DATA = 0, PAGE_DICTIONARY = 2, PAGE_DATA_V2 = 3 };
+enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
+enum { THRIFT_TRUE = 1, THRIFT_FALSE, THRIFT_I8, THRIFT_I16, THRIFT_I32, THRIFT_I64, THRIFT_DOUBLE, THRIFT_BINARY, THRIFT_LIST,
+       THRIFT_SET, THRIFT_MAP, THRIFT_STRUCT };
+
+typedef struct {
+  const uint8_t *at, *end;
+} Bytes;
+
+static int read_varint(Bytes* bytes, uint64_t* value) {
+  *value = 0;
+  for (int shift = 0; shift < 64 && bytes->at < bytes->end; shift += 7) {
+    uint8_t byte = *bytes->at++;
+    *value |= (uint64_t)(byte & 0x7f) << shift;
+    if (!(byte & 0x80)) return 1;
+  }
+  return 0;
+}
+
+static int skip_bytes(Bytes* bytes, uint64_t count) {
+  if (count > (uint64_t)(bytes->end - bytes->at)) return 0;
+  bytes->at += count;
+  return 1;
+}
+
+/* A field's type and number, type 0 at the end of its struct. */
+static int read_field(Bytes* bytes, int* type, int64_t* number) {
+  uint64_t zigzag;
+  if (bytes->at >= bytes->end) return 0;
+  uint8_t byte = *bytes->at++;
+  *type = byte & 0xf;
+  if (!*type) return 1;
+  if (byte >> 4) {
+    *number += byte >> 4;
+    return 1;
+  }
+  if (!read_varint(bytes, &zigzag)) return 0;
+  *number = (int64_t)(zigzag >> 1) ^ -(int64_t)(zigzag & 1);
+  return 1;
+}
+
+static int skip_value(Bytes* bytes, int type, int depth);
+
+static int skip_struct(Bytes* bytes, int depth) {
+  int type;
+  int64_t number = 0;
+  while (read_field(bytes, &type, &number)) {
+    if (!type) return 1;
+    if (!skip_value(bytes, type, depth)) return 0;
+  }
+  return 0;
+}
+
+static int skip_list(Bytes* bytes, int depth) {
+  if (bytes->at >= bytes->end) return 0;
+  uint8_t byte = *bytes->at++;
+  uint64_t count = byte >> 4;
+  int type = byte & 0xf;
+  if (count == 15 && !read_varint(bytes, &count)) return 0;
+  for (; count; count--)
+    if (type <= THRIFT_FALSE ? !skip_bytes(bytes, 1) : !skip_value(bytes, type, depth)) return 0;
+  return 1;
+}
+
+static int skip_value(Bytes* bytes, int type, int depth) {
+  uint64_t value;
+  if (depth > MAX_DEPTH) return 0;
+  switch (type) {
+    case THRIFT_TRUE: case THRIFT_FALSE: return 1;
+    case THRIFT_I8: return skip_bytes(bytes, 1);
+    case THRIFT_I16: case THRIFT_I32: case THRIFT_I64: return read_varint(bytes, &value);
+    case THRIFT_DOUBLE: return skip_bytes(bytes, 8);
+    case THRIFT_BINARY: return read_varint(bytes, &value) && skip_bytes(bytes, value);
+    case THRIFT_LIST: case THRIFT_SET: return skip_list(bytes, depth + 1);
+    case THRIFT_STRUCT: return skip_struct(bytes, depth + 1);
+    default: return 0; /* no page header holds a map */
+  }
+}
+
+/* What is needed of a page's header. Levels of a V1 page are in its data, their lengths before them. */
+typedef struct {
+  int64_t type, uncompressed_size, compressed_size, num_values, encoding, definition_encoding, repetition_encoding;
+  int64_t definition_bytes, repetition_bytes; /* of a V2 page */
+  int64_t is_compressed;
+} PageHeader;
+
+static int read_number(Bytes* bytes, int type, int64_t* number) {
+  uint64_t zigzag;
+  if (type == THRIFT_TRUE || type == THRIFT_FALSE) {
+    *number = type == THRIFT_TRUE;
+    return 1;
+  }
+  if (type != THRIFT_I32 || !read_varint(bytes, &zigzag)) return 0;
+  *number = (int64_t)(zigzag >> 1) ^ -(int64_t)(zigzag & 1);
+  return 1;
+}
+
+/* The numbers of a struct by field, from field 1 on; other fields are passed over. */
+static int read_numbers(Bytes* bytes, int64_t** fields, int num_fields) {
+  int type;
+  int64_t number = 0;
+  while (read_field(bytes, &type, &number)) {
+    if (!type) return 1;
+    if (number >= 1 && number <= num_fields && fields[number - 1]) {
+      if (!read_number(bytes, type, fields[number - 1])) return 0;
+    } else if (!skip_value(bytes, type, 0)) {
+      return 0;
+    }
+  }
+  return 0;
+}
+
+static int read_page_header(Bytes* bytes, PageHeader* page) {
+  int64_t* data[] = {&page->num_values, &page->encoding, &page->definition_encoding, &page->repetition_encoding};
+  int64_t* data_v2[] = {&page->num_values, NULL, NULL, &page->encoding, &page->definition_bytes, &page->repetition_bytes,
+                        &page->is_compressed};
+  int64_t* top[] = {&page->type, &page->uncompressed_size, &page->compressed_size};
+  int type;
+  int64_t number = 0;
+  PageHeader empty = {-1, -1, -1, -1, -1, RLE, RLE, 0, 0, 1};
+  *page = empty;
+  while (read_field(bytes, &type, &number)) {
+    int is_read;
+    if (!type) return page->compressed_size >= 0 && page->uncompressed_size >= 0 && page->num_values >= 0;
+    if (number >= 1 && number <= 3) is_read = read_number(bytes, type, top[number - 1]);
+    else if (number == 5 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data, 4);
+    else if (number == 7 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data, 2);
+    else if (number == 8 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data_v2, 7);
+    else is_read = skip_value(bytes, type, 0);
+    if (!is_read) return 0;
+  }
+  return 0;
+}
+
+/* Runs of small numbers: equal ones, or packed ones of `width` bits, lowest first. */
+typedef struct {
+  Bytes bytes;
+  int width;
+  int64_t left; /* numbers of the run that are still to come */
+  int is_packed;
+  uint32_t value;        /* of equal ones */
+  const uint8_t* packed; /* where the run begins */
+  int64_t bit;           /* how far it was read */
+} Runs;
+
+static Runs runs_of(const uint8_t* at, const uint8_t* end, int width) {
+  Runs runs = {{at, end}, width, 0, 0, 0, NULL, 0};
+  return runs;
+}
+
+static int next_run(Runs* runs) {
+  uint64_t header;
+  if (!read_varint(&runs->bytes, &header)) return 0;
+  runs->is_packed = header & 1;
+  if (runs->is_packed) {
+    uint64_t groups = header >> 1;
+    if (groups > (uint64_t)INT32_MAX / 8) return 0;
+    runs->left = (int64_t)groups * 8;
+    runs->packed = runs->bytes.at;
+    runs->bit = 0;
+    return skip_bytes(&runs->bytes, groups * (uint64_t)runs->width);
+  }
+  if (header >> 1 > INT32_MAX) return 0;
+  runs->left = (int64_t)(header >> 1);
+  runs->value = 0;
+  const uint8_t* at = runs->bytes.at;
+  int num_bytes = (runs->width + 7) / 8;
+  if (!skip_bytes(&runs->bytes, (uint64_t)num_bytes)) return 0;
+  memcpy(&runs->value, at, (size_t)num_bytes);
+  return 1;
+}
+
+/* The run that the next numbers are of; how many of them, at most `count`, 0 where there is none. */
+static int64_t numbers_of_run(Runs* runs, int64_t count) {
+  while (!runs->left)
+    if (!next_run(runs)) return 0;
+  return runs->left < count ? runs->left : count;
+}
+
+/* The packed number that begins at the bit; eight bytes are read where there are so many. */
+static inline uint32_t packed_at(const uint8_t* packed, const uint8_t* end, int64_t bit, uint64_t mask) {
+  uint64_t word = 0;
+  const uint8_t* at = packed + (bit >> 3);
+  memcpy(&word, at, end - at < 8 ? (size_t)(end - at) : 8);
+  return (uint32_t)(word >> (bit & 7) & mask);
+}
+
+/* Groups of eight packed numbers, each group `width` bytes; with a width that the compiler knows, shifts are constants. */
+static inline void unpack_groups(const uint8_t* at, uint32_t* numbers, int64_t num_groups, const int width) {
+  const uint64_t mask = ((uint64_t)1 << width) - 1;
+  for (int64_t group = 0; group < num_groups; group++, at += width, numbers += 8) {
+    for (int i = 0; i < 8; i++) {
+      uint64_t word;
+      memcpy(&word, at + (i * width >> 3), 8);
+      numbers[i] = (uint32_t)(word >> (i * width & 7) & mask);
+    }
+  }
+}
+
+#define GROUPS_OF(width) case width: unpack_groups(at, numbers, num_groups, width); break;
+#define GROUPS_OF_4(width) GROUPS_OF(width) GROUPS_OF(width + 1) GROUPS_OF(width + 2) GROUPS_OF(width + 3)
+
+static void unpack_whole(const uint8_t* at, uint32_t* numbers, int64_t num_groups, int width) {
+  switch (width) {
+    GROUPS_OF_4(1) GROUPS_OF_4(5) GROUPS_OF_4(9) GROUPS_OF_4(13) GROUPS_OF_4(17) GROUPS_OF_4(21)
+    default: unpack_groups(at, numbers, num_groups, width);
+  }
+}
+
+static void unpack(const Runs* runs, uint32_t* numbers, int64_t count) {
+  int width = runs->width;
+  uint64_t mask = ((uint64_t)1 << width) - 1;
+  const uint8_t* end = runs->bytes.end;
+  int64_t bit = runs->bit, i = 0;
+  for (; i < count && bit / 8 * 8 != bit; i++, bit += width) numbers[i] = packed_at(runs->packed, end, bit, mask);
+  const uint8_t* at = runs->packed + bit / 8;
+  int64_t whole = (count - i) / 8, readable = width ? (end - at - 8) / width : whole;
+  if (readable < whole) whole = readable < 0 ? 0 : readable;
+  unpack_whole(at, numbers + i, whole, width);
+  for (i += whole * 8, bit += whole * 8 * width; i < count; i++, bit += width)
+    numbers[i] = packed_at(runs->packed, end, bit, mask);
+}
+
+static int read_indices(Runs* runs, uint32_t* numbers, int64_t count) {
+  while (count) {
+    int64_t now = numbers_of_run(runs, count);
+    if (!now) return 0;
+    if (runs->is_packed) {
+      unpack(runs, numbers, now);
+      runs->bit += now * runs->width;
+    } else {
+      for (int64_t i = 0; i < now; i++) numbers[i] = runs->value;
+    }
+    runs->left -= now;
+    numbers += now;
+    count -= now;
+  }
+  return 1;
+}
+
+/* Packed levels of one or two bits, a byte of them at a time from where one begins. */
+static void unpack_levels(const Runs* runs, uint8_t* levels, int64_t count) {
+  int width = runs->width, per_byte = 8 / width;
+  uint64_t mask = ((uint64_t)1 << width) - 1;
+  const uint8_t* end = runs->bytes.end;
+  int64_t bit = runs->bit, i = 0;
+  for (; i < count && bit & 7; i++, bit += width) levels[i] = (uint8_t)packed_at(runs->packed, end, bit, mask);
+  const uint8_t* at = runs->packed + (bit >> 3);
+  if (width == 1) {
+    for (; i + per_byte <= count; i += per_byte, bit += 8) {
+      uint64_t spread = (*at++ * UINT64_C(0x0101010101010101)) & UINT64_C(0x8040201008040201);
+      spread = (spread + UINT64_C(0x7f7f7f7f7f7f7f7f)) >> 7 & UINT64_C(0x0101010101010101);
+      memcpy(levels + i, &spread, 8);
+    }
+  } else {
+    for (; i + per_byte <= count; i += per_byte, bit += 8) {
+      uint32_t byte = *at++, spread = (byte | byte << 6 | byte << 12 | byte << 18) & 0x03030303;
+      memcpy(levels + i, &spread, 4);
+    }
+  }
+  for (; i < count; i++, bit += width) levels[i] = (uint8_t)packed_at(runs->packed, end, bit, mask);
+}
+
+static int read_levels(Runs* runs, uint8_t* levels, int64_t count) {
+  while (count) {
+    int64_t now = numbers_of_run(runs, count);
+    if (!now) return 0;
+    if (runs->is_packed) {
+      unpack_levels(runs, levels, now);
+      runs->bit += now * runs->width;
+    } else {
+      memset(levels, (int)runs->value, (size_t)now);
+    }
+    runs->left -= now;
+    levels += now;
+    count -= now;
+  }
+  return 1;
+}
+
+/* The values of a page that are not null: plain, or indices of a dictionary's. */
+typedef struct {
+  Bytes plain;
+  int is_dictionary;
+  Runs runs;
+  const char* dictionary;
+  uint32_t num_in_dictionary;
+} ValueReader;
+
+static int read_values(ValueReader* reader, char* out, int64_t count, int width) {
+  if (!reader->is_dictionary) {
+    const uint8_t* from = reader->plain.at;
+    if (!skip_bytes(&reader->plain, (uint64_t)(count * width))) return 0;
+    memcpy(out, from, (size_t)(count * width));
+    return 1;
+  }
+  for (int64_t done = 0; done < count;) {
+    uint32_t indices[INDICES], bits = 0;
+    int64_t now = count - done < INDICES ? count - done : INDICES;
+    if (!read_indices(&reader->runs, indices, now)) return 0;
+    for (int64_t i = 0; i < now; i++) bits |= indices[i];
+    if (bits >= reader->num_in_dictionary) /* no index is above all bits together */
+      for (int64_t i = 0; i < now; i++)
+        if (indices[i] >= reader->num_in_dictionary) return 0;
+    char* to = out + done * width;
+    const char* from = reader->dictionary;
+    if (width == 8) {
+      for (int64_t i = 0; i < now; i++) memcpy(to + i * 8, from + (int64_t)indices[i] * 8, 8);
+    } else {
+      for (int64_t i = 0; i < now; i++) memcpy(to + i * 4, from + (int64_t)indices[i] * 4, 4);
+    }
+    done += now;
+  }
+  return 1;
+}
+
+/* A decompressed page. V1 (`repetition_bytes` below 0): levels and values in `levels`. V2: the levels there, values apart. */
+typedef struct {
+  const uint8_t* levels;
+  int64_t levels_size;
+  const uint8_t* values;
+  int64_t values_size;
+  int64_t num_values;
+  int encoding;
+  int64_t repetition_bytes, definition_bytes;
+} Page;
+
+/* A column, and how far it was decoded. A definition level of `max_definition` is a value, one below `null_below` becomes the
+   mark (a null, or the one element of a null list), one between is nothing (an empty list, a null element). */
+typedef struct {
+  int width, max_repetition, max_definition, null_below;
+  const char* mark;
+  const char* dictionary;
+  int64_t num_in_dictionary;
+  int64_t num_rows, capacity; /* rows; values that there is room for */
+  int32_t* offsets;           /* num_rows + 1, where max_repetition is 1 */
+  char* values;
+  int64_t row, at; /* rows that have begun, values that were written */
+} ColumnOut;
+
+static int level_bits(int highest) { return highest < 2 ? highest : 2; }
+
+/* Runs of levels: `size` bytes, or with a length of four bytes before them where it is below 0. Moves the bytes on. */
+static int level_runs(Bytes* bytes, int64_t size, int highest, Runs* runs) {
+  uint32_t length;
+  if (!highest) return size <= 0;
+  if (size < 0) {
+    const uint8_t* at = bytes->at;
+    if (!skip_bytes(bytes, 4)) return 0;
+    memcpy(&length, at, 4);
+    size = length;
+  }
+  const uint8_t* at = bytes->at;
+  if (!skip_bytes(bytes, (uint64_t)size)) return 0;
+  *runs = runs_of(at, at + size, level_bits(highest));
+  return 1;
+}
+
+static int value_reader(const Page* page, Bytes bytes, const ColumnOut* out, ValueReader* reader) {
+  memset(reader, 0, sizeof *reader);
+  reader->plain = bytes;
+  if (page->encoding == PLAIN) return 1;
+  if (page->encoding != PLAIN_DICTIONARY && page->encoding != RLE_DICTIONARY) return 0;
+  reader->is_dictionary = 1;
+  reader->dictionary = out->dictionary;
+  reader->num_in_dictionary = (uint32_t)out->num_in_dictionary;
+  int width = bytes.at < bytes.end ? *bytes.at++ : 0; /* a page of nulls may have no byte here */
+  reader->runs = runs_of(bytes.at, bytes.end, width);
+  return width <= 32;
+}
+
+/* The levels of a step: which begin a row, and which are values, are nulls, or are either, as 0 and 1. */
+typedef struct {
+  uint8_t begins[STEP], is_value[STEP], is_null[STEP], is_written[STEP];
+  int64_t count, num_rows, num_values, num_nulls;
+} Levels;
+
+/* How many of at most STEP bytes are 1, the others being 0: eight sums side by side, none of which reaches 256. */
+static int64_t num_ones(const uint8_t* ones, int64_t count) {
+  const uint64_t even = UINT64_C(0x00ff00ff00ff00ff);
+  uint64_t sums = 0;
+  int64_t i = 0, rest = 0;
+  for (; i + 8 <= count; i += 8) {
+    uint64_t word;
+    memcpy(&word, ones + i, 8);
+    sums += word;
+  }
+  for (; i < count; i++) rest += ones[i];
+  sums = (sums & even) + (sums >> 8 & even);
+  return rest + (int64_t)(sums * UINT64_C(0x0001000100010001) >> 48);
+}
+
+static int read_definitions(Levels* levels, Runs* runs, uint8_t highest, uint8_t null_below) {
+  uint8_t found[STEP], most = 0;
+  int64_t count = levels->count;
+  if (!read_levels(runs, found, count)) return 0;
+  for (int64_t i = 0; i < count; i++) most = found[i] > most ? found[i] : most;
+  for (int64_t i = 0; i < count; i++) {
+    uint8_t is_value = found[i] == highest, is_null = found[i] < null_below;
+    levels->is_value[i] = is_value;
+    levels->is_null[i] = is_null;
+    levels->is_written[i] = is_value | is_null;
+  }
+  levels->num_values = num_ones(levels->is_value, count);
+  levels->num_nulls = null_below ? num_ones(levels->is_null, count) : 0;
+  return most <= highest;
+}
+
+static int read_repetitions(Levels* levels, Runs* runs) {
+  if (!read_levels(runs, levels->begins, levels->count)) return 0;
+  for (int64_t i = 0; i < levels->count; i++) levels->begins[i] = !levels->begins[i];
+  levels->num_rows = num_ones(levels->begins, levels->count);
+  return 1;
+}
+
+/* Begins rows, counting values as they will lie. */
+static void write_offsets(ColumnOut* out, const Levels* levels) {
+  int32_t *offsets = out->offsets + out->row, at = (int32_t)out->at;
+  for (int64_t i = 0; i < levels->count; i++) {
+    *offsets = at;
+    offsets += levels->begins[i];
+    at += levels->is_written[i];
+  }
+}
+
+/* Values, and marks between them; there is room for as many as there are levels, so that what is none can be written over. */
+static int write_marked(ColumnOut* out, ValueReader* reader, const Levels* levels) {
+  int64_t found[STEP + 1], count = levels->count;
+  int width = out->width;
+  char *to = out->values + out->at * width, *from = (char*)found;
+  if (!read_values(reader, from, levels->num_values, width)) return 0;
+  if (width == 8) {
+    int64_t mark, value;
+    memcpy(&mark, out->mark, 8);
+    for (int64_t i = 0; i < count; i++) {
+      memcpy(&value, from, 8);
+      value = levels->is_value[i] ? value : mark;
+      memcpy(to, &value, 8);
+      from += 8 * levels->is_value[i];
+      to += 8 * levels->is_written[i];
+    }
+  } else {
+    int32_t mark, value;
+    memcpy(&mark, out->mark, 4);
+    for (int64_t i = 0; i < count; i++) {
+      memcpy(&value, from, 4);
+      value = levels->is_value[i] ? value : mark;
+      memcpy(to, &value, 4);
+      from += 4 * levels->is_value[i];
+      to += 4 * levels->is_written[i];
+    }
+  }
+  return 1;
+}
+
+static int decode_step(ColumnOut* out, Levels* levels, Runs* repetitions, Runs* definitions, ValueReader* reader) {
+  levels->num_rows = levels->num_values = levels->count;
+  levels->num_nulls = 0;
+  if (out->max_definition && !read_definitions(levels, definitions, (uint8_t)out->max_definition, (uint8_t)out->null_below)) return 0;
+  if (out->max_repetition && (!read_repetitions(levels, repetitions) || !(out->row || levels->begins[0]))) return 0;
+  int64_t written = levels->num_values + levels->num_nulls;
+  if (levels->num_rows > out->num_rows - out->row || levels->count > out->capacity - out->at) return 0;
+  if (out->max_repetition) write_offsets(out, levels);
+  if (levels->num_nulls ? !write_marked(out, reader, levels)
+                        : !read_values(reader, out->values + out->at * out->width, levels->num_values, out->width))
+    return 0;
+  out->row += levels->num_rows;
+  out->at += written;
+  return 1;
+}
+
+static int decode_page(ColumnOut* out, const Page* page) {
+  Runs repetitions = runs_of(NULL, NULL, 0), definitions = repetitions;
+  ValueReader reader;
+  Bytes bytes = {page->levels, page->levels + page->levels_size};
+  int is_v2 = page->repetition_bytes >= 0;
+  if (!level_runs(&bytes, page->repetition_bytes, out->max_repetition, &repetitions)) return 0;
+  if (!level_runs(&bytes, is_v2 ? page->definition_bytes : -1, out->max_definition, &definitions)) return 0;
+  if (is_v2) {
+    bytes.at = page->values;
+    bytes.end = page->values + page->values_size;
+  }
+  if (!value_reader(page, bytes, out, &reader)) return 0;
+  Levels levels;
+  for (int64_t left = page->num_values; left > 0; left -= levels.count) {
+    levels.count = left < STEP ? left : STEP;
+    if (!decode_step(out, &levels, &repetitions, &definitions, &reader)) return 0;
+  }
+  return 1;
+}
+
+/* All data pages of a chunk, in order. */
+static int decode_pages(ColumnOut* out, const Page* pages, int64_t num_pages) {
+  for (int64_t i = 0; i < num_pages; i++)
+    if (!decode_page(out, &pages[i])) return 0;
+  if (out->max_repetition) out->offsets[out->row] = (int32_t)out->at;
+  return out->row == out->num_rows;
+}
+
+#endif

@@ -1,0 +1,155 @@
+"""Slots' column chunks of local files as the compiled kernels decode them: into values without nulls, in one pass.
+
+Arrow spends most of a row group's time on lists: levels, a validity bitmap, and then copies without the nulls. The kernels
+write at once what a batch holds: a null scalar is the missing mark, a null list one mark, an empty list stays empty, null
+elements are dropped. They know what Spark, Arrow and featstore write: int64 and float32, scalars and lists of them, plain or
+from a dictionary, V1 and V2 pages, snappy, Zstandard or none. Whatever else there is, and whatever is damaged, is Arrow's to
+read, or to refuse. Formats: parquet.apache.org/docs/file-format.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from featstore._native.loading import KERNELS
+from featstore.reading.columns import missing_mark
+from featstore.reading.footer import FileColumns, Footer, chunk_span
+from featstore.schema import Slot, SlotKind
+
+_CODECS = {"SNAPPY": "snappy", "ZSTD": "zstd", "UNCOMPRESSED": None}
+_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
+_RLE, _V1 = 3, -1
+_MOST_VALUES = 2**31 - 1  # what offsets of 32 bits count
+Page = tuple[Any, Any, int, int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    """A slot's column in the file: levels as the format counts them; definition levels below `null_below` are a null."""
+
+    name: str
+    place: int
+    type: pa.DataType
+    mark: bytes
+    max_repetition: int
+    max_definition: int
+    null_below: int
+
+
+class PageReader:
+    """Decodes those of a file's slot columns that the kernels know. The caller closes the footer."""
+
+    def __init__(self, footer: Footer, slots: Iterable[Slot], columns: FileColumns, num_threads: int) -> None:
+        self._footer, self._num_threads = footer, num_threads
+        self._columns: list[_Column] = []
+        if KERNELS is not None and footer.is_local and sys.byteorder == "little":
+            found = (_column(footer, slot, columns) for slot in slots)
+            self._columns += [column for column in found if column is not None]
+
+    def read(self, row_group: int) -> dict[str, pa.Array]:
+        """The columns by their name in the file, without nulls. What is left out is to be read in another way."""
+        waiting = deque(self._columns)
+        if self._num_threads < 2 or len(waiting) < 2:
+            return dict(self._decoded(waiting, row_group))
+        with ThreadPoolExecutor(min(self._num_threads, len(waiting))) as pool:
+            parts = [pool.submit(lambda: list(self._decoded(waiting, row_group))) for _ in range(self._num_threads)]
+            return {name: array for part in parts for name, array in part.result()}
+
+    def _decoded(self, waiting: deque[_Column], row_group: int) -> Iterator[tuple[str, pa.Array]]:
+        """Decodes what waits, until others have taken the last."""
+        while waiting:
+            try:
+                column = waiting.popleft()
+            except IndexError:
+                return
+            array = self._array(column, row_group)
+            if array is not None:
+                yield column.name, array
+
+    def _array(self, column: _Column, row_group: int) -> pa.Array | None:
+        chunk = self._footer.file.metadata.row_group(row_group).column(column.place)
+        if chunk.compression not in _CODECS or chunk.num_values > _MOST_VALUES:
+            return None
+        try:
+            dictionary, pages = _pages(self._footer.bytes_at(*chunk_span(chunk)), _CODECS[chunk.compression])
+            return _array(column, dictionary, pages, chunk.num_values, self._footer.row_group_rows[row_group])
+        except (ValueError, OSError):  # Arrow tells what is wrong, if anything is
+            return None
+
+
+def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
+    """The slot's column, None where it is not one that the kernels know."""
+    name = columns.slots[slot.name]
+    if name is None or slot.width is not None or len(columns.places[name]) != 1:
+        return None
+    place, field = columns.places[name][0], footer.schema.field(name)
+    leaf = footer.file.schema.column(place)
+    is_list = pa.types.is_list(field.type)
+    element = field.type.value_field if is_list else field
+    nulls = int(field.nullable)
+    max_definition = nulls + 1 + element.nullable if is_list else nulls
+    wanted = pa.int64() if slot.kind is SlotKind.ID else pa.float32()
+    levels = (int(is_list), max_definition)
+    if (
+        is_list is not slot.is_list
+        or element.type != wanted
+        or levels != (leaf.max_repetition_level, leaf.max_definition_level)
+    ):
+        return None
+    return _Column(
+        name=name,
+        place=place,
+        type=field.type,
+        mark=missing_mark(slot),
+        max_repetition=levels[0],
+        max_definition=max_definition,
+        null_below=nulls,
+    )
+
+
+def _pages(chunk: bytes, codec_name: str | None) -> tuple[Any, tuple[Page, ...]]:
+    """The dictionary's values and the data pages, decompressed. ValueError for a page of another kind."""
+    assert KERNELS is not None
+    codec = None if codec_name is None else pa.Codec(codec_name)
+    dictionary: Any = b""
+    pages: list[Page] = []
+    data = memoryview(chunk)
+    for header in KERNELS.page_headers(chunk):
+        kind, first, size, full_size, num_values, encoding, *level_encodings = header[:8]
+        page = data[first : first + size]
+        definition_bytes, repetition_bytes, is_compressed = header[8:]
+        if kind == _DICTIONARY_PAGE:
+            dictionary = _decompressed(page, full_size, codec)
+        elif kind == _DATA_PAGE and set(level_encodings) == {_RLE}:
+            pages.append((_decompressed(page, full_size, codec), b"", num_values, encoding, _V1, _V1))
+        elif kind == _DATA_PAGE_V2:
+            num_level_bytes = definition_bytes + repetition_bytes
+            of = codec if is_compressed else None
+            values = _decompressed(page[num_level_bytes:], full_size - num_level_bytes, of)
+            pages.append((page[:num_level_bytes], values, num_values, encoding, repetition_bytes, definition_bytes))
+        else:
+            raise ValueError(f"a page of type {kind}")
+    return dictionary, tuple(pages)
+
+
+def _decompressed(page: memoryview, size_bytes: int, codec: pa.Codec | None) -> Any:
+    return page if codec is None or not size_bytes else codec.decompress(page, decompressed_size=size_bytes)
+
+
+def _array(column: _Column, dictionary: Any, pages: tuple[Page, ...], num_values: int, num_rows: int) -> pa.Array:
+    assert KERNELS is not None
+    width, is_list = len(column.mark), column.max_repetition == 1
+    values = pa.allocate_buffer(num_values * width)
+    offsets = pa.allocate_buffer((num_rows + 1) * 4 if is_list else 0)
+    levels = (column.max_repetition, column.max_definition, column.null_below)
+    written = KERNELS.decode_pages(pages, dictionary, width, *levels, column.mark, num_rows, offsets, values)
+    type_ = column.type.value_type if is_list else column.type
+    array = pa.Array.from_buffers(type_, written, [None, values], null_count=0)
+    if not is_list:
+        return array
+    return pa.Array.from_buffers(column.type, num_rows, [None, offsets], null_count=0, children=[array])

@@ -1,0 +1,198 @@
+"""The kernels decode column chunks to the values that Arrow's columns give, or leave them to Arrow."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from featstore._native.loading import KERNELS
+from featstore.reading.columns import Ragged, slot_values
+from featstore.reading.footer import Footer, Selection
+from featstore.reading.pages import PageReader
+from featstore.schema import Slot, SlotKind
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+ID_LIST = Slot(name="x", kind=SlotKind.ID, shape=(None,))
+
+
+@st.composite
+def columns(draw):
+    """A slot, a column of it, and how it is written."""
+    kind, is_list = draw(st.sampled_from(SlotKind)), draw(st.booleans())
+    rng, num_rows = np.random.default_rng(draw(st.integers(0, 2**32))), draw(st.sampled_from([1, 7, 1_000, 2_600]))
+    value_nulls, list_nulls, longest = (draw(st.sampled_from(of)) for of in ([0, 0, 0.1, 1], [0, 0.2, 1], [0, 1, 9]))
+    lengths = rng.integers(0, longest + 1, num_rows) if is_list else np.ones(num_rows, np.int64)
+    is_null = rng.random(num_rows) < list_nulls
+    elements = draw(st.booleans()) or value_nulls > 0
+    values = _values(rng, kind, int(lengths.sum()), draw(st.sampled_from([1, 2, 100, 10**6])))
+    dropped = rng.random(len(values)) < value_nulls
+    array = pa.array(values, mask=dropped if (elements and is_list) or not is_list else None)
+    type_ = array.type
+    if is_list:
+        type_ = pa.list_(pa.field("element", array.type, nullable=elements))
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        array = pa.ListArray.from_arrays(offsets, array, type=type_, mask=pa.array(is_null) if is_null.any() else None)
+    is_nullable = array.null_count > 0 or draw(st.booleans())
+    table = pa.table([array], schema=pa.schema([pa.field("x", type_, nullable=is_nullable)]))
+    how = {
+        "compression": draw(st.sampled_from(["snappy", "zstd", "none"])),
+        "data_page_version": draw(st.sampled_from(["1.0", "2.0"])),
+        "data_page_size": draw(st.sampled_from([64, 5_000, 2**20])),
+        "use_dictionary": draw(st.booleans()),
+        "dictionary_pagesize_limit": draw(st.sampled_from([400, 2**20])),
+        "write_batch_size": draw(st.sampled_from([10, 1024])),
+        "row_group_size": draw(st.sampled_from([num_rows, 700])),
+    }
+    return Slot(name="x", kind=kind, shape=(None,) if is_list else ()), table, how
+
+
+def _values(rng, kind, count, vocabulary):
+    if kind is SlotKind.ID:
+        return rng.integers(-(2**63), 2**63 - 1, vocabulary)[rng.integers(0, vocabulary, count)]
+    return rng.normal(size=vocabulary).astype(np.float32)[rng.integers(0, vocabulary, count)]
+
+
+@settings(deadline=None)
+@given(columns())
+def test_what_the_kernels_decode_is_what_arrow_gives(tmp_path_factory, drawn):
+    slot, table, how = drawn
+    path = tmp_path_factory.mktemp("pages") / "file.parquet"
+    pq.write_table(table, path, **how)
+    for of_ours, of_arrows in _row_groups(path, slot):
+        assert of_ours is not None
+        of_ours.validate(full=True)
+        _assert_equal(slot_values(pa.chunked_array([of_ours]), slot), slot_values(of_arrows, slot))
+
+
+def _row_groups(path, slot):
+    """Each row group's column as the kernels decode it, None where they do not, and as Arrow does."""
+    with Footer(path) as footer:
+        columns = footer.resolve(Selection(slots=(slot,)))
+        reader = PageReader(footer, [slot], columns, num_threads=1)
+        for index in range(len(footer.row_group_rows)):
+            yield reader.read(index).get(slot.name), footer.file.read_row_group(index).column(slot.name)
+
+
+def _assert_equal(found, expected):
+    if isinstance(expected, Ragged):
+        np.testing.assert_array_equal(np.diff(found.offsets), np.diff(expected.offsets))
+        found, expected = (of.values[of.offsets[0] : of.offsets[-1]] for of in (found, expected))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "how"),
+    [
+        ([[1, 2], [3]], {"compression": "gzip"}),
+        ([[1, 2], [3]], {"use_dictionary": False, "column_encoding": {"x.list.element": "DELTA_BINARY_PACKED"}}),
+        (pa.array([[1, 2], [3]], pa.list_(pa.int32())), {}),
+        (pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)), {}),
+        (pa.array([[1, 2], [3]], pa.large_list(pa.int64())), {}),
+    ],
+    ids=["another codec", "another encoding", "another width", "a fixed width", "wide offsets"],
+)
+def test_what_the_kernels_do_not_know_is_left_to_arrow(tmp_path, values, how):
+    pq.write_table(pa.table({"x": values}), tmp_path / "file.parquet", **how)
+    ((ours, arrows),) = _row_groups(tmp_path / "file.parquet", ID_LIST)
+    assert ours is None
+    assert len(arrows) == 2
+
+
+def test_several_threads_decode_all_columns(tmp_path):
+    names = [f"x{number}" for number in range(20)]
+    pq.write_table(pa.table({name: [[number, None], None, []] for number, name in enumerate(names)}), tmp_path / "file.parquet")
+    slots = [Slot(name=name, kind=SlotKind.ID, shape=(None,)) for name in names]
+    with Footer(tmp_path / "file.parquet") as footer:
+        reader = PageReader(footer, slots, footer.resolve(Selection(slots=tuple(slots))), num_threads=3)
+        found = reader.read(0)
+    assert {name: column.to_pylist() for name, column in found.items()} == {
+        name: [[number], [0], []] for number, name in enumerate(names)
+    }
+
+
+def test_a_damaged_chunk_is_left_to_arrow_or_decoded_to_something_of_the_same_shape(tmp_path):
+    """Arrow finds no more of the damage than the kernels: without checksums a value that changed is a value."""
+    rng, path = np.random.default_rng(1), tmp_path / "file.parquet"
+    lists = [None if n % 7 == 0 else list(range(n % 5)) for n in range(400)]
+    pq.write_table(pa.table({"x": pa.array(lists, pa.list_(pa.int64()))}), path, compression="none")
+    whole, (first, end) = path.read_bytes(), _chunk(path)
+    num_left = 0
+    for _ in range(600):
+        damaged = bytearray(whole)
+        for place in rng.integers(first, end, rng.integers(1, 4)):
+            damaged[place] = rng.integers(256)
+        path.write_bytes(damaged)
+        found = _decoded(path)
+        num_left += found is None
+        if found is not None:
+            found.validate(full=True)
+            assert len(found) == len(lists)
+    assert num_left > 100
+
+
+def _chunk(path: Path) -> tuple[int, int]:
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    first = chunk.dictionary_page_offset or chunk.data_page_offset
+    return first, first + chunk.total_compressed_size
+
+
+def _decoded(path: Path) -> pa.Array | None:
+    with Footer(path) as footer:
+        return PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))), 1).read(0).get("x")
+
+
+def test_a_shortened_file_is_left_to_arrow(tmp_path):
+    path = tmp_path / "file.parquet"
+    pq.write_table(pa.table({"x": [[1, 2, 3]] * 50}), path)
+    with Footer(path) as footer:
+        reader = PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))), 1)
+        assert reader.read(0)["x"].to_pylist() == [[1, 2, 3]] * 50
+        path.write_bytes(b"")
+        assert reader.read(0) == {}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_repetition": 2},
+        {"max_repetition": 1, "max_definition": 0},
+        {"max_definition": 4},
+        {"width": 5},
+        {"mark": b"\0\0\0\0"},
+        {"num_rows": 3},
+        {"offsets": bytearray(8)},
+        {"pages": ((b"", b"", 1, 0, -1, -1),)},
+        {"pages": ((b"\2\0\0\0\4\1" + bytes(16), b"", 2, 8, -1, -1),)},
+        {"values": bytearray(8)},
+    ],
+    ids=str,
+)
+def test_decode_pages_refuses_what_does_not_fit(bad):
+    """As it is called here the kernel decodes two values, 5 and 6, neither of them null."""
+    page = b"\2\0\0\0" + b"\4\1" + (5).to_bytes(8, "little") + (6).to_bytes(8, "little")
+    good = {
+        "pages": ((page, b"", 2, 0, -1, -1),),
+        "dictionary": b"",
+        "width": 8,
+        "max_repetition": 0,
+        "max_definition": 1,
+        "null_below": 1,
+        "mark": bytes(8),
+        "num_rows": 2,
+        "offsets": bytearray(),
+        "values": bytearray(16),
+    }
+    assert KERNELS.decode_pages(*good.values()) == 2
+    assert np.frombuffer(good["values"], np.int64).tolist() == [5, 6]
+    with pytest.raises(ValueError, match="expected the pages"):
+        KERNELS.decode_pages(*(good | bad).values())
+
+
+@pytest.mark.parametrize("chunk", [b"\x15", b"\x15\x00\x15\x02", b"\xff" * 40, b"\x1c" * 100], ids=repr)
+def test_page_headers_refuses_what_is_none(chunk):
+    with pytest.raises(ValueError, match="expected the"):
+        KERNELS.page_headers(chunk)
