@@ -1,6 +1,6 @@
 """Which columns the bytes that are read belong to, and the time that decoding them takes.
 
-Arrow decodes the columns of a row group side by side: the time of a read is shared out among them by their uncompressed bytes.
+The columns of a row group are decoded side by side: the time of a read is shared out among them by their uncompressed bytes.
 What converting each column to buffers takes is measured.
 """
 
