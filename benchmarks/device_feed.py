@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import nn
 from featstore.loader.loader import FeatureLoader
 from featstore.loader.one_buffer import OneBuffer
 from featstore.loader.tensors import Batch, Jagged
-from loader_parts.dataloader import SELECTED, workload
+from loader_parts.workload import NARROW, write
 
 REQUIRED_COPY_RATIO, ALLOWED_WAIT = 0.8, 0.1
 BUCKETS, WIDTH = 100_000, 64
@@ -33,8 +34,9 @@ def main() -> int:
     if not torch.cuda.is_available():
         print(f"RESULT {json.dumps({'skipped': 'no GPU', 'ok': True})}")
         return 0
-    with tempfile.TemporaryDirectory() as directory:
-        workload(Path(directory), num_rows=100_000 if arguments.small else 400_000)
+    with tempfile.TemporaryDirectory() as made:
+        of = replace(NARROW, num_files=NARROW.num_files // 4) if arguments.small else NARROW
+        directory = str(Path(write(of, Path(made))[0]).parent)
         result: dict[str, Any] = {"device": torch.cuda.get_device_name(), **copies(directory), **waits(directory)}
     result["required_copy_ratio"], result["allowed_wait_share"] = REQUIRED_COPY_RATIO, ALLOWED_WAIT
     result["ok"] = result["copy_ratio"] >= REQUIRED_COPY_RATIO and result["wait_share"] <= ALLOWED_WAIT
@@ -43,7 +45,7 @@ def main() -> int:
 
 
 def _loader(directory: str) -> FeatureLoader:
-    slots = [{"name": name, "buckets": BUCKETS} if not name.startswith("float") else name for name in SELECTED]
+    slots = [{"name": name, "buckets": BUCKETS} if not name.startswith("f") else name for name in NARROW.selected]
     return FeatureLoader(directory, slots=slots, batch_size=4096, num_epochs=3)
 
 
@@ -81,8 +83,8 @@ class Dlrm(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ids = [name for name in SELECTED if not name.startswith("float")]
-        self.floats = [name for name in SELECTED if name.startswith("float")]
+        self.ids = [name for name in NARROW.selected if not name.startswith("f")]
+        self.floats = [name for name in NARROW.selected if name.startswith("f")]
         self.bags = nn.ModuleList(nn.EmbeddingBag(BUCKETS, WIDTH, mode="sum") for _ in self.ids)
         self.bottom = nn.Sequential(nn.Linear(len(self.floats), 512), nn.ReLU(), nn.Linear(512, WIDTH))
         pairs = (len(self.ids) + 1) * len(self.ids) // 2

@@ -25,7 +25,8 @@ from typing import Any
 from featstore.loader.loader import FeatureLoader
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
-from loader_parts import measuring, records, workload
+from loader_parts import dataloader, measuring, records, workload
+from loader_parts.peers import PEERS
 from loader_parts.reading import Reader, checksum, featstore, floor, from_arrow
 from loader_parts.workload import LABEL, NARROW, RECORDS, WIDE, Workload
 
@@ -43,6 +44,7 @@ class Speed:
     num_cores: int = 2
     batch_size: int = 4096
     shuffle_rows: int | None = None
+    has_peers: bool = False
 
 
 def _on_cores(name: str, case: Speed) -> dict[str, Speed]:
@@ -54,6 +56,7 @@ SPEEDS = {
     **_on_cores("batch-512", Speed(workload=NARROW, required=0.85, batch_size=512)),
     **_on_cores("shuffled", Speed(workload=NARROW, required=0.75, shuffle_rows=WINDOW_ROWS)),
     **_on_cores("wide", Speed(workload=WIDE, required=0.85)),
+    "peers": Speed(workload=NARROW, required=0.90, has_peers=True),
 }
 
 
@@ -107,7 +110,8 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
     """The speeds of the loader, and of its peers, as shares of the floor's."""
     measuring.limit_cores(case.num_cores)
     paths, columns, table = _files(case.workload, arguments)
-    readers: dict[str, Reader] = {"featstore": featstore(table, shuffle_rows=case.shuffle_rows)}
+    peers = PEERS if case.has_peers else {}
+    readers: dict[str, Reader] = {"featstore": featstore(table, shuffle_rows=case.shuffle_rows), **peers}
     expected = checksum(from_arrow(floor(paths, columns, 0)))
     sums = {name: checksum(reader(paths, columns, case.batch_size)) for name, reader in readers.items()}
     runs: dict[str, measuring.Run] = {
@@ -123,7 +127,7 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
         "floor_rows_per_s": round(_sized(case.workload, arguments).num_rows / statistics.median(seconds["floor"])),
         "required": case.required,
         "equal_checksums": are_equal,
-        "ok": all(are_equal.values()) and shares["featstore"]["median"] >= case.required,
+        "ok": all(are_equal.values()) and shares["featstore"]["median"] >= case.required and _is_ahead(shares),
     }
 
 
@@ -142,6 +146,13 @@ def _records(arguments: argparse.Namespace) -> Figures:
     times_fewer = RECORDS.num_rows / _sized(NARROW, arguments).num_rows
     shares = {name: round(share["median"] * times_fewer, 4) for name, share in measuring.ratios(seconds, over="floor").items()}
     return {"shares": shares, "equal_checksums": are_equal, "ok": all(are_equal.values())}
+
+
+def _dataloader(arguments: argparse.Namespace) -> Figures:
+    """Rows per second of a DataLoader with two workers that persist, as a share of the floor's on two cores."""
+    measuring.limit_cores(2)
+    paths, columns, _ = _files(NARROW, arguments)
+    return dataloader.compare(paths, columns, repeats=arguments.repeats)
 
 
 def _is_ahead(shares: dict[str, dict[str, float]]) -> bool:
@@ -205,6 +216,7 @@ def _memory(arguments: argparse.Namespace, shuffle_rows: int | None) -> Figures:
 
 CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     **{name: partial(_speed, case=case) for name, case in SPEEDS.items()},
+    "dataloader": _dataloader,
     "records": _records,
     "first-batch": _first_batch,
     "start-end": _start_end,

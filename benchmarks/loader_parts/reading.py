@@ -71,10 +71,11 @@ def _featstore(
 ) -> Iterator[Columns]:
     with FeatureLoader(table, slots=columns[:-1], labels=columns[-1:], batch_size=batch_size, **options) as loader:
         for batch in loader:
-            yield _columns(batch)
+            yield columns_of(batch)
 
 
-def _columns(batch: Batch) -> Columns:
+def columns_of(batch: Batch) -> Columns:
+    """Every column of a batch."""
     columns: dict[str, Any] = {}
     for name in batch.slots:
         column = batch[name]

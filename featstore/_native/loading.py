@@ -11,7 +11,8 @@ from types import ModuleType
 
 _SLOWER = (
     "featstore runs without its compiled kernels, which no C compiler was there to build: the same results, and hashing "
-    "takes several times as long, decoding of lists twice; install a C compiler and featstore again, or set FEATSTORE_NATIVE=0 to do without"
+    "takes several times as long, decoding of lists twice; install a C compiler and featstore again, or set "
+    "FEATSTORE_NATIVE=0 to do without"
 )
 
 
