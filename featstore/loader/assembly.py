@@ -4,10 +4,12 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.bad_files import Skip, is_bad_file
-from featstore.loader.blocks import Block, Origin, Unpacked
+from featstore.loader.blocks import Block, Origin
 from featstore.loader.decode import block_columns, block_extras
-from featstore.loader.gathered import Pool, gather_batches
+from featstore.loader.gathered import gather_batches
+from featstore.loader.pool import Pool
 from featstore.loader.request import Request
+from featstore.loader.spans import Unpacked
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Window
 from featstore.loader.tensors import Key

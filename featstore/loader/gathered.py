@@ -1,6 +1,5 @@
 """A shuffled window's columns, gathered into its batches' memory: packed, one buffer per dtype, as they are delivered."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,30 +9,10 @@ import numpy as np
 
 from featstore.loader.dtypes import tensor_of
 from featstore.loader.packed import Packed, Place
+from featstore.loader.pool import Pool
 from featstore.loader.tensors import Key
 from featstore.reading.columns import Array, Ragged, Values
 from featstore.reading.gather import Places, gather_lists, gather_offsets, gather_values
-
-# References to memory of which the pool alone knows: its list, the loop that looks, and the count's own argument.
-_UNUSED = 3
-_MAX_KEPT = 8
-
-
-class Pool:
-    """Memory for windows, used again once no batch refers to it: clearing new pages costs as much as filling them. For one
-    thread; batches may be let go of in any."""
-
-    def __init__(self) -> None:
-        self._kept: list[Array] = []
-
-    def take(self, num_bytes: int) -> Array:
-        """Memory of at least so many bytes: uint8, not cleared."""
-        for memory in self._kept:
-            if len(memory) >= num_bytes and sys.getrefcount(memory) <= _UNUSED:
-                return memory
-        self._kept = [memory for memory in self._kept if sys.getrefcount(memory) > _UNUSED][-_MAX_KEPT:]
-        self._kept.append(np.empty(num_bytes + num_bytes // 16, np.uint8))
-        return self._kept[-1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,14 +44,13 @@ def places_of(order: Array, piece_rows: Sequence[int], cuts: Array) -> Places:
     return Places(rows, np.ascontiguousarray(cuts, dtype=np.int64))
 
 
-def rebased(offsets: Array, cuts: Array) -> Array:
-    """The offsets of consecutive parts, each from 0: int64 (rows + num_parts,)."""
-    if KERNELS is None:
-        parts = [offsets[first : end + 1] for first, end in pairwise(cuts.tolist())]
-        return np.concatenate([np.subtract(part, part[0], dtype=np.int64) for part in parts])
-    result = np.empty(int(cuts[-1] - cuts[0]) + len(cuts) - 1, np.int64)
-    KERNELS.rebase_offsets(offsets, offsets.itemsize, cuts, result)
-    return result
+def rebased(offsets: Array, cuts: Array, out: Array) -> None:
+    """Writes the offsets of consecutive parts, each from 0, to `out`, int64 (rows + num_parts,)."""
+    if KERNELS is not None:
+        KERNELS.rebase_offsets(offsets, offsets.itemsize, cuts, out)
+        return
+    parts = [offsets[first : end + 1] for first, end in pairwise(cuts.tolist())]
+    np.concatenate([np.subtract(part, part[0], dtype=np.int64) for part in parts], out=out)
 
 
 def gather_values(pieces: Sequence[Array], places: Places, starts: Array, out: Array) -> None:
