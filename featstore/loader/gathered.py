@@ -12,7 +12,15 @@ from featstore.loader.packed import Packed, Place
 from featstore.loader.pool import Pool
 from featstore.loader.tensors import Key
 from featstore.reading.columns import Array, Ragged, Values
-from featstore.reading.gather import Places, gather_lists, gather_offsets, gather_values
+from featstore.reading.gather import (
+    Places,
+    gather_lists,
+    gather_offsets,
+    gather_values,
+    joined_offsets,
+    joined_values,
+    list_values,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +33,36 @@ class _Item:
     row_shape: tuple[int, ...] = ()
 
 
-def gather_batches(columns: dict[Key, list[Values]], places: Places, pool: Pool) -> list[Packed]:
-    """The batches of a window, one for each part of `places`. Takes each column's pieces out of `columns` when it has gathered
-    them, so that their memory can go."""
-    offsets = {key: gather_offsets(_lists(pieces), places) for key, pieces in columns.items() if isinstance(pieces[0], Ragged)}
+def gather_batches(columns: dict[Key, list[Values]], places: Places, pool: Pool, scratch: Pool) -> list[Packed]:
+    """The batches of a window, one for each part of `places`, in memory of the pool; pieces are joined in that of `scratch`.
+
+    Takes each column's pieces out of `columns` when it has gathered them, so that their memory can go.
+    """
+    joined = {key: joined_offsets(_lists(pieces)) for key, pieces in columns.items() if isinstance(pieces[0], Ragged)}
+    offsets = _offsets(joined, places, scratch)
     items = [item for key, pieces in columns.items() for item in _items(key, pieces, places, offsets.get(key))]
     buffers, bases, starts = _layout(items, pool)
     waiting = iter(zip(items, starts, strict=True))
     for item, begins in waiting:
         pieces, out = columns.pop(item.key), buffers[item.dtype]
-        if item.key not in offsets:
-            gather_values([piece for piece in pieces if not isinstance(piece, Ragged)], places, begins, out)
+        if item.key not in joined:
+            values = joined_values([piece for piece in pieces if not isinstance(piece, Ragged)], scratch.take)
+            gather_values(values, places, begins, out)
             continue
-        gather_lists(_lists(pieces), places, begins, begins + item.counts, out)
+        values = joined_values(list(map(list_values, _lists(pieces))), scratch.take)
+        gather_lists(Ragged(values, joined.pop(item.key)), places, begins, begins + item.counts, out)
         offset_item, begins = next(waiting)
         _spread(offsets.pop(item.key), begins, offset_item.counts, buffers[offset_item.dtype])
     return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]
+
+
+def _offsets(joined: dict[Key, Array], places: Places, scratch: Pool) -> dict[Key, Array]:
+    """Each column's gathered offsets, all in one piece of scratch memory."""
+    size = len(places) + places.num_parts
+    memory = scratch.take(8 * size * len(joined))[: 8 * size * len(joined)].view(np.int64).reshape(-1, size)
+    for offsets, out in zip(joined.values(), memory, strict=True):
+        gather_offsets(offsets, places, out)
+    return dict(zip(joined, memory, strict=True))
 
 
 def _lists(pieces: list[Values]) -> list[Ragged]:

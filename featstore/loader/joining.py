@@ -9,6 +9,7 @@ from featstore.loader.dtypes import tensor_of
 from featstore.loader.pool import Pool
 from featstore.loader.tensors import Column, Jagged, Key
 from featstore.reading.columns import Array, Ragged, Values
+from featstore.reading.gather import join_offsets
 
 _ALIGNMENT_BYTES = 64
 
@@ -49,10 +50,7 @@ def _values(parts: Sequence[Array], room: _Room) -> Array:
 def _offsets(parts: Sequence[Ragged], room: _Room) -> Array:
     """Of the joined lists, from 0; those of the parts may begin above it."""
     out = room.take(sum(map(len, parts)) + 1, np.dtype(np.int64))
-    out[0] = row = before = 0
-    for part in parts:
-        np.subtract(part.offsets[1:], int(part.offsets[0]) - before, out=out[row + 1 : row + len(part) + 1], dtype=np.int64)
-        row, before = row + len(part), before + len(part.values)
+    join_offsets(parts, out)
     return out
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,17 @@ Made = Mapping[Key, Column]
 
 
 class Unpacked(Mapping[Key, Values]):
-    """Packed columns as arrays."""
+    """Packed columns as arrays, made when one is first asked for: most are delivered as they are."""
 
     def __init__(self, packed: Packed) -> None:
         self._packed = packed
 
+    @cached_property
+    def _made(self) -> Made:
+        return self._packed.made()
+
     def __getitem__(self, key: Key) -> Values:
-        column = self._packed.made()[key]
+        column = self._made[key]
         return Ragged(array_of(column.values), array_of(column.offsets)) if isinstance(column, Jagged) else array_of(column)
 
     def __iter__(self) -> Iterator[Key]:

@@ -31,7 +31,7 @@ def test_each_part_is_one_batch_in_one_buffer_per_dtype(sizes, random, inner):
     order = list(range(sum(sizes)))
     random.shuffle(order)
     cuts = [0, *sorted(min(cut, len(order)) for cut in inner), len(order)]
-    batches = gather_batches(columns(sizes), places_of(np.array(order, np.int64), sizes, np.array(cuts)), Pool())
+    batches = gather_batches(columns(sizes), places_of(np.array(order, np.int64), np.array(cuts)), Pool(), Pool())
     for batch, first, end in zip(batches, cuts, cuts[1:], strict=False):
         rows = order[first:end]
         assert batch.made()[IDS].tolist() == [row + 2**53 + 1 for row in rows]
@@ -47,19 +47,19 @@ def test_each_part_is_one_batch_in_one_buffer_per_dtype(sizes, random, inner):
 
 def test_columns_are_let_go_of_as_they_are_gathered():
     given_columns = columns([4])
-    gather_batches(given_columns, places_of(np.arange(4), [4], np.array([0, 4])), Pool())
+    gather_batches(given_columns, places_of(np.arange(4), np.array([0, 4])), Pool(), Pool())
     assert given_columns == {}
 
 
 def test_memory_serves_again_when_no_batch_refers_to_it():
     pool = Pool()
-    places = places_of(np.arange(4), [4], np.array([0, 2, 4]))
-    batches = gather_batches(columns([4]), places, pool)
+    places = places_of(np.arange(4), np.array([0, 2, 4]))
+    batches = gather_batches(columns([4]), places, pool, Pool())
     kept, address = batches[1].made()[IDS], batches[0].made()[IDS].data_ptr()
     expected = kept.tolist()
     del batches
-    other = gather_batches(columns([4]), places, pool)
+    other = gather_batches(columns([4]), places, pool, Pool())
     assert address not in [batch.made()[IDS].data_ptr() for batch in other]
     assert kept.tolist() == expected
     del kept, other
-    assert gather_batches(columns([4]), places, pool)[0].made()[IDS].data_ptr() == address
+    assert gather_batches(columns([4]), places, pool, Pool())[0].made()[IDS].data_ptr() == address
