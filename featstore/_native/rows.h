@@ -145,21 +145,20 @@ static int gather_values(const Gather* gather, int64_t width, const int64_t* sta
   return 1;
 }
 
-/* Where the list of a row begins and ends; 0 where it is not within the values. */
-static inline int list_at(const Gather* gather, int offset_width, int32_t row, int64_t* begin, int64_t* end) {
-  *begin = offset_at(gather->offsets, offset_width, row);
-  *end = offset_at(gather->offsets, offset_width, (int64_t)row + 1);
-  return (*begin >= 0) & (*end >= *begin) & (*end <= gather->num_values);
-}
-
-static inline int offsets_of_lists(const Gather* gather, int offset_width, int64_t* offsets) {
+static inline int offsets_of_lists(const Gather* gather, int offset_width, int64_t* to) {
+  const void* const offsets = gather->offsets;
+  const int32_t* const rows = gather->rows;
+  const int64_t num_values = gather->num_values, num_parts = gather->num_parts;
   int fits = 1;
-  for (int64_t part = 0; part < gather->num_parts; part++) {
-    int64_t at = 0, begin, end;
-    *offsets++ = 0;
-    for (int64_t i = gather->cuts[part]; i < gather->cuts[part + 1]; i++) {
-      fits &= list_at(gather, offset_width, gather->rows[i], &begin, &end);
-      *offsets++ = at += end - begin;
+  for (int64_t part = 0; part < num_parts; part++) {
+    const int64_t last_row = gather->cuts[part + 1];
+    int64_t at = 0;
+    *to++ = 0;
+    for (int64_t i = gather->cuts[part]; i < last_row; i++) {
+      const int64_t first = offset_at(offsets, offset_width, rows[i]);
+      const int64_t last = offset_at(offsets, offset_width, (int64_t)rows[i] + 1);
+      fits &= (first >= 0) & (last >= first) & (last <= num_values);
+      *to++ = at += last - first;
     }
   }
   return fits;
@@ -176,30 +175,31 @@ static inline void copy_in_steps(char* to, const char* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += LIST_STEP) memcpy(to + at, from + at, LIST_STEP);
 }
 
-static inline void fetch_ahead(const Gather* gather, int64_t i, int offset_width, int64_t width) {
-  if (i + AHEAD >= gather->num_rows) return;
-  const char* values = gather->values + offset_at(gather->offsets, offset_width, gather->rows[i + AHEAD]) * width;
-  __builtin_prefetch(values);
-  __builtin_prefetch(values + BLOCK);
-}
-
 static inline int lists_to(
     const Gather* gather, int offset_width, int64_t width, const int64_t* starts, const int64_t* ends, char* out,
     int64_t out_bytes) {
-  const int64_t readable = gather->num_values * width - LIST_STEP;
-  for (int64_t part = 0; part < gather->num_parts; part++) {
-    int64_t at = starts[part], end = ends[part], first, last;
+  /* Of their own, as a write to `out` might change what a pointer leads to: twice as fast. */
+  const char* const values = gather->values;
+  const void* const offsets = gather->offsets;
+  const int32_t* const rows = gather->rows;
+  const int64_t num_rows = gather->num_rows, num_values = gather->num_values, num_parts = gather->num_parts;
+  for (int64_t part = 0; part < num_parts; part++) {
+    int64_t at = starts[part];
+    const int64_t end = ends[part], last_row = gather->cuts[part + 1];
     if (at < 0 || end < at || end > out_bytes) return 0;
-    for (int64_t i = gather->cuts[part]; i < gather->cuts[part + 1]; i++) {
-      fetch_ahead(gather, i, offset_width, width);
-      if (!list_at(gather, offset_width, gather->rows[i], &first, &last)) return 0;
-      int64_t bytes = (last - first) * width;
-      if (bytes > end - at) return 0;
-      const char* from = gather->values + first * width;
-      if (last * width > readable || at + bytes > end - LIST_STEP)
-        memcpy(out + at, from, (size_t)bytes);
+    for (int64_t i = gather->cuts[part]; i < last_row; i++) {
+      if (i + AHEAD < num_rows) {
+        const char* later = values + offset_at(offsets, offset_width, rows[i + AHEAD]) * width;
+        __builtin_prefetch(later);
+        __builtin_prefetch(later + BLOCK);
+      }
+      const int64_t first = offset_at(offsets, offset_width, rows[i]);
+      const int64_t last = offset_at(offsets, offset_width, (int64_t)rows[i] + 1), bytes = (last - first) * width;
+      if ((first < 0) | (last < first) | (last > num_values) | (bytes > end - at)) return 0;
+      if ((last * width + LIST_STEP > num_values * width) | (at + bytes + LIST_STEP > end))
+        memcpy(out + at, values + first * width, (size_t)bytes);
       else
-        copy_in_steps(out + at, from, bytes);
+        copy_in_steps(out + at, values + first * width, bytes);
       at += bytes;
     }
     if (at != end) return 0;
