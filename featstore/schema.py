@@ -8,7 +8,7 @@ import enum
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
@@ -186,12 +186,16 @@ class SlotSchema:
         """The slots' names, in declared order."""
         return tuple(self._by_name)
 
+    @cached_property
+    def others(self) -> tuple[pa.Field, ...]:
+        """Labels, weight and kept columns, as data files have them."""
+        fields = [_with_role(column, Role.LABEL) for column in self.labels]
+        fields += [_with_role(self.weight, Role.WEIGHT)] if self.weight is not None else []
+        return (*fields, *(_with_role(column, Role.KEPT) for column in self.kept))
+
     def to_arrow(self, *, nullable: bool = False, partition_keys: bool = False) -> pa.Schema:
         """Slots, labels, weight and kept columns, then the partition keys if asked for (the table's schema has them)."""
-        fields = [slot.to_field(nullable=nullable) for slot in self.slots]
-        fields += [_with_role(column, Role.LABEL) for column in self.labels]
-        fields += [_with_role(self.weight, Role.WEIGHT)] if self.weight is not None else []
-        fields += [_with_role(column, Role.KEPT) for column in self.kept]
+        fields = [*(slot.to_field(nullable=nullable) for slot in self.slots), *self.others]
         if partition_keys:
             fields += [_with_role(column, Role.PARTITION) for column in self.partition_keys]
         return pa.schema(fields)

@@ -184,106 +184,63 @@ static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-/* The pieces of one column: buffers of their values, and of their offsets where they are lists. */
-typedef struct {
-  Piece* pieces;
-  Py_buffer* buffers;
-  Py_ssize_t num_buffers;
-} Pieces;
-
-static int take_buffer(Pieces* taken, PyObject* of) {
-  if (PyObject_GetBuffer(of, &taken->buffers[taken->num_buffers], PyBUF_SIMPLE) < 0) return 0;
-  taken->num_buffers++;
-  return 1;
-}
-
-static void release_pieces(Pieces* taken) {
-  release_all(taken->buffers, taken->num_buffers);
-  PyMem_Free(taken->buffers);
-  PyMem_Free(taken->pieces);
-}
-
-/* Takes the buffers of two tuples; `offsets` is NULL where a row is one value of `width`. 0 with an exception on failure. */
-static int take_pieces(Pieces* taken, PyObject* values, int64_t width, PyObject* offsets, int offset_width) {
-  Py_ssize_t count = PyTuple_Size(values);
-  if (offsets && PyTuple_Size(offsets) != count) return wrong("expected as many pieces of offsets as of values") != NULL;
-  taken->pieces = PyMem_Calloc((size_t)count + 1, sizeof(Piece));
-  taken->buffers = PyMem_Calloc(2 * (size_t)count + 1, sizeof(Py_buffer));
-  if (!taken->pieces || !taken->buffers) return PyErr_NoMemory() != NULL;
-  for (Py_ssize_t i = 0; i < count; i++) {
-    Piece* piece = &taken->pieces[i];
-    if (!take_buffer(taken, PyTuple_GetItem(values, i))) return 0;
-    Py_buffer* found = &taken->buffers[taken->num_buffers - 1];
-    piece->values = found->buf;
-    piece->num_rows = piece->num_values = found->len / width;
-    if (!offsets) continue;
-    if (!take_buffer(taken, PyTuple_GetItem(offsets, i))) return 0;
-    found = &taken->buffers[taken->num_buffers - 1];
-    piece->offsets = found->buf;
-    piece->num_rows = found->len / offset_width - 1;
-    if (found->len < offset_width) return wrong("expected at least one offset in each piece") != NULL;
-  }
-  return 1;
-}
-
-static Gather gather_of(const Pieces* taken, Py_ssize_t num_pieces, const Py_buffer* places, const Py_buffer* cuts) {
-  Gather gather = {taken->pieces, num_pieces, places->buf, places->len / 8, cuts->buf, cuts->len / 8 - 1};
+static Gather gather_of(const Py_buffer* rows, const Py_buffer* cuts) {
+  Gather gather = {.rows = rows->buf, .num_rows = rows->len / 4, .cuts = cuts->buf, .num_parts = cuts->len / 8 - 1};
   return gather;
 }
 
-static const char NOT_GATHERED[] = "expected places within the pieces, rising cuts from 0 to all rows, and room for each part";
+static const char NOT_GATHERED[] = "expected rows that there are, rising cuts from 0 to all rows, and room for each part";
 
 static PyObject* py_gather(PyObject* self, PyObject* args) {
-  enum { PLACES, CUTS, STARTS, ENDS, OUT, COUNT };
-  PyObject *values, *offsets;
-  Pieces taken = {NULL, NULL, 0};
+  enum { VALUES, OFFSETS, ROWS, CUTS, STARTS, ENDS, OUT, COUNT };
   Py_buffer of[COUNT];
   long long width;
   int offset_width;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!LO!iy*y*y*y*w*:gather", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets, &offset_width,
-                        &of[PLACES], &of[CUTS], &of[STARTS], &of[ENDS], &of[OUT]))
+  if (!PyArg_ParseTuple(args, "y*Ly*iy*y*y*y*w*:gather", &of[VALUES], &width, &of[OFFSETS], &offset_width, &of[ROWS], &of[CUTS],
+                        &of[STARTS], &of[ENDS], &of[OUT]))
     return NULL;
-  int is_list = PyTuple_Size(offsets) > 0, fits = 0;
-  if (width < 1 || !is_width(offset_width) || of[CUTS].len < 8 || of[STARTS].len != of[CUTS].len - 8 || of[ENDS].len != of[STARTS].len) {
-    wrong(NOT_GATHERED);
-  } else if (take_pieces(&taken, values, width, is_list ? offsets : NULL, offset_width)) {
-    Gather gather = gather_of(&taken, PyTuple_Size(values), &of[PLACES], &of[CUTS]);
+  int is_list = of[OFFSETS].len > 0;
+  int fits = width > 0 && is_width(offset_width) && (!is_list || of[OFFSETS].len >= offset_width) && of[CUTS].len >= 8 &&
+             of[STARTS].len == of[CUTS].len - 8 && of[ENDS].len == of[STARTS].len;
+  if (fits) {
+    Gather gather = gather_of(&of[ROWS], &of[CUTS]);
+    gather.values = of[VALUES].buf;
+    gather.num_found = gather.num_values = of[VALUES].len / width;
+    gather.offsets = of[OFFSETS].buf;
+    if (is_list) gather.num_found = of[OFFSETS].len / offset_width - 1;
     Py_BEGIN_ALLOW_THREADS
     fits = is_list ? gather_lists(&gather, offset_width, width, of[STARTS].buf, of[ENDS].buf, of[OUT].buf, of[OUT].len)
                    : gather_values(&gather, width, of[STARTS].buf, of[OUT].buf, of[OUT].len);
     Py_END_ALLOW_THREADS
-    if (!fits) wrong(NOT_GATHERED);
   }
-  release_pieces(&taken);
   release_all(of, COUNT);
-  if (!fits) return NULL;
+  if (!fits) return wrong(NOT_GATHERED);
   Py_RETURN_NONE;
 }
 
 static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
-  enum { PLACES, CUTS, OUT, COUNT };
-  PyObject *values, *offsets;
-  Pieces taken = {NULL, NULL, 0};
+  enum { OFFSETS, ROWS, CUTS, OUT, COUNT };
   Py_buffer of[COUNT];
-  long long width;
-  int offset_width, fits = 0;
+  long long num_values;
+  int offset_width;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!LO!iy*y*w*:gather_offsets", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets,
-                        &offset_width, &of[PLACES], &of[CUTS], &of[OUT]))
+  if (!PyArg_ParseTuple(args, "y*iLy*y*w*:gather_offsets", &of[OFFSETS], &offset_width, &num_values, &of[ROWS], &of[CUTS],
+                        &of[OUT]))
     return NULL;
-  if (width < 1 || !is_width(offset_width) || of[CUTS].len < 8 || of[OUT].len != of[PLACES].len + of[CUTS].len - 8) {
-    wrong(NOT_GATHERED);
-  } else if (take_pieces(&taken, values, width, offsets, offset_width)) {
-    Gather gather = gather_of(&taken, PyTuple_Size(values), &of[PLACES], &of[CUTS]);
+  int fits = is_width(offset_width) && of[OFFSETS].len >= offset_width && of[CUTS].len >= 8 &&
+             of[OUT].len == 2 * of[ROWS].len + of[CUTS].len - 8;
+  if (fits) {
+    Gather gather = gather_of(&of[ROWS], &of[CUTS]);
+    gather.num_values = num_values;
+    gather.offsets = of[OFFSETS].buf;
+    gather.num_found = of[OFFSETS].len / offset_width - 1;
     Py_BEGIN_ALLOW_THREADS
     fits = gather_offsets(&gather, offset_width, of[OUT].buf);
     Py_END_ALLOW_THREADS
-    if (!fits) wrong(NOT_GATHERED);
   }
-  release_pieces(&taken);
   release_all(of, COUNT);
-  if (!fits) return NULL;
+  if (!fits) return wrong(NOT_GATHERED);
   Py_RETURN_NONE;
 }
 
@@ -418,7 +375,7 @@ static PyMethodDef functions[] = {
     {"fill_nulls", py_fill_nulls, METH_VARARGS, "fill_nulls(values, bits, first_bit, mark): the mark where no bit is set."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
-    {"gather", py_gather, METH_VARARGS, "Rows of pieces, in any order, to the parts of a buffer."},
+    {"gather", py_gather, METH_VARARGS, "Rows in any order to the parts of a buffer."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
     {"page_headers", py_page_headers, METH_VARARGS, "The headers of a column chunk's pages."},
     {"decode_pages", py_decode_pages, METH_VARARGS, "Values and list offsets of a column chunk's decompressed pages."},

@@ -36,30 +36,22 @@ def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Bu
     """The offsets of rows `cuts[i]` to `cuts[i + 1]` (int64), for each i from 0, one after the other into `rebased`, int64."""
 
 def gather(
-    values: tuple[Buffer, ...],
+    values: Buffer,
     width: int,
-    offsets: tuple[Buffer, ...],
+    offsets: Buffer,
     offset_width: int,
-    places: Buffer,
+    rows: Buffer,
     cuts: Buffer,
     starts: Buffer,
     ends: Buffer,
     out: Buffer,
 ) -> None:
-    """Rows `places[cuts[i]:cuts[i + 1]]` (int32 pairs of piece and row) to the bytes `starts[i]` to `ends[i]` of `out`.
+    """Rows `rows[cuts[i]:cuts[i + 1]]` (int32) to the bytes `starts[i]` to `ends[i]` of `out`.
 
-    A row is `width` bytes of its piece's values, or, with `offsets`, a list of such values. `cuts`, `starts`, `ends`: int64.
+    A row is `width` bytes of the values, or, with `offsets`, a list of such values. `cuts`, `starts`, `ends`: int64.
     """
 
-def gather_offsets(
-    values: tuple[Buffer, ...],
-    width: int,
-    offsets: tuple[Buffer, ...],
-    offset_width: int,
-    places: Buffer,
-    cuts: Buffer,
-    out: Buffer,
-) -> None:
+def gather_offsets(offsets: Buffer, offset_width: int, num_values: int, rows: Buffer, cuts: Buffer, out: Buffer) -> None:
     """The offsets, int64, that the lists `gather` writes have in their parts, each part's from 0, one more than its rows."""
 
 def mark_values(values: Buffer, width: int, bits: Buffer, bound: int, small: Buffer) -> tuple[int, int]:

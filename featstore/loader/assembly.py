@@ -4,10 +4,12 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.bad_files import Skip, is_bad_file
-from featstore.loader.blocks import Block, Origin, Unpacked
+from featstore.loader.blocks import Block, Origin
 from featstore.loader.decode import block_columns, block_extras
-from featstore.loader.gathered import Pool, gather_batches
+from featstore.loader.gathered import gather_batches
+from featstore.loader.pool import Pool
 from featstore.loader.request import Request
+from featstore.loader.spans import Unpacked
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Window
 from featstore.loader.tensors import Key
@@ -24,7 +26,7 @@ class Assembler:
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
         self._num_rows = 0
         self._left_out: set[tuple[int, int, int]] = set()
-        self._pool = Pool()
+        self._pool, self._scratch = Pool(), Pool()
 
     def blocks(self, window: Window) -> list[Block]:
         """The window's rows, those delivered earlier aside: one block in the file's order, one for each batch when shuffled."""
@@ -69,10 +71,9 @@ class Assembler:
         columns = self._columns(pieces)
         extras = block_extras(rows, self._request, window.work.partition)
         extras = extras.take(pa.array(index)) if extras.num_columns else extras
-        piece_rows = [piece.num_rows for piece in pieces]
         del rows, pieces
         cuts = self._cuts(begin, num_rows)
-        packed = gather_batches(columns, places_of(index[begin:], piece_rows, cuts - begin), self._pool)
+        packed = gather_batches(columns, places_of(index[begin:], cuts - begin), self._pool, self._scratch)
         return [
             Block(
                 num_rows=end - first,

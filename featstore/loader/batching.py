@@ -1,17 +1,21 @@
 """Blocks to batches of an exact number of rows, with the progress that each stands for."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from featstore.loader.blocks import Block, Slices, Span, Spans
+from featstore.loader.blocks import Block
+from featstore.loader.pool import Pool
+from featstore.loader.spans import Slices, Span, Spans
 from featstore.loader.tensors import Batch
 
+# Batches whose tensors are made together: with more of them a call costs less for each, and their memory is no longer near.
+_AT_ONCE = 32
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+
+class Segment(NamedTuple):
     """A split's stream has been delivered from row `part` through row `through`, under the claim of this fence; `is_complete`:
     to the claim's end. `split_rows` is how many rows the split has, where that is known."""
 
@@ -29,11 +33,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The spans of one batch, and what is delivered with it. Without spans: progress for which there is no batch."""
+    """The spans of one batch, and what is delivered with it. Without spans: progress for which there is no batch.
+
+    `pool`: memory for what is put together of them.
+    """
 
     spans: tuple[Span, ...]
     segments: tuple[Segment, ...]
     num_dropped_rows: int = 0
+    pool: Pool | None = field(default=None, compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -46,10 +54,15 @@ class Cut:
 
     def batch(self) -> Batch:
         """The batch, as views of the blocks; there must be spans."""
-        extras = [span.block.extras.slice(span.begin, len(span)) for span in self.spans]
-        return Batch(
-            Spans(self.spans), num_rows=self.num_rows, extras=extras[0] if len(extras) == 1 else pa.concat_tables(extras)
-        )
+        columns = Spans(self.spans, self.pool or Pool())
+        return Batch(columns, num_rows=self.num_rows, extras=_extras(self.spans))
+
+
+def _extras(spans: tuple[Span, ...]) -> pa.Table:
+    if not spans[0].block.extras.num_columns:
+        return spans[0].block.extras
+    extras = [span.block.extras.slice(span.begin, len(span)) for span in spans]
+    return extras[0] if len(extras) == 1 else pa.concat_tables(extras)
 
 
 def cut(
@@ -61,9 +74,9 @@ def cut(
     """
     spans: list[Span] = []
     segments: list[Segment] = []
-    missing = batch_size
+    missing, pool = batch_size, Pool()
     for block in blocks:
-        for span in _spans(block, missing, batch_size):
+        for span in _spans(block, missing, batch_size, pool):
             if is_lost(span):
                 del span
                 break
@@ -71,23 +84,31 @@ def cut(
             segments.append(_segment(span))
             missing -= len(span)
             if not missing:
-                yield Cut(tuple(spans), tuple(segments))
+                yield Cut(tuple(spans), tuple(segments), pool=pool)
                 spans, segments, missing = [], [], batch_size
             del span
         del block
     if drop_last:
         yield Cut((), tuple(segments), num_dropped_rows=batch_size - missing)
     elif segments:
-        yield Cut(tuple(spans), tuple(segments))
+        yield Cut(tuple(spans), tuple(segments), pool=pool)
 
 
-def _spans(block: Block, missing: int, batch_size: int) -> Iterator[Span]:
+def _spans(block: Block, missing: int, batch_size: int, pool: Pool) -> Iterator[Span]:
     """The block's rows in pieces: the first completes a batch that lacks `missing` rows. An empty block is one empty piece."""
-    first = min(block.begin + missing, block.num_rows)
-    cuts = [block.begin, *range(first, block.num_rows, batch_size), block.num_rows]
-    slices = Slices(block, cuts)
-    for number, (begin, end) in enumerate(pairwise(cuts)):
-        yield Span(block, begin, end, slices, number)
+    first, end = block.begin, block.num_rows
+    if missing < batch_size and first < end:
+        first = min(first + missing, end)
+        yield Span(block, block.begin, first)
+    count = (end - first) // batch_size
+    for number in range(count):
+        at = number % _AT_ONCE
+        if not at:
+            slices = Slices(block, first, batch_size, min(_AT_ONCE, count - number), pool)
+        yield Span(block, first, first + batch_size, slices, at)
+        first += batch_size
+    if first < end or block.begin == end:
+        yield Span(block, first, end)
 
 
 def _segment(span: Span) -> Segment:

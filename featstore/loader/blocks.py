@@ -1,18 +1,15 @@
-"""Decoded rows of one split in the order of delivery, and views of them."""
+"""Decoded rows of one split in the order of delivery."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import torch
 
-from featstore.loader.dtypes import array_of, tensor_of
-from featstore.loader.packed import Packed, pack
-from featstore.loader.tensors import Column, Jagged, Key
+from featstore.loader.packed import Packed
+from featstore.loader.tensors import Key, Keys
 from featstore.reading.columns import Array, Ragged, Values
-from featstore.reading.gather import rebased
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,130 +70,17 @@ class Block:
     begin: int = 0
     packed: Packed | None = None
 
+    @cached_property
+    def keys(self) -> Keys:
+        """The columns' roles and names, one object for all batches of the block."""
+        return Keys(self.columns)
+
     @property
     def size_bytes(self) -> int:
         """The memory that the block keeps, views of Arrow's buffers included."""
         if self.packed is not None:
             return sum(buffer.nbytes for buffer in self.packed.buffers.values()) + int(self.extras.nbytes)
         return sum(_size_bytes(values) for values in self.columns.values()) + int(self.extras.nbytes)
-
-
-class Unpacked(Mapping[Key, Values]):
-    """Packed columns as arrays."""
-
-    def __init__(self, packed: Packed) -> None:
-        self._packed = packed
-
-    def __getitem__(self, key: Key) -> Values:
-        column = self._packed.get(key)
-        return Ragged(array_of(column.values), array_of(column.offsets)) if isinstance(column, Jagged) else array_of(column)
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._packed.keys)
-
-    def __len__(self) -> int:
-        return len(self._packed.keys)
-
-
-class Slices:
-    """Consecutive stretches of a block's rows; the tensors of all of them are made at once, when a column is first asked for,
-    in one call for each column instead of one for each view."""
-
-    __slots__ = ("_block", "_cuts", "_made")
-
-    def __init__(self, block: Block, cuts: Sequence[int]) -> None:
-        self._block, self._cuts = block, np.array(cuts, np.int64)
-        self._made: dict[Key, Sequence[Column]] = {}
-
-    def get(self, key: Key, number: int) -> Column:
-        """The column in rows `cuts[number]` to `cuts[number + 1]`."""
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = self._tensors(self._block.columns[key])
-        return made[number]
-
-    def _tensors(self, values: Values) -> Sequence[Column]:
-        cuts, lengths = self._cuts, np.diff(self._cuts)
-        if not isinstance(values, Ragged):
-            return torch.split_with_sizes(tensor_of(values[cuts[0] : cuts[-1]]), lengths.tolist())
-        ends = values.offsets[cuts]
-        parts = torch.split_with_sizes(tensor_of(values.values[ends[0] : ends[-1]]), np.diff(ends).tolist())
-        offsets = torch.split_with_sizes(tensor_of(rebased(values.offsets, cuts)), (lengths + 1).tolist())
-        return list(map(Jagged, parts, offsets))
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Rows `begin` to `end` of a block, the stretch `number` of its `slices` where it was cut."""
-
-    block: Block
-    begin: int
-    end: int
-    slices: Slices | None = field(default=None, compare=False)
-    number: int = field(default=0, compare=False)
-
-    def __len__(self) -> int:
-        return self.end - self.begin
-
-    @property
-    def packed(self) -> Packed | None:
-        """The block's columns in their buffers, where the span is all of it."""
-        return self.block.packed if self.begin == 0 and self.end == self.block.num_rows else None
-
-    def get(self, key: Key) -> Values:
-        values = self.block.columns[key]
-        if not isinstance(values, Ragged):
-            return values[self.begin : self.end]
-        offsets = values.offsets[self.begin : self.end + 1]
-        first, last = int(offsets[0]), int(offsets[-1])
-        return Ragged(values.values[first:last], np.subtract(offsets, first, dtype=np.int64))
-
-    def tensors(self, key: Key) -> Column:
-        if self.packed is not None:
-            return self.packed.get(key)
-        return _tensors(self.get(key)) if self.slices is None else self.slices.get(key, self.number)
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """The columns of a batch as views of blocks; a column of a batch that straddles blocks is put together when asked for."""
-
-    spans: Sequence[Span]
-
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        return tuple(self.spans[0].block.columns)
-
-    def get(self, key: Key) -> Column:
-        if len(self.spans) == 1:
-            return self.spans[0].tensors(key)
-        return _tensors(_joined([span.get(key) for span in self.spans]))
-
-    def packed(self) -> Packed:
-        packed = self.spans[0].packed if len(self.spans) == 1 else None
-        return pack(self) if packed is None else packed.packed()
-
-    def moved(self, **how: Any) -> Packed:
-        packed = self.spans[0].packed if len(self.spans) == 1 else None
-        return (pack(self) if packed is None else packed).moved(**how)
-
-
-def _tensors(values: Values) -> Column:
-    if isinstance(values, Ragged):
-        return Jagged(tensor_of(values.values), tensor_of(values.offsets))
-    return tensor_of(values)
-
-
-def _joined(parts: Sequence[Values]) -> Values:
-    """One column of several. In numpy: `torch.cat` wakes torch's threads, which then spin on the cores that decode."""
-    ragged = [part for part in parts if isinstance(part, Ragged)]
-    if not ragged:
-        return np.concatenate([part for part in parts if not isinstance(part, Ragged)])
-    offsets, before = [ragged[0].offsets[:1]], 0
-    for part in ragged:
-        offsets.append(part.offsets[1:] + before)
-        before += len(part.values)
-    return Ragged(np.concatenate([part.values for part in ragged]), np.concatenate(offsets))
 
 
 def writable(values: Values) -> Values:

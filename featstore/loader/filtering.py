@@ -57,10 +57,9 @@ class FilteredReader:
         self._footer, self._request, self._partition, self._stats = footer, request, partition, stats
         self._counts = stats.counts
         self._filter: RowsReader | None = None
-        first, rest = request.filter_selection(is_decided=partition.is_decided), request.selection
+        first, rest = request.reads(is_decided=partition.is_decided)
         if first is not None:
             self._filter = aligned_reader(footer, groups, first, use_threads=use_threads)
-            rest = rest.without(first)
         self._rest = aligned_reader(footer, groups, rest, use_threads=use_threads, as_values=True)
         self._meters = {reader: Meter(reader, stats) for reader in (self._filter, self._rest) if reader is not None}
         self._may_match = self._judged()

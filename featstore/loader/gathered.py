@@ -1,6 +1,5 @@
 """A shuffled window's columns, gathered into its batches' memory: packed, one buffer per dtype, as they are delivered."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,30 +9,18 @@ import numpy as np
 
 from featstore.loader.dtypes import tensor_of
 from featstore.loader.packed import Packed, Place
+from featstore.loader.pool import Pool
 from featstore.loader.tensors import Key
 from featstore.reading.columns import Array, Ragged, Values
-from featstore.reading.gather import Places, gather_lists, gather_offsets, gather_values
-
-# References to memory of which the pool alone knows: its list, the loop that looks, and the count's own argument.
-_UNUSED = 3
-_MAX_KEPT = 8
-
-
-class Pool:
-    """Memory for windows, used again once no batch refers to it: clearing new pages costs as much as filling them. For one
-    thread; batches may be let go of in any."""
-
-    def __init__(self) -> None:
-        self._kept: list[Array] = []
-
-    def take(self, num_bytes: int) -> Array:
-        """Memory of at least so many bytes: uint8, not cleared."""
-        for memory in self._kept:
-            if len(memory) >= num_bytes and sys.getrefcount(memory) <= _UNUSED:
-                return memory
-        self._kept = [memory for memory in self._kept if sys.getrefcount(memory) > _UNUSED][-_MAX_KEPT:]
-        self._kept.append(np.empty(num_bytes + num_bytes // 16, np.uint8))
-        return self._kept[-1]
+from featstore.reading.gather import (
+    Places,
+    gather_lists,
+    gather_offsets,
+    gather_values,
+    joined_offsets,
+    joined_values,
+    list_values,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +33,36 @@ class _Item:
     row_shape: tuple[int, ...] = ()
 
 
-def gather_batches(columns: dict[Key, list[Values]], places: Places, pool: Pool) -> list[Packed]:
-    """The batches of a window, one for each part of `places`. Takes each column's pieces out of `columns` when it has gathered
-    them, so that their memory can go."""
-    offsets = {key: gather_offsets(_lists(pieces), places) for key, pieces in columns.items() if isinstance(pieces[0], Ragged)}
+def gather_batches(columns: dict[Key, list[Values]], places: Places, pool: Pool, scratch: Pool) -> list[Packed]:
+    """The batches of a window, one for each part of `places`, in memory of the pool; pieces are joined in that of `scratch`.
+
+    Takes each column's pieces out of `columns` when it has gathered them, so that their memory can go.
+    """
+    joined = {key: joined_offsets(_lists(pieces)) for key, pieces in columns.items() if isinstance(pieces[0], Ragged)}
+    offsets = _offsets(joined, places, scratch)
     items = [item for key, pieces in columns.items() for item in _items(key, pieces, places, offsets.get(key))]
     buffers, bases, starts = _layout(items, pool)
     waiting = iter(zip(items, starts, strict=True))
     for item, begins in waiting:
         pieces, out = columns.pop(item.key), buffers[item.dtype]
-        if item.key not in offsets:
-            gather_values([piece for piece in pieces if not isinstance(piece, Ragged)], places, begins, out)
+        if item.key not in joined:
+            values = joined_values([piece for piece in pieces if not isinstance(piece, Ragged)], scratch.take)
+            gather_values(values, places, begins, out)
             continue
-        gather_lists(_lists(pieces), places, begins, begins + item.counts, out)
+        values = joined_values(list(map(list_values, _lists(pieces))), scratch.take)
+        gather_lists(Ragged(values, joined.pop(item.key)), places, begins, begins + item.counts, out)
         offset_item, begins = next(waiting)
         _spread(offsets.pop(item.key), begins, offset_item.counts, buffers[offset_item.dtype])
     return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]
+
+
+def _offsets(joined: dict[Key, Array], places: Places, scratch: Pool) -> dict[Key, Array]:
+    """Each column's gathered offsets, all in one piece of scratch memory."""
+    size = len(places) + places.num_parts
+    memory = scratch.take(8 * size * len(joined))[: 8 * size * len(joined)].view(np.int64).reshape(-1, size)
+    for offsets, out in zip(joined.values(), memory, strict=True):
+        gather_offsets(offsets, places, out)
+    return dict(zip(joined, memory, strict=True))
 
 
 def _lists(pieces: list[Values]) -> list[Ragged]:

@@ -239,8 +239,9 @@ class Run:
             if watch is not None:
                 watch.require_unwritten()
             self.deliver(pending)
-        with self._delivered:
-            self._delivered.notify_all()
+        if self.is_ahead:
+            with self._delivered:
+                self._delivered.notify_all()
 
     def _await_delivery(self) -> None:
         """A thread that runs ahead waits here: claims may only be given up once their batches are delivered."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from featstore.loader.tensors import Column, Columns, Jagged, Key
+from featstore.loader.tensors import Column, Columns, Jagged, Key, Keys, column_of, shaped
 
 # Where a tensor lies: (dtype, first byte, shape).
 Place = tuple[torch.dtype, int, tuple[int, ...]]
@@ -25,12 +25,11 @@ class OneBuffer:
     end: int
 
     @property
-    def keys(self) -> tuple[Key, ...]:
-        return tuple(self.places)
+    def keys(self) -> Keys:
+        return Keys(self.places)
 
-    def get(self, key: Key) -> Column:
-        tensors = [self._tensor(place) for place in self.places[key]]
-        return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
+    def made(self) -> dict[Key, Column]:
+        return {key: column_of([self._tensor(place) for place in places]) for key, places in self.places.items()}
 
     def packed(self) -> "OneBuffer":
         return self._in(self.memory[: self.end].clone())
@@ -45,7 +44,7 @@ class OneBuffer:
     def _tensor(self, place: Place) -> torch.Tensor:
         dtype, first, shape = place
         flat = self.memory[first : first + prod(shape) * dtype.itemsize].view(dtype)
-        return flat if len(shape) == 1 else flat.view(shape)
+        return shaped(flat, shape)
 
 
 @dataclass
@@ -70,8 +69,8 @@ def in_one_buffer(columns: Columns, allocate: Allocate = lambda size: torch.empt
     By numpy: torch's copies wake threads of its own, which then spin on the cores that decode.
     """
     layout = Layout()
-    for key in columns.keys:
-        layout.add(key, columns.get(key))
+    for key, column in columns.made().items():
+        layout.add(key, column)
     memory = allocate(layout.end)
     target = memory.numpy()
     for first, tensor in layout.tensors:

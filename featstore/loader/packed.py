@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from featstore.loader.dtypes import array_of, tensor_of
-from featstore.loader.tensors import Column, Columns, Jagged, Key
+from featstore.loader.tensors import Column, Columns, Jagged, Key, Keys, column_of, shaped
 
 # (dtype, first element, shape) of one tensor in the buffer of its dtype.
 Place = tuple[torch.dtype, int, tuple[int, ...]]
@@ -17,23 +18,23 @@ Place = tuple[torch.dtype, int, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """Buffers by dtype, and for each column the place of its values and, where it is jagged, of its offsets."""
+    """Buffers by dtype, and for each column the place of its values and, where it is jagged, of its offsets: in a buffer they
+    lie one after the other, in this order, and fill it."""
 
     buffers: Mapping[torch.dtype, torch.Tensor]
     places: Mapping[Key, tuple[Place, ...]]
 
     @property
-    def keys(self) -> tuple[Key, ...]:
-        return tuple(self.places)
+    def keys(self) -> Keys:
+        return Keys(self.places)
 
-    def get(self, key: Key) -> Column:
-        tensors = [self._tensor(place) for place in self.places[key]]
-        return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
-
-    def _tensor(self, place: Place) -> torch.Tensor:
-        dtype, start, shape = place
-        flat = self.buffers[dtype].narrow(0, start, _num_elements(shape))
-        return flat if len(shape) == 1 else flat.view(shape)
+    def made(self) -> dict[Key, Column]:
+        sizes: dict[torch.dtype, list[int]] = {dtype: [] for dtype in self.buffers}
+        for places in self.places.values():
+            for dtype, _, shape in places:
+                sizes[dtype].append(prod(shape))
+        flat = {dtype: iter(torch.unsafe_split_with_sizes(buffer, sizes[dtype])) for dtype, buffer in self.buffers.items()}
+        return {key: column_of([shaped(next(flat[dtype]), shape) for dtype, _, shape in of]) for key, of in self.places.items()}
 
     def packed(self) -> "Packed":
         return Packed(buffers={dtype: buffer.clone() for dtype, buffer in self.buffers.items()}, places=self.places)
@@ -48,8 +49,7 @@ def pack(columns: Columns) -> Packed:
     places: dict[Key, tuple[Place, ...]] = {}
     parts: dict[torch.dtype, list[npt.NDArray[Any]]] = {}
     filled: dict[torch.dtype, int] = {}
-    for key in columns.keys:
-        column = columns.get(key)
+    for key, column in columns.made().items():
         tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
         for tensor in tensors:
             start = filled.get(tensor.dtype, 0)
@@ -58,10 +58,3 @@ def pack(columns: Columns) -> Packed:
             filled[tensor.dtype] = start + tensor.numel()
     buffers = {dtype: tensor_of(np.concatenate(arrays)).view(dtype) for dtype, arrays in parts.items()}
     return Packed(buffers=buffers, places=places)
-
-
-def _num_elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

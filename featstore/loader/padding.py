@@ -16,7 +16,7 @@ from featstore.loader.job import Job
 from featstore.loader.parts import parts_in_place
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Order, SplitReader, Work, read_windows
-from featstore.loader.tensors import WEIGHT, Batch, Column, Columns, Key
+from featstore.loader.tensors import WEIGHT, Batch, Column, Columns, Key, Keys
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,21 @@ class Weightless:
     columns: Columns
 
     @property
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self) -> Keys:
         return self.columns.keys
 
-    def get(self, key: Key) -> Column:
-        column = self.columns.get(key)
-        return torch.zeros_like(column) if key[0] == WEIGHT and isinstance(column, torch.Tensor) else column
+    def made(self) -> dict[Key, Column]:
+        return {key: _weightless(key, column) for key, column in self.columns.made().items()}
 
     def packed(self) -> "Weightless":
         return Weightless(self.columns.packed())
 
     def moved(self, **how: Any) -> "Weightless":
         return Weightless(self.columns.moved(**how))
+
+
+def _weightless(key: Key, column: Column) -> Column:
+    return torch.zeros_like(column) if key[0] == WEIGHT and isinstance(column, torch.Tensor) else column
 
 
 def padding_of(batch: Batch) -> Batch:

@@ -7,7 +7,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.terms import Claim
 from featstore.errors import DispatchError
 from featstore.loader.batching import Segment
-from featstore.loader.blocks import Span
+from featstore.loader.spans import Span
 from featstore.loader.stats import Stats
 
 _EVERY_S = 0.5

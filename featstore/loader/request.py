@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -81,8 +82,18 @@ class Request:
         """Labels, weight and kept columns that `where` reads."""
         return self._others_of(self.where.columns if self.where else ())
 
-    def filter_selection(self, *, is_decided: bool) -> Selection | None:
-        """The columns that say which rows are delivered, None where all are; `is_decided`: `where` is true of them all."""
+    def reads(self, *, is_decided: bool) -> tuple[Selection | None, Selection]:
+        """What is read first to say which rows are delivered, None where all are, and the rest; `is_decided`: `where` is true
+        of them all."""
+        return self._reads[is_decided]
+
+    @cached_property
+    def _reads(self) -> tuple[tuple[Selection | None, Selection], ...]:
+        """Of files whose partitions do not decide, and of those that do: looked up for every file, so made only once."""
+        first = [self._filter_selection(is_decided=is_decided) for is_decided in (False, True)]
+        return tuple((each, self.selection if each is None else self.selection.without(each)) for each in first)
+
+    def _filter_selection(self, *, is_decided: bool) -> Selection | None:
         names = set() if is_decided or self.where is None else set(self.where.columns)
         names |= {label.name for label in self.labels if label.null == DROP}
         names |= self.negatives.columns if self.negatives else set()
@@ -93,11 +104,11 @@ class Request:
 
     def _others_of(self, names: Collection[str]) -> tuple[pa.Field, ...]:
         """Columns of data files that are no slots; a label may be declared as one."""
-        fields = {field.name: field for field in self.schema.to_arrow(nullable=True) if field.name not in self.schema}
+        fields = {field.name: field for field in self.schema.others}
         fields |= {label.name: label.field for label in self.labels}
         return tuple(field for name, field in fields.items() if name in names)
 
-    @property
+    @cached_property
     def selection(self) -> Selection:
         """All columns to read from data files."""
         names = self.negatives.columns if self.negatives else ()
@@ -263,10 +274,12 @@ def _types(schema: SlotSchema) -> dict[str, pa.DataType]:
 
 
 def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
-    columns = schema.to_arrow(nullable=True, partition_keys=True)
-    if name not in columns.names:
-        raise SelectionError(f"{what}: no column {name!r} in the table{nearest(name, columns.names)}")
-    return columns.field(name)
+    if name in schema:
+        return schema[name].to_field(nullable=True)
+    found = next((field for field in (*schema.others, *schema.partition_keys) if field.name == name), None)
+    if found is None:
+        raise SelectionError(f"{what}: no column {name!r} in the table{nearest(name, list(_types(schema)))}")
+    return found.with_nullable(True)
 
 
 def _extra(schema: SlotSchema, name: str) -> pa.Field:

@@ -52,6 +52,12 @@ def permutation(num_rows: int, *key: int) -> Array:
     It sorts the raw output of Philox, which numpy promises never to change; `Generator.permutation` has no such promise.
     """
     bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(num_rows)
-    order: Array = np.argsort(bits)  # Several times as fast as a stable sort, and equal to it where no two are alike.
-    found = bits[order]
-    return np.argsort(bits, kind="stable") if (found[1:] == found[:-1]).any() else order
+    # Rows in the lowest bits sort along, several times as fast as by argsort; and alike, where the bits above them all differ.
+    shift = np.uint64(num_rows.bit_length())
+    keys = bits >> shift << shift | np.arange(num_rows, dtype=np.uint64)
+    keys.sort()
+    above = keys >> shift
+    if (above[1:] == above[:-1]).any():
+        return np.argsort(bits, kind="stable")
+    order: Array = (keys - (above << shift)).view(np.int64)
+    return order

@@ -150,6 +150,8 @@ def _united(one: Done, other: Done) -> dict[int, Rows]:
 def delivered(done: Done, segment: Segment) -> Rows:
     """What is delivered of the segment's split once the segment is."""
     before = done.get(segment.split_index, 0)
+    if isinstance(before, int) and segment.part == 0 and not segment.is_complete:
+        return max(before, segment.through)  # What most batches are.
     split_rows = segment.through if segment.split_rows is None else segment.split_rows
     ranges = united(as_ranges(before, split_rows), [(segment.part, segment.through)])
     is_whole = ranges == (((0, split_rows),) if split_rows else ())

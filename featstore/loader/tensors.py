@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -59,15 +59,34 @@ Key = tuple[str, str]
 SLOT, LABEL, WEIGHT = "slot", "label", "weight"
 
 
+def column_of(tensors: Sequence[torch.Tensor]) -> Column:
+    """The column of a dense one's values, or of a jagged one's values and offsets."""
+    return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
+
+
+def shaped(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The elements in a shape, as a view."""
+    return flat if len(shape) == 1 else flat.view(shape)
+
+
+class Keys(tuple[Key, ...]):
+    """Columns by role and name, slots first. Batches that have one object in common look their names up only once."""
+
+    @cached_property
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of each role."""
+        return {role: tuple(name for of, name in self if of == role) for role in (SLOT, LABEL, WEIGHT)}
+
+
 class Columns(Protocol):
-    """Where a batch finds its columns, by role and name."""
+    """Where a batch finds its columns."""
 
     @property
-    def keys(self) -> tuple[Key, ...]:
-        """The columns there are, slots first."""
+    def keys(self) -> Keys:
+        """The columns there are."""
 
-    def get(self, key: Key) -> Column:
-        """The column as tensors, made when asked for; KeyError where there is none."""
+    def made(self) -> Mapping[Key, Column]:
+        """All columns as tensors; not to be changed."""
 
     def packed(self) -> "Columns":
         """The same columns as views of a few buffers of their own, one per dtype."""
@@ -82,8 +101,8 @@ class Batch:
     As the loader delivers it in the same process, tensors are views of decoded memory that other batches share: read-only
     by contract, `clone()` is yours to write. A batch that was moved, pinned or cloned is packed into one buffer per dtype; one
     that was sent from another process is in one piece of shared memory. `is_padding`: rows that were delivered before, so that
-    ranks make equal numbers of steps; they must not count. Views are made when a column is first asked for. Not
-    thread-safe while that happens.
+    ranks make equal numbers of steps; they must not count. Tensors are made, all at once, when a column is first asked
+    for. Not thread-safe while that happens.
     """
 
     def __init__(self, columns: Columns, *, num_rows: int, extras: pa.Table, is_padding: bool = False) -> None:
@@ -91,7 +110,7 @@ class Batch:
         self.is_padding = is_padding
         self.extras = extras
         self._columns = columns
-        self._made: dict[Key, Column] = {}
+        self._made: Mapping[Key, Column] | None = None
         self.last_asked: str | None = None
 
     @property
@@ -122,7 +141,7 @@ class Batch:
 
     def items(self) -> Iterator[tuple[Key, Column]]:
         """Every column with its role (`slot`, `label`, `weight`) and name."""
-        return ((key, self._column(key)) for key in self._columns.keys)
+        return iter(self._all().items())
 
     @cached_property
     def labels(self) -> Mapping[str, torch.Tensor]:
@@ -200,13 +219,16 @@ class Batch:
         return column.reshape(-1), lengths
 
     def _names(self, role: str) -> tuple[str, ...]:
-        return _names(self._columns.keys, role)
+        return self._columns.keys.names[role]
 
     def _column(self, key: Key) -> Any:
-        made = self._made.get(key)
         self.last_asked = key[1]
+        return self._all()[key]
+
+    def _all(self) -> Mapping[Key, Column]:
+        made = self._made
         if made is None:
-            made = self._made[key] = self._columns.get(key)
+            made = self._made = self._columns.made()
         return made
 
     def _with(self, columns: Columns) -> "Batch":
@@ -222,12 +244,6 @@ def _names_of(what: str, slots: Sequence[str]) -> list[str]:
     if isinstance(slots, str):
         raise TypeError(f"{what}: expected a list of slots, found {slots!r}")
     return list(slots)
-
-
-@lru_cache(maxsize=64)
-def _names(keys: tuple[Key, ...], role: str) -> tuple[str, ...]:
-    """The same for all batches of a loader: looked up, not made again for each."""
-    return tuple(name for of, name in keys if of == role)
 
 
 def _to_ipc(table: pa.Table) -> bytes | int:

@@ -12,7 +12,7 @@ from featstore.errors import BatchError, ConfigError
 from featstore.loader.batching import Cut
 from featstore.loader.packed import Packed, pack
 from featstore.loader.stats import Stats
-from featstore.loader.tensors import SLOT, Batch, Column, Jagged, Key
+from featstore.loader.tensors import SLOT, Batch, Column, Jagged, Key, Keys
 
 # Takes a batch, and returns it, another one, or slots to add to it (or to put in the place of its own) by name.
 Transform = Callable[[Batch], Batch | Mapping[str, Column]]
@@ -56,7 +56,7 @@ def transformed(
         if cut.spans:
             with stats.timed("transform_s"):
                 batch = _applied(transform, cut, claim_of)
-        yield Transformed(cut.spans, cut.segments, cut.num_dropped_rows, batch)
+        yield Transformed(cut.spans, cut.segments, cut.num_dropped_rows, made=batch)
         del cut, batch
 
 
@@ -116,11 +116,11 @@ class Made:
     columns: Mapping[Key, Column]
 
     @property
-    def keys(self) -> tuple[Key, ...]:
-        return tuple(self.columns)
+    def keys(self) -> Keys:
+        return Keys(self.columns)
 
-    def get(self, key: Key) -> Column:
-        return self.columns[key]
+    def made(self) -> Mapping[Key, Column]:
+        return self.columns
 
     def packed(self) -> Packed:
         return pack(self)

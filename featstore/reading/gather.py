@@ -1,10 +1,11 @@
-"""Rows of decoded columns in another order: gathered from the pieces of a window straight into the batches' memory.
+"""Rows of decoded columns in another order: gathered straight into the batches' memory.
 
-A window's column comes in pieces, one for each row group. `Places` says which rows, in which order, and where one batch ends
-and the next begins. Each function has a compiled path and a numpy path with equal results.
+A window's column comes in pieces, one for each row group, which are joined first: to find a row's piece costs more. `Places`
+says which rows, in which order, and where one batch ends and the next begins. Each function has a compiled path and a numpy
+path with equal results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,11 +14,12 @@ import numpy as np
 from featstore._native.loading import KERNELS
 from featstore.reading.columns import Array, Ragged
 
+Take = Callable[[int], Array]  # uint8 memory of at least so many bytes
+
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The rows wanted: int32 (num_rows, 2), the piece of each and its row in the piece; `cuts` int64 (num_parts + 1,), from 0
-    to num_rows, where parts begin and end."""
+    """The rows wanted: int32 (num_rows,); `cuts` int64 (num_parts + 1,), from 0 to num_rows, where parts begin and end."""
 
     rows: Array
     cuts: Array
@@ -35,84 +37,89 @@ class Places:
         return np.diff(self.cuts)
 
 
-def places_of(order: Array, piece_rows: Sequence[int], cuts: Array) -> Places:
-    """The places of rows that are counted through all pieces, of so many rows each."""
-    ends = np.cumsum(piece_rows, dtype=np.int64)
-    rows = np.empty((len(order), 2), np.int32)
-    rows[:, 0] = np.searchsorted(ends, order, side="right") if len(piece_rows) > 1 else 0
-    rows[:, 1] = order - (np.concatenate([[0], ends])[rows[:, 0]] if len(piece_rows) > 1 else 0)
-    return Places(rows, np.ascontiguousarray(cuts, dtype=np.int64))
+def places_of(order: Array, cuts: Array) -> Places:
+    """The places of rows that are counted through all pieces."""
+    return Places(order.astype(np.int32), np.ascontiguousarray(cuts, dtype=np.int64))
 
 
-def rebased(offsets: Array, cuts: Array) -> Array:
-    """The offsets of consecutive parts, each from 0: int64 (rows + num_parts,)."""
+def joined_values(pieces: Sequence[Array], take: Take) -> Array:
+    """The pieces one after the other, in memory that is taken where there are several."""
+    if len(pieces) == 1:
+        return np.ascontiguousarray(pieces[0])
+    num_bytes = sum(piece.nbytes for piece in pieces)
+    out = take(num_bytes)[:num_bytes].view(pieces[0].dtype)
+    return np.concatenate(pieces, out=out.reshape(-1, *pieces[0].shape[1:]))
+
+
+def joined_offsets(pieces: Sequence[Ragged]) -> Array:
+    """The offsets that go with the `list_values` of all pieces, joined."""
+    num_values = sum(int(piece.offsets[-1] - piece.offsets[0]) for piece in pieces)
+    out = np.empty(sum(map(len, pieces)) + 1, np.int32 if num_values < 2**31 else np.int64)
+    join_offsets(pieces, out)
+    return out
+
+
+def list_values(piece: Ragged) -> Array:
+    """Those of a piece's values that are in its lists."""
+    return piece.values[piece.offsets[0] : piece.offsets[-1]]
+
+
+def join_offsets(pieces: Sequence[Ragged], out: Array) -> None:
+    """Writes the offsets of joined lists, from 0, to `out` (num_rows + 1,), wherever those of the pieces begin."""
+    out[0] = row = before = 0
+    for piece in pieces:
+        first = int(piece.offsets[0])
+        np.subtract(
+            piece.offsets[1:], first - before, out=out[row + 1 : row + len(piece) + 1], dtype=np.int64, casting="unsafe"
+        )
+        row, before = row + len(piece), before + int(piece.offsets[-1]) - first
+
+
+def rebased(offsets: Array, cuts: Array, out: Array) -> None:
+    """Writes the offsets of consecutive parts, each from 0, to `out`, int64 (rows + num_parts,)."""
+    if KERNELS is not None:
+        KERNELS.rebase_offsets(offsets, offsets.itemsize, cuts, out)
+        return
+    parts = [offsets[first : end + 1] for first, end in pairwise(cuts.tolist())]
+    np.concatenate([np.subtract(part, part[0], dtype=np.int64) for part in parts], out=out)
+
+
+def gather_values(values: Array, places: Places, starts: Array, out: Array) -> None:
+    """Writes each part's rows to `out` (one dimension, the values' dtype) from element `starts[part]` on."""
+    width = int(np.prod(values.shape[1:], dtype=np.int64))
     if KERNELS is None:
-        parts = [offsets[first : end + 1] for first, end in pairwise(cuts.tolist())]
-        return np.concatenate([np.subtract(part, part[0], dtype=np.int64) for part in parts])
-    result = np.empty(int(cuts[-1] - cuts[0]) + len(cuts) - 1, np.int64)
-    KERNELS.rebase_offsets(offsets, offsets.itemsize, cuts, result)
-    return result
-
-
-def gather_values(pieces: Sequence[Array], places: Places, starts: Array, out: Array) -> None:
-    """Writes each part's rows to `out` (one dimension, the pieces' dtype) from element `starts[part]` on."""
-    width = int(np.prod(pieces[0].shape[1:], dtype=np.int64))
-    if KERNELS is None:
-        joined = np.concatenate(pieces).reshape(-1, width)
         for part, (first, end) in enumerate(pairwise(places.cuts.tolist())):
-            rows = joined[_joined_rows(places.rows[first:end], list(map(len, pieces)))]
+            rows = values[places.rows[first:end]]
             out[starts[part] : starts[part] + rows.size] = rows.reshape(-1)
         return
-    flat = tuple(np.ascontiguousarray(piece) for piece in pieces)
     begins = starts * out.itemsize
     ends = begins + places.part_rows * width * out.itemsize
-    KERNELS.gather(flat, width * out.itemsize, (), 8, places.rows, places.cuts, begins, ends, out)
+    KERNELS.gather(values, width * out.itemsize, b"", 8, places.rows, places.cuts, begins, ends, out)
 
 
-def gather_offsets(pieces: Sequence[Ragged], places: Places) -> Array:
-    """The offsets of the gathered lists, each part's from 0: int64 (num_rows + num_parts,)."""
-    if KERNELS is None:
-        lengths = np.concatenate([np.diff(piece.offsets) for piece in pieces])
-        lengths = lengths[_joined_rows(places.rows, list(map(len, pieces)))]
-        parts = [np.cumsum(lengths[first:end], dtype=np.int64) for first, end in pairwise(places.cuts.tolist())]
-        return np.concatenate([np.concatenate([np.zeros(1, np.int64), part]) for part in parts])
-    offsets = np.empty(len(places) + places.num_parts, np.int64)
-    KERNELS.gather_offsets(*_buffers(pieces), places.rows, places.cuts, offsets)
-    return offsets
+def gather_offsets(offsets: Array, places: Places, out: Array) -> None:
+    """Writes the offsets of the gathered lists, each part's from 0, to `out`, int64 (num_rows + num_parts,)."""
+    if KERNELS is not None:
+        KERNELS.gather_offsets(offsets, offsets.itemsize, int(offsets[-1]), places.rows, places.cuts, out)
+        return
+    lengths = np.diff(offsets)[places.rows]
+    parts = [np.cumsum(lengths[first:end], dtype=np.int64) for first, end in pairwise(places.cuts.tolist())]
+    np.concatenate([np.concatenate([np.zeros(1, np.int64), part]) for part in parts], out=out)
 
 
-def gather_lists(pieces: Sequence[Ragged], places: Places, starts: Array, ends: Array, out: Array) -> None:
+def gather_lists(lists: Ragged, places: Places, starts: Array, ends: Array, out: Array) -> None:
     """Writes the values of each part's lists to `out`, from element `starts[part]` to just before `ends[part]`."""
     if KERNELS is not None:
-        begins, ends = starts * out.itemsize, ends * out.itemsize
-        KERNELS.gather(*_buffers(pieces), places.rows, places.cuts, begins, ends, out)
+        begins, ends, offsets = starts * out.itemsize, ends * out.itemsize, lists.offsets
+        KERNELS.gather(lists.values, out.itemsize, offsets, offsets.itemsize, places.rows, places.cuts, begins, ends, out)
         return
     for part, (first, end) in enumerate(pairwise(places.cuts.tolist())):
-        values = _lists(pieces, places.rows[first:end])
-        out[starts[part] : ends[part]] = values
+        out[starts[part] : ends[part]] = _lists(lists, places.rows[first:end])
 
 
-def _buffers(pieces: Sequence[Ragged]) -> tuple[tuple[Array, ...], int, tuple[Array, ...], int]:
-    """What the kernels take: values, their width, offsets of one width."""
-    is_narrow = all(piece.offsets.dtype == np.int32 for piece in pieces)
-    dtype = np.int32 if is_narrow else np.int64
-    offsets = tuple(np.ascontiguousarray(piece.offsets, dtype=dtype) for piece in pieces)
-    values = tuple(np.ascontiguousarray(piece.values) for piece in pieces)
-    return values, values[0].itemsize, offsets, np.dtype(dtype).itemsize
-
-
-def _joined_rows(rows: Array, piece_rows: Sequence[int]) -> Array:
-    """Places as rows counted through all pieces."""
-    firsts: Array = np.cumsum([0, *piece_rows])
-    return np.asarray(firsts[rows[:, 0]] + rows[:, 1])
-
-
-def _lists(pieces: Sequence[Ragged], rows: Array) -> Array:
+def _lists(lists: Ragged, rows: Array) -> Array:
     """The values of these lists, one after the other."""
-    places = _joined_rows(rows, list(map(len, pieces)))
-    bases = np.cumsum([0, *(len(piece.values) for piece in pieces)])
-    begins = np.concatenate([piece.offsets[:-1] + base for piece, base in zip(pieces, bases, strict=False)])[places]
-    lengths = np.concatenate([np.diff(piece.offsets) for piece in pieces])[places]
+    lengths = np.diff(lists.offsets)[rows].astype(np.int64)
     ends = np.cumsum(lengths)
     within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-    return np.asarray(np.concatenate([piece.values for piece in pieces])[np.repeat(begins, lengths) + within])
+    return np.asarray(lists.values[np.repeat(lists.offsets[:-1][rows], lengths) + within])

@@ -15,8 +15,9 @@ def columns(table_url):
 
 
 def arrays(columns):
-    found = [columns.get(key) for key in columns.keys]
-    parts = [(column,) if torch.is_tensor(column) else (column.values, column.offsets) for column in found]
+    found = columns.made()
+    assert tuple(found) == columns.keys
+    parts = [(column,) if torch.is_tensor(column) else (column.values, column.offsets) for column in found.values()]
     return [part.numpy() for tensors in parts for part in tensors]
 
 

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from featstore._native.loading import KERNELS
 from featstore.reading import columns, gather
 from featstore.reading.columns import Ragged, slot_values
-from featstore.reading.gather import gather_lists, gather_offsets, gather_values, places_of, rebased
+from featstore.reading.gather import (
+    gather_lists,
+    gather_offsets,
+    gather_values,
+    joined_offsets,
+    joined_values,
+    list_values,
+    places_of,
+    rebased,
+)
 from featstore.schema import Slot, SlotKind
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
@@ -35,7 +44,7 @@ def orders(draw: st.DrawFn, piece_rows: list[int]) -> gather.Places:
     num_rows = sum(piece_rows)
     order = draw(st.lists(st.integers(0, num_rows - 1), max_size=30)) if num_rows else []
     inner = sorted(draw(st.lists(st.integers(0, len(order)), max_size=4)))
-    return places_of(np.array(order, np.int64), piece_rows, np.array([0, *inner, len(order)]))
+    return places_of(np.array(order, np.int64), np.array([0, *inner, len(order)]))
 
 
 def starts_of(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +67,9 @@ def test_values_of_any_width_are_gathered_as_by_numpy(data, dtype, shape):
     places = data.draw(orders(piece_rows))
     counts = places.part_rows * int(np.prod(shape, dtype=np.int64))
     starts, ends = starts_of(counts)
-    both(lambda out: gather_values(pieces, places, starts, out), int(ends.max()) + 1, dtype)
+    values = joined_values(pieces, lambda size: np.empty(size, np.uint8))
+    assert values.tolist() == np.concatenate(pieces).tolist()
+    both(lambda out: gather_values(values, places, starts, out), int(ends.max()) + 1, dtype)
 
 
 @given(st.data(), st.sampled_from([np.int64, np.float32]), st.sampled_from([np.int32, np.int64]))
@@ -69,18 +80,30 @@ def test_lists_of_any_length_are_gathered_as_by_numpy(data, dtype, offset_dtype)
         values = np.array([0] * number + [value % 1000 for one in lists for value in one], dtype)
         pieces.append(Ragged(values, offsets))
     places = data.draw(orders([len(piece) for piece in pieces]))
-    offsets = gather_offsets(pieces, places)
-    assert offsets.tolist() == pure(lambda: gather_offsets(pieces, places)).tolist()
+    joined = pieces[0]
+    if len(pieces) > 1:
+        values = joined_values(list(map(list_values, pieces)), lambda size: np.empty(size, np.uint8))
+        joined = Ragged(values, joined_offsets(pieces))
+    offsets, expected = np.empty((2, len(places) + places.num_parts), np.int64)
+    gather_offsets(joined.offsets, places, offsets)
+    pure(lambda: gather_offsets(joined.offsets, places, expected))
+    assert offsets.tolist() == expected.tolist()
     counts = offsets[np.cumsum(places.part_rows + 1) - 1]
     starts, ends = starts_of(counts)
-    both(lambda out: gather_lists(pieces, places, starts, ends, out), int(ends.max()) + 1, dtype)
+    both(lambda out: gather_lists(joined, places, starts, ends, out), int(ends.max()) + 1, dtype)
 
 
 @given(LISTS, st.lists(st.integers(0, 12)), st.sampled_from([np.int32, np.int64]))
 def test_offsets_are_rebased_as_by_numpy(lists, inner, dtype):
     offsets = np.cumsum([7, *map(len, lists)]).astype(dtype)
     cuts = np.array([0, *sorted(min(cut, len(lists)) for cut in inner), len(lists)])
-    assert rebased(offsets, cuts).tolist() == pure(lambda: rebased(offsets, cuts)).tolist()
+
+    def result() -> list[int]:
+        out = np.empty(len(lists) + len(cuts) - 1, np.int64)
+        rebased(offsets, cuts, out)
+        return out.tolist()
+
+    assert result() == pure(result)
 
 
 @given(st.lists(st.none() | INT64, max_size=40), st.integers(0, 20))
@@ -104,26 +127,26 @@ def test_null_lists_and_elements_are_left_out_as_by_numpy(lists, start):
 
 
 @pytest.mark.parametrize(
-    ("place", "cuts", "starts"),
-    [([1, 0], [0, 1], [0]), ([0, 3], [0, 1], [0]), ([0, -1], [0, 1], [0]), ([0, 0], [0, 2], [0]), ([0, 0], [0, 1], [3])],
+    ("row", "cuts", "starts"),
+    [(3, [0, 1], [0]), (-1, [0, 1], [0]), (0, [0, 2], [0]), (0, [0, 1], [3])],
 )
-def test_what_lies_outside_of_the_buffers_is_refused(place, cuts, starts):
+def test_what_lies_outside_of_the_buffers_is_refused(row, cuts, starts):
     values, out = np.arange(3), np.zeros(3, np.int64)
-    arguments = (np.array([place], np.int32), *(np.array(part, np.int64) for part in (cuts, starts)))
+    arguments = (np.array([row], np.int32), *(np.array(part, np.int64) for part in (cuts, starts)))
     ends = arguments[2] + 1
-    with pytest.raises(ValueError, match="expected places within the pieces"):
-        KERNELS.gather((values,), 8, (), 8, *arguments[:2], arguments[2] * 8, ends * 8, out)
+    with pytest.raises(ValueError, match="expected rows that there are"):
+        KERNELS.gather(values, 8, b"", 8, *arguments[:2], arguments[2] * 8, ends * 8, out)
     assert not out.any()
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 9], [-1, 0, 1]])
 def test_lists_outside_of_their_values_are_refused(offsets):
     values, offsets = np.arange(3), np.array(offsets, np.int32)
-    places, cuts = np.array([[0, 0], [0, 1]], np.int32), np.array([0, 2])
-    with pytest.raises(ValueError, match="expected places within the pieces"):
-        KERNELS.gather_offsets((values,), 8, (offsets,), 4, places, cuts, np.zeros(3, np.int64))
-    with pytest.raises(ValueError, match="expected places within the pieces"):
-        KERNELS.gather((values,), 8, (offsets,), 4, places, cuts, np.zeros(1, np.int64), np.array([80]), np.zeros(10, np.int64))
+    rows, cuts = np.array([0, 1], np.int32), np.array([0, 2])
+    with pytest.raises(ValueError, match="expected rows that there are"):
+        KERNELS.gather_offsets(offsets, 4, len(values), rows, cuts, np.zeros(3, np.int64))
+    with pytest.raises(ValueError, match="expected rows that there are"):
+        KERNELS.gather(values, 8, offsets, 4, rows, cuts, np.zeros(1, np.int64), np.array([80]), np.zeros(10, np.int64))
     new = np.zeros(3, np.int64), np.zeros(9, np.int64)
     with pytest.raises(ValueError, match="expected offsets that never fall"):
         KERNELS.lists_without_nulls(offsets, 4, b"", 0, values, b"", 0, bytes(8), *new)
