@@ -4,7 +4,7 @@ The same rows (decoding_parts/variants.py) are written in many ways. Of each fil
 one process and one thread, by Arrow's `read_row_group`, by Arrow with the conversion to buffers without nulls that a batch
 needs, and by featstore's kernels, which leave to Arrow what they do not know (decoding_parts/readers.py). Opening the file is
 part of each. Figures are medians: nanoseconds a value by wall clock and by CPU time, ratios of neighbouring runs, bytes a value
-on disk. Then the kinds of columns apart, what the kernels spend their time on, and both cores.
+on disk. Then the kinds of columns apart, what the kernels spend their time on, both cores, and codecs for the demo's click log.
 
 Demanded: equal values in every file, and for lists as pyarrow writes them by default at most 0.7 of the CPU time of
 `read_row_group` alone.
@@ -26,13 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from decoding_parts import readers
+from decoding_parts import click_log, readers
 from decoding_parts.variants import DEFAULT, KINDS, OWN, SCHEMA, VARIANTS, nullable_rows, required_rows, write
 from featstore._native.loading import KERNELS
+from featstore.schema import Slot
 from loader_parts import measuring
 
-MOST_OF_ARROW = 0.7
+MOST_OF_ARROW, REPEATS = 0.7, 5
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 READERS = {"arrow": readers.arrow, "converted": readers.converted, "native": readers.native}
 KINDS_APART = {
@@ -42,14 +44,7 @@ KINDS_APART = {
     "ids, nulls": ["i0", "i3", "i6"],
     "floats": ["f1", "f2", "f4", "f5"],
 }
-APART_OF = (
-    DEFAULT,
-    "plain",
-    OWN,
-    "featstore, plain",
-    "featstore, dictionaries to 4 MiB",
-    "featstore, a look-up worth 0.5 bytes",
-)
+APART_OF = (DEFAULT, OWN, "featstore, plain", "featstore, uncompressed")
 Figures = dict[str, Any]
 Files = Mapping[str, Path]
 Key = tuple[str, str, str]  # variant, kind, reader
@@ -63,11 +58,15 @@ def main() -> int:
         raise SystemExit("the kernels are not compiled: python setup.py build_ext --inplace")
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as made:
-        files, rows = _files(Path(arguments.directory or made), arguments.rows)
+        directory = Path(arguments.directory or made)
+        files, rows = _files(directory, arguments.rows)
+        clicks = click_log.write(directory)
         if arguments.write_only:
             return 0
         gc.freeze()
-        result = _compare(files, rows, arguments.repeats)
+        result = _compare(files, rows, REPEATS)
+        result["click_log"] = _click_log(*clicks, REPEATS)
+    result["ok"] = result["ok"] and result["click_log"]["is_equal"]
     result["load_average"] = [round(load, 1), round(os.getloadavg()[0], 1)]
     print(f"RESULT {json.dumps(result)}")
     return 0 if result["ok"] else 1
@@ -75,11 +74,11 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="131,072 rows instead of 262,144, and fewer repeats")
+    parser.add_argument("--small", action="store_true", help="131,072 rows instead of 196,608")
     parser.add_argument("--directory", help="keep the files here, and use them again")
     parser.add_argument("--write-only", action="store_true", help="write the files, and measure nothing")
     arguments = parser.parse_args()
-    arguments.rows, arguments.repeats = (1 << 17, 5) if arguments.small else (1 << 18, 7)
+    arguments.rows = 1 << 17 if arguments.small else 3 << 16
     return arguments
 
 
@@ -116,7 +115,7 @@ def _compare(files: Files, rows: Mapping[bool, pa.Table], repeats: int) -> Figur
 
 
 def _seconds(
-    cases: Mapping[tuple[str, str], tuple[Path, Sequence[Any]]], repeats: int, *, use_threads: bool = False
+    cases: Mapping[tuple[str, str], tuple[Path, Sequence[Slot]]], repeats: int, *, use_threads: bool = False
 ) -> Seconds:
     """What each reader takes of each case, all in turn."""
     runs = {
@@ -187,6 +186,28 @@ def _columns_apart(files: Files, rows: pa.Table, repeats: int) -> Figures:
     for name, found in figures.items():
         for kind, of in found.items():
             print(f"{name:38} {kind:14} {of}", flush=True)
+    return figures
+
+
+def _click_log(files: Files, slots: Sequence[Slot], repeats: int) -> Figures:
+    """The demo's slots by codec: CPU nanoseconds and bytes a value, and each as a share of what the writer makes."""
+    rows = pq.read_table(files[click_log.SNAPPY])
+    count = readers.num_values(rows, slots)
+    seconds = _seconds({(name, "all"): (path, slots) for name, path in files.items()}, repeats)
+    figures: Figures = {"is_equal": not any(readers.differing(path, slots, rows) for path in files.values())}
+    for name, path in files.items():
+        figures[name] = _kind(seconds, (name, "all"), count) | {
+            "bytes": round(readers.stored_bytes(path, slots) / count, 2),
+            "left_to_arrow": readers.left_to_arrow(path, slots),
+            "of_featstores": {
+                "bytes": round(path.stat().st_size / files[click_log.SNAPPY].stat().st_size, 3),
+                **{
+                    reader: _share(seconds["cpu"][name, "all", reader], seconds["cpu"][click_log.SNAPPY, "all", reader])
+                    for reader in READERS
+                },
+            },
+        }
+        print(f"{name:38} {figures[name]}", flush=True)
     return figures
 
 

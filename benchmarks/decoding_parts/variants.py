@@ -49,7 +49,6 @@ class Variant:
 
 
 _own = partial(Variant, is_own=True, is_required=True, rows_per_row_group=Output().rows_per_row_group)
-_4_MIB = {"encoding.DICTIONARY_LIMIT_BYTES": 4 << 20, "writer.DICTIONARY_LIMIT_BYTES": 4 << 20}
 
 VARIANTS = {
     DEFAULT: Variant(),
@@ -73,9 +72,6 @@ VARIANTS = {
     "featstore, uncompressed": _own(options={"compression": "none"}),
     "featstore, zstd": _own(options={"compression": "zstd"}),
     "featstore, plain": _own(options={"encoding.DICTIONARY_LIMIT_BYTES": 0}),
-    "featstore, dictionaries to 4 MiB": _own(options=_4_MIB),
-    "featstore, a look-up worth 0.5 bytes": _own(options={"encoding.LOOKUP_BYTES": 0.5}),
-    "featstore, a look-up worth 2 bytes": _own(options={"encoding.LOOKUP_BYTES": 2.0}),
 }
 
 
