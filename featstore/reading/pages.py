@@ -22,6 +22,7 @@ from featstore.reading.footer import FileColumns, Footer, chunk_span
 from featstore.schema import Slot, SlotKind
 
 _CODECS = {"SNAPPY": "snappy", "ZSTD": "zstd", "UNCOMPRESSED": None}
+_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # the last two are of levels
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _RLE, _V1 = 3, -1
 _MOST_VALUES = 2**31 - 1  # what offsets of 32 bits count
@@ -73,7 +74,8 @@ class PageReader:
 
     def _array(self, column: _Column, row_group: int) -> pa.Array | None:
         chunk = self._footer.file.metadata.row_group(row_group).column(column.place)
-        if chunk.compression not in _CODECS or chunk.num_values > _MOST_VALUES:
+        is_known = chunk.compression in _CODECS and _ENCODINGS.issuperset(chunk.encodings)
+        if not is_known or chunk.num_values > _MOST_VALUES:
             return None
         try:
             stored = self._footer.bytes_at(*chunk_span(chunk))
