@@ -59,13 +59,14 @@ def write(workload: Workload, directory: Path) -> list[str]:
     paths = [folder / f"part-{number}.parquet" for number in range(workload.num_files)]
     for number, path in enumerate(paths):
         if not path.exists():
-            table = _table(workload, number)
+            table = rows_of(workload, number)
             pq.write_table(table, path.with_suffix(".part"), row_group_size=workload.rows_per_row_group)
             path.with_suffix(".part").rename(path)
     return [str(path) for path in paths]
 
 
-def _table(workload: Workload, file_number: int) -> pa.Table:
+def rows_of(workload: Workload, file_number: int) -> pa.Table:
+    """All columns of one of the files."""
     columns = {name: _column(name, workload, file_number) for name in workload.slots}
     clicks = np.random.default_rng(file_number).random(workload.rows_per_file) < 0.1
     return pa.table({**columns, LABEL: pa.array(clicks.astype(np.int8))})

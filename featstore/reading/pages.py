@@ -22,6 +22,7 @@ from featstore.reading.footer import FileColumns, Footer, chunk_span
 from featstore.schema import Slot, SlotKind
 
 _CODECS = {"SNAPPY": "snappy", "ZSTD": "zstd", "UNCOMPRESSED": None}
+_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # the last two are of levels
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _RLE, _V1 = 3, -1
 _MOST_VALUES = 2**31 - 1  # what offsets of 32 bits count
@@ -73,10 +74,12 @@ class PageReader:
 
     def _array(self, column: _Column, row_group: int) -> pa.Array | None:
         chunk = self._footer.file.metadata.row_group(row_group).column(column.place)
-        if chunk.compression not in _CODECS or chunk.num_values > _MOST_VALUES:
+        is_known = chunk.compression in _CODECS and _ENCODINGS.issuperset(chunk.encodings)
+        if not is_known or chunk.num_values > _MOST_VALUES:
             return None
         try:
-            dictionary, pages = _pages(self._footer.bytes_at(*chunk_span(chunk)), _CODECS[chunk.compression])
+            stored = self._footer.bytes_at(*chunk_span(chunk))
+            dictionary, pages = _pages(stored, _CODECS[chunk.compression], column)
             return _array(column, dictionary, pages, chunk.num_values, self._footer.row_group_rows[row_group])
         except (ValueError, OSError):  # Arrow tells what is wrong, if anything is
             return None
@@ -112,7 +115,7 @@ def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
     )
 
 
-def _pages(chunk: bytes, codec_name: str | None) -> tuple[Any, tuple[Page, ...]]:
+def _pages(chunk: bytes, codec_name: str | None, column: _Column) -> tuple[Any, tuple[Page, ...]]:
     """The dictionary's values and the data pages, decompressed. ValueError for a page of another kind."""
     assert KERNELS is not None
     codec = None if codec_name is None else pa.Codec(codec_name)
@@ -125,7 +128,7 @@ def _pages(chunk: bytes, codec_name: str | None) -> tuple[Any, tuple[Page, ...]]
         definition_bytes, repetition_bytes, is_compressed = header[8:]
         if kind == _DICTIONARY_PAGE:
             dictionary = _decompressed(page, full_size, codec)
-        elif kind == _DATA_PAGE and set(level_encodings) == {_RLE}:
+        elif kind == _DATA_PAGE and _knows_levels(column, level_encodings):
             pages.append((_decompressed(page, full_size, codec), b"", num_values, encoding, _V1, _V1))
         elif kind == _DATA_PAGE_V2:
             num_level_bytes = definition_bytes + repetition_bytes
@@ -135,6 +138,12 @@ def _pages(chunk: bytes, codec_name: str | None) -> tuple[Any, tuple[Page, ...]]
         else:
             raise ValueError(f"a page of type {kind}")
     return dictionary, tuple(pages)
+
+
+def _knows_levels(column: _Column, encodings: list[int]) -> bool:
+    """Whether definition and repetition levels are runs, where the column has them: of those that it lacks anything is said."""
+    highest = (column.max_definition, column.max_repetition)
+    return all(encoding == _RLE or not most for encoding, most in zip(encodings, highest, strict=True))
 
 
 def _decompressed(page: memoryview, size_bytes: int, codec: pa.Codec | None) -> Any:

@@ -102,6 +102,22 @@ def test_what_the_kernels_do_not_know_is_left_to_arrow(tmp_path, values, how):
     assert len(arrows) == 2
 
 
+def test_another_encoding_is_left_to_arrow_without_reading_its_pages(tmp_path):
+    path, ids = tmp_path / "file.parquet", np.random.default_rng(1).integers(0, 2**62, 50_000)
+    pq.write_table(pa.table({"x": ids}), path, use_dictionary=False, column_encoding={"x": "DELTA_BINARY_PACKED"})
+    slot = Slot(name="x", kind=SlotKind.ID)
+    with Footer(path) as footer:
+        reader = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,))), num_threads=1)
+        before = _num_bytes_read()
+        assert reader.read(0) == {}
+        assert _num_bytes_read() - before < 10_000 < path.stat().st_size
+
+
+def _num_bytes_read() -> int:
+    """By this process, so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def test_several_threads_decode_all_columns(tmp_path):
     names = [f"x{number}" for number in range(20)]
     pq.write_table(pa.table({name: [[number, None], None, []] for number, name in enumerate(names)}), tmp_path / "file.parquet")
