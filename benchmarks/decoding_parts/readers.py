@@ -107,7 +107,7 @@ def left_to_arrow(path: Path, slots: Slots) -> int:
     """How many of the slots the kernels do not decode in the first row group."""
     with Footer(path) as footer:
         columns = footer.resolve(Selection(slots=tuple(slots)))
-        return len(slots) - len(pages.PageReader(footer, slots, columns, num_threads=1).read(0))
+        return len(slots) - len(pages.PageReader(footer, slots, columns, num_threads=1).read([0]))
 
 
 def parts(path: Path, slots: Slots) -> dict[str, float]:
@@ -127,10 +127,12 @@ def parts(path: Path, slots: Slots) -> dict[str, float]:
                 clock.took("read")
                 dictionary, found = pages._pages(stored, pages._CODECS[codec], column)
                 clock.took("headers and decompression")
-                array = pages._array(column, dictionary, found, count, num_rows)
+                out = pages._Out(column, count, num_rows)
+                out.decode(dictionary, found, num_rows)
+                array = out.array()
                 clock.took("decode")
                 slot_values(pa.chunked_array([array]), slot)
-                del array, found, dictionary, stored
+                del array, out, found, dictionary, stored
                 clock.took("buffers, freeing")
     return dict(taken)
 

@@ -323,8 +323,9 @@ static Py_ssize_t take_pages(PyObject* tuple, Page* pages, Py_buffer (*buffers)[
 static int columns_fit(const ColumnOut* out, int64_t offsets_bytes, int64_t mark_bytes) {
   int is_list = out->max_repetition == 1 && out->max_definition >= 1;
   int levels_fit = (is_list || !out->max_repetition) && out->max_definition >= 0 && out->max_definition <= 3;
-  int offsets_fit = is_list ? offsets_bytes == (out->num_rows + 1) * 4 : !offsets_bytes;
-  return levels_fit && offsets_fit && is_width(out->width) && mark_bytes == out->width && out->num_rows >= 0;
+  int offsets_fit = is_list ? offsets_bytes / 4 > out->num_rows : !offsets_bytes;
+  int places_fit = out->first_row >= 0 && out->first_row <= out->num_rows && out->at >= 0 && out->at <= out->capacity;
+  return levels_fit && offsets_fit && places_fit && is_width(out->width) && mark_bytes == out->width;
 }
 
 static PyObject* py_decode_pages(PyObject* self, PyObject* args) {
@@ -332,11 +333,12 @@ static PyObject* py_decode_pages(PyObject* self, PyObject* args) {
   Py_buffer of[COUNT];
   PyObject* tuple;
   ColumnOut out;
-  long long num_rows;
+  long long num_rows, first_row, at;
   (void)self;
   memset(&out, 0, sizeof out);
-  if (!PyArg_ParseTuple(args, "O!y*iiiiy*Lw*w*:decode_pages", &PyTuple_Type, &tuple, &of[DICTIONARY], &out.width,
-                        &out.max_repetition, &out.max_definition, &out.null_below, &of[MARK], &num_rows, &of[OFFSETS], &of[VALUES]))
+  if (!PyArg_ParseTuple(args, "O!y*iiiiy*Lw*w*LL:decode_pages", &PyTuple_Type, &tuple, &of[DICTIONARY], &out.width,
+                        &out.max_repetition, &out.max_definition, &out.null_below, &of[MARK], &num_rows, &of[OFFSETS], &of[VALUES],
+                        &first_row, &at))
     return NULL;
   Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
   Page* pages = PyMem_Calloc((size_t)count + 1, sizeof(Page));
@@ -345,14 +347,16 @@ static PyObject* py_decode_pages(PyObject* self, PyObject* args) {
   if (!fits) PyErr_NoMemory();
   if (fits) fits = (taken = take_pages(tuple, pages, buffers)) == count;
   if (fits) {
-    out.num_rows = num_rows;
+    out.first_row = out.row = first_row;
+    out.num_rows = num_rows <= INT64_MAX - first_row ? first_row + num_rows : -1;
+    out.at = at;
     out.offsets = of[OFFSETS].buf;
     out.mark = of[MARK].buf;
     out.dictionary = of[DICTIONARY].buf;
     out.values = of[VALUES].buf;
+    out.capacity = is_width(out.width) ? of[VALUES].len / out.width : 0;
     fits = columns_fit(&out, of[OFFSETS].len, of[MARK].len);
     out.num_in_dictionary = fits ? of[DICTIONARY].len / out.width : 0;
-    out.capacity = fits ? of[VALUES].len / out.width : 0;
     fits = fits && (!out.max_repetition || out.capacity <= INT32_MAX) && out.num_in_dictionary <= INT32_MAX;
     Py_BEGIN_ALLOW_THREADS
     fits = fits && decode_pages(&out, pages, count);

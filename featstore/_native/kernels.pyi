@@ -75,12 +75,15 @@ def decode_pages(
     num_rows: int,
     offsets: Buffer,
     values: Buffer,
+    first_row: int,
+    at: int,
 ) -> int:
-    """Decodes the data pages of one column chunk; how many values were written.
+    """Decodes the data pages of one column chunk of `num_rows` rows, which begin with row `first_row` and value `at` of the
+    column that is made; how many values it has then.
 
     A page is `(levels, values, num_values, encoding, repetition_bytes, definition_bytes)`, decompressed: V2 with levels and
     values apart, V1 with both in `levels` and -1 as bytes. A definition level of `max_definition` is a value of `width` bytes
-    (4 or 8), one below `null_below` becomes `mark`, others are nothing. `offsets`: int32 `(num_rows + 1,)` of lists, which
-    have `max_repetition` 1, else of no bytes. `values`: room for as many values as there are levels. ValueError for what does
-    not fit, or is encoded in a way that is not known here.
+    (4 or 8), one below `null_below` becomes `mark`, others are nothing. `offsets`: int32 `(first_row + num_rows + 1,)` or
+    more of lists, which have `max_repetition` 1, else of no bytes. `values`: room after `at` for as many values as there are
+    levels. ValueError for what does not fit, or is encoded in a way that is not known here.
     """

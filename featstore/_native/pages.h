@@ -351,7 +351,7 @@ typedef struct {
   int64_t num_rows, capacity; /* rows; values that there is room for */
   int32_t* offsets;           /* num_rows + 1, where max_repetition is 1 */
   char* values;
-  int64_t row, at; /* rows that have begun, values that were written */
+  int64_t first_row, row, at; /* the chunk's first row, rows that have begun, values that were written */
 } ColumnOut;
 
 static int level_bits(int highest) { return highest < 2 ? highest : 2; }
@@ -473,7 +473,7 @@ static int decode_step(ColumnOut* out, Levels* levels, Runs* repetitions, Runs* 
   levels->num_rows = levels->num_values = levels->count;
   levels->num_nulls = 0;
   if (out->max_definition && !read_definitions(levels, definitions, (uint8_t)out->max_definition, (uint8_t)out->null_below)) return 0;
-  if (out->max_repetition && (!read_repetitions(levels, repetitions) || !(out->row || levels->begins[0]))) return 0;
+  if (out->max_repetition && (!read_repetitions(levels, repetitions) || !(out->row > out->first_row || levels->begins[0]))) return 0;
   int64_t written = levels->num_values + levels->num_nulls;
   if (levels->num_rows > out->num_rows - out->row || levels->count > out->capacity - out->at) return 0;
   if (out->max_repetition) write_offsets(out, levels);
@@ -505,7 +505,7 @@ static int decode_page(ColumnOut* out, const Page* page) {
   return 1;
 }
 
-/* All data pages of a chunk, in order. */
+/* All data pages of a chunk, in order, after the rows and values that there are. */
 static int decode_pages(ColumnOut* out, const Page* pages, int64_t num_pages) {
   for (int64_t i = 0; i < num_pages; i++)
     if (!decode_page(out, &pages[i])) return 0;

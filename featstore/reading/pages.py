@@ -9,12 +9,13 @@ read, or to refuse. Formats: parquet.apache.org/docs/file-format.
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from featstore._native.loading import KERNELS
 from featstore.reading.columns import missing_mark
@@ -52,37 +53,45 @@ class PageReader:
             found = (_column(footer, slot, columns) for slot in slots)
             self._columns += [column for column in found if column is not None]
 
-    def read(self, row_group: int) -> dict[str, pa.Array]:
-        """The columns by their name in the file, without nulls. What is left out is to be read in another way."""
-        waiting = deque(self._columns)
+    def read(self, row_groups: Sequence[int]) -> dict[str, pa.Array]:
+        """The columns of these row groups' rows, in order, by their name in the file, without nulls. What is left out is to be
+        read in another way."""
+        waiting = deque(self._columns if row_groups else ())
         if self._num_threads < 2 or len(waiting) < 2:
-            return dict(self._decoded(waiting, row_group))
+            return dict(self._decoded(waiting, row_groups))
         with ThreadPoolExecutor(min(self._num_threads, len(waiting))) as pool:
-            parts = [pool.submit(lambda: list(self._decoded(waiting, row_group))) for _ in range(self._num_threads)]
+            parts = [pool.submit(lambda: list(self._decoded(waiting, row_groups))) for _ in range(self._num_threads)]
             return {name: array for part in parts for name, array in part.result()}
 
-    def _decoded(self, waiting: deque[_Column], row_group: int) -> Iterator[tuple[str, pa.Array]]:
+    def _decoded(self, waiting: deque[_Column], row_groups: Sequence[int]) -> Iterator[tuple[str, pa.Array]]:
         """Decodes what waits, until others have taken the last."""
         while waiting:
             try:
                 column = waiting.popleft()
             except IndexError:
                 return
-            array = self._array(column, row_group)
+            array = self._array(column, row_groups)
             if array is not None:
                 yield column.name, array
 
-    def _array(self, column: _Column, row_group: int) -> pa.Array | None:
-        chunk = self._footer.file.metadata.row_group(row_group).column(column.place)
-        is_known = chunk.compression in _CODECS and _ENCODINGS.issuperset(chunk.encodings)
-        if not is_known or chunk.num_values > _MOST_VALUES:
+    def _array(self, column: _Column, row_groups: Sequence[int]) -> pa.Array | None:
+        metadata, rows = self._footer.file.metadata, self._footer.row_group_rows
+        chunks = [metadata.row_group(index).column(column.place) for index in row_groups]
+        num_values = sum(chunk.num_values for chunk in chunks)
+        if num_values > _MOST_VALUES or not all(map(_is_known, chunks)):
             return None
+        out = _Out(column, num_values, sum(rows[index] for index in row_groups))
         try:
-            stored = self._footer.bytes_at(*chunk_span(chunk))
-            dictionary, pages = _pages(stored, _CODECS[chunk.compression], column)
-            return _array(column, dictionary, pages, chunk.num_values, self._footer.row_group_rows[row_group])
+            for index, chunk in zip(row_groups, chunks, strict=True):
+                stored = self._footer.bytes_at(*chunk_span(chunk))
+                out.decode(*_pages(stored, _CODECS[chunk.compression], column), rows[index])
         except (ValueError, OSError):  # Arrow tells what is wrong, if anything is
             return None
+        return out.array()
+
+
+def _is_known(chunk: pq.ColumnChunkMetaData) -> bool:
+    return chunk.compression in _CODECS and _ENCODINGS.issuperset(chunk.encodings)
 
 
 def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
@@ -150,15 +159,28 @@ def _decompressed(page: memoryview, size_bytes: int, codec: pa.Codec | None) -> 
     return page if codec is None or not size_bytes else codec.decompress(page, decompressed_size=size_bytes)
 
 
-def _array(column: _Column, dictionary: Any, pages: tuple[Page, ...], num_values: int, num_rows: int) -> pa.Array:
-    assert KERNELS is not None
-    width, is_list = len(column.mark), column.max_repetition == 1
-    values = pa.allocate_buffer(num_values * width)
-    offsets = pa.allocate_buffer((num_rows + 1) * 4 if is_list else 0)
-    levels = (column.max_repetition, column.max_definition, column.null_below)
-    written = KERNELS.decode_pages(pages, dictionary, width, *levels, column.mark, num_rows, offsets, values)
-    type_ = column.type.value_type if is_list else column.type
-    array = pa.Array.from_buffers(type_, written, [None, values], null_count=0)
-    if not is_list:
-        return array
-    return pa.Array.from_buffers(column.type, num_rows, [None, offsets], null_count=0, children=[array])
+class _Out:
+    """A column's values, and its offsets where it holds lists, as chunk after chunk is decoded into them."""
+
+    def __init__(self, column: _Column, num_values: int, num_rows: int) -> None:
+        self._column, self._num_rows = column, num_rows
+        self._is_list = column.max_repetition == 1
+        self._values = pa.allocate_buffer(num_values * len(column.mark))
+        self._offsets = pa.allocate_buffer((num_rows + 1) * 4 if self._is_list else 0)
+        self._row = self._at = 0
+
+    def decode(self, dictionary: Any, pages: tuple[Page, ...], num_rows: int) -> None:
+        """Adds a chunk of so many rows. ValueError where it does not fit."""
+        assert KERNELS is not None
+        of = self._column
+        how = (len(of.mark), of.max_repetition, of.max_definition, of.null_below, of.mark)
+        to = (self._offsets, self._values, self._row, self._at)
+        self._at = KERNELS.decode_pages(pages, dictionary, *how, num_rows, *to)
+        self._row += num_rows
+
+    def array(self) -> pa.Array:
+        type_ = self._column.type
+        values = pa.Array.from_buffers(type_.value_type if self._is_list else type_, self._at, [None, self._values], 0)
+        if not self._is_list:
+            return values
+        return pa.Array.from_buffers(type_, self._num_rows, [None, self._offsets], 0, children=[values])

@@ -1,6 +1,6 @@
 """Row groups of one open data file, one at a time, as Arrow columns under the names of the table."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -86,9 +86,17 @@ class RowGroupReader:
         return [(self.footer, self.columns)]
 
     def read(self, row_groups: Iterable[int]) -> Rows:
-        """The rows of these row groups, in order. DataFileError where the file turns out to be damaged."""
-        tables = [self._table(index) for index in row_groups] or [self._no_rows()]
-        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        """The rows of these row groups, in order. DataFileError where the file turns out to be damaged.
+
+        What the kernels decode is one piece of memory a column, what Arrow does one a row group.
+        """
+        row_groups = list(row_groups)
+        decoded = self._pages.read(row_groups)
+        leaves = self.columns.leaves_besides(decoded)
+        table = self._table(row_groups, leaves) if leaves or not decoded else pa.table({})
+        if decoded:
+            rest = table.combine_chunks()
+            table = pa.table({name: decoded[name] if name in decoded else rest.column(name) for name in self.columns.places})
         num_rows = sum(self.footer.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns)
 
@@ -114,17 +122,12 @@ class RowGroupReader:
         names = {*self.columns.slots.values(), *self.columns.others.values()} - {None}
         return self.footer.schema.empty_table().select(sorted(name for name in names if name is not None))
 
-    def _table(self, index: int) -> pa.Table:
-        """One row group: the columns that the kernels decode, and the others as Arrow does."""
-        decoded: Mapping[str, pa.Array | pa.ChunkedArray] = self._pages.read(index)
-        leaves = self.columns.leaves_besides(decoded)
+    def _table(self, row_groups: list[int], leaves: list[str]) -> pa.Table:
+        tables = [self._row_group(index, leaves) for index in row_groups] or [self._no_rows()]
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+    def _row_group(self, index: int, leaves: list[str]) -> pa.Table:
         try:
-            rest = self._arrow_table(index, leaves) if leaves or not decoded else pa.table({})
+            return self.footer.file.read_row_group(index, columns=leaves, use_threads=self._use_threads)
         except (pa.ArrowInvalid, OSError) as error:
             raise DataFileError(f"{self.footer.name}: row group {index} cannot be read: {error}") from error
-        if not decoded:
-            return rest
-        return pa.table({name: decoded[name] if name in decoded else rest.column(name) for name in self.columns.places})
-
-    def _arrow_table(self, index: int, leaves: list[str]) -> pa.Table:
-        return self.footer.file.read_row_group(index, columns=leaves, use_threads=self._use_threads)

@@ -66,6 +66,18 @@ def test_what_the_kernels_decode_is_what_arrow_gives(tmp_path_factory, drawn):
         assert of_ours is not None
         of_ours.validate(full=True)
         _assert_equal(slot_values(pa.chunked_array([of_ours]), slot), slot_values(of_arrows, slot))
+    ours, arrows = _together(path, slot)
+    ours.validate(full=True)
+    _assert_equal(slot_values(pa.chunked_array([ours]), slot), slot_values(arrows, slot))
+
+
+def _together(path, slot):
+    """All row groups at once, the last one first."""
+    with Footer(path) as footer:
+        row_groups = [*range(len(footer.row_group_rows))]
+        row_groups = [row_groups[-1], *row_groups[:-1]]
+        found = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,))), num_threads=1).read(row_groups)
+        return found[slot.name], footer.file.read_row_groups(row_groups).column(slot.name)
 
 
 def _row_groups(path, slot):
@@ -74,7 +86,7 @@ def _row_groups(path, slot):
         columns = footer.resolve(Selection(slots=(slot,)))
         reader = PageReader(footer, [slot], columns, num_threads=1)
         for index in range(len(footer.row_group_rows)):
-            yield reader.read(index).get(slot.name), footer.file.read_row_group(index).column(slot.name)
+            yield reader.read([index]).get(slot.name), footer.file.read_row_group(index).column(slot.name)
 
 
 def _assert_equal(found, expected):
@@ -109,7 +121,7 @@ def test_another_encoding_is_left_to_arrow_without_reading_its_pages(tmp_path):
     with Footer(path) as footer:
         reader = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,))), num_threads=1)
         before = _num_bytes_read()
-        assert reader.read(0) == {}
+        assert reader.read([0]) == {}
         assert _num_bytes_read() - before < 10_000 < path.stat().st_size
 
 
@@ -124,7 +136,7 @@ def test_several_threads_decode_all_columns(tmp_path):
     slots = [Slot(name=name, kind=SlotKind.ID, shape=(None,)) for name in names]
     with Footer(tmp_path / "file.parquet") as footer:
         reader = PageReader(footer, slots, footer.resolve(Selection(slots=tuple(slots))), num_threads=3)
-        found = reader.read(0)
+        found = reader.read([0])
     assert {name: column.to_pylist() for name, column in found.items()} == {
         name: [[number], [0], []] for number, name in enumerate(names)
     }
@@ -158,7 +170,7 @@ def _chunk(path: Path) -> tuple[int, int]:
 
 def _decoded(path: Path) -> pa.Array | None:
     with Footer(path) as footer:
-        return PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))), 1).read(0).get("x")
+        return PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))), 1).read([0]).get("x")
 
 
 def test_a_shortened_file_is_left_to_arrow(tmp_path):
@@ -166,9 +178,9 @@ def test_a_shortened_file_is_left_to_arrow(tmp_path):
     pq.write_table(pa.table({"x": [[1, 2, 3]] * 50}), path)
     with Footer(path) as footer:
         reader = PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))), 1)
-        assert reader.read(0)["x"].to_pylist() == [[1, 2, 3]] * 50
+        assert reader.read([0])["x"].to_pylist() == [[1, 2, 3]] * 50
         path.write_bytes(b"")
-        assert reader.read(0) == {}
+        assert reader.read([0]) == {}
 
 
 @pytest.mark.parametrize(
@@ -184,6 +196,10 @@ def test_a_shortened_file_is_left_to_arrow(tmp_path):
         {"pages": ((b"", b"", 1, 0, -1, -1),)},
         {"pages": ((b"\2\0\0\0\4\1" + bytes(16), b"", 2, 8, -1, -1),)},
         {"values": bytearray(8)},
+        {"at": 1},
+        {"at": -1},
+        {"first_row": -1},
+        {"num_rows": 2**63 - 1, "first_row": 1},
     ],
     ids=str,
 )
@@ -201,6 +217,8 @@ def test_decode_pages_refuses_what_does_not_fit(bad):
         "num_rows": 2,
         "offsets": bytearray(),
         "values": bytearray(16),
+        "first_row": 0,
+        "at": 0,
     }
     assert KERNELS.decode_pages(*good.values()) == 2
     assert np.frombuffer(good["values"], np.int64).tolist() == [5, 6]
