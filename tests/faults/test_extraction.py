@@ -367,6 +367,8 @@ raw, table = sys.argv[1:]
 
 def told(num_files, num_files_total, num_rows):
     print(num_files, flush=True)
+    if num_files == 3:
+        sys.stdin.read()  # until the signal was sent
 
 spec = load_spec({document})
 extract_files(ExtractJob(spec=spec, input_url=raw, table_url=table, run_id="killed"), runner=LocalRunner(1), progress=told)
@@ -378,7 +380,8 @@ def test_a_killed_extraction_is_invisible_and_can_be_run_again(tmp_path: Path, k
     write_raw(tmp_path / "raw" / "a.parquet", 20_000)
     arguments = [str(tmp_path / "raw"), str(tmp_path / "table")]
     code = WRITER.format(document=DOCUMENT)
-    with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", code, *arguments], **pipes) as process:
         assert process.stdout is not None
         while process.stdout.readline().strip() != b"3":
             assert process.poll() is None
