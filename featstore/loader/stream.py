@@ -18,6 +18,7 @@ from featstore.loader.filtering import FilteredReader, Picked
 from featstore.loader.request import Request
 from featstore.loader.shuffle import Shuffle, permutation, windows
 from featstore.loader.stats import Stats
+from featstore.loader.stopping import Stopped, StoppingFooter
 from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
 from featstore.reading.spans import Span, require_held
@@ -125,9 +126,10 @@ class SplitReader:
         self._next, self._row, self._has_ended = 0, 0, False
         self._through = work.claim.start_row
         with stats.timed("decode_s"):
-            self._footer, self._groups = Footer(work.source, work.claim.split.path), list[Footer]()
+            self._groups = list[Footer]()
+            self._footer = StoppingFooter(work.source, work.claim.split.path, self._budget)
             try:
-                self._groups += [Footer(group.source, group.path) for group in work.groups]
+                self._groups += [StoppingFooter(group.source, group.path, self._budget) for group in work.groups]
                 self._reader = FilteredReader(
                     self._footer, self._groups, request, work.partition, stats, use_threads=use_threads
                 )
@@ -303,7 +305,7 @@ def _windows(split: SplitReader, skip: Skip | None) -> Iterator[Window]:
 def _next_window(found: Iterator[Window], split: SplitReader, skip: Skip | None) -> Window | None:
     try:
         return next(found, None)
-    except (DispatchError, StateError):
+    except (DispatchError, StateError, Stopped):
         raise
     except BaseException as error:
         split.fail()
