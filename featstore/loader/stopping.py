@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from featstore.loader.budget import Budget
-from featstore.reading.footer import Footer
+from featstore.loader.resolved import Resolved
+from featstore.reading.footer import FileColumns, Footer, Selection
 
 
 class Stopped(RuntimeError):
@@ -15,9 +16,12 @@ class StoppingFooter(Footer):
     """A file whose columns are read until the budget is closed, then Stopped: whoever closes an iteration waits for the thread
     that decodes, and so for a column at most instead of a row group."""
 
-    def __init__(self, source: Path | BinaryIO, name: str, budget: Budget) -> None:
+    def __init__(self, source: Path | BinaryIO, name: str, budget: Budget, resolved: Resolved | None = None) -> None:
         super().__init__(source, name)
-        self._budget = budget
+        self._budget, self._resolved = budget, resolved or Resolved()
+
+    def resolve(self, selection: Selection) -> FileColumns:
+        return self._resolved.of(self, selection)
 
     def bytes_at(self, first: int, end: int) -> bytes:
         if self._budget.is_closed:

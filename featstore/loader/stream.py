@@ -16,6 +16,7 @@ from featstore.loader.budget import Budget
 from featstore.loader.decode import Partition
 from featstore.loader.filtering import FilteredReader, Picked
 from featstore.loader.request import Request
+from featstore.loader.resolved import Resolved
 from featstore.loader.shuffle import Shuffle, permutation, windows
 from featstore.loader.stats import Stats
 from featstore.loader.stopping import Stopped, StoppingFooter
@@ -120,6 +121,7 @@ class SplitReader:
         use_threads: bool = True,
         memo: "Memo | None" = None,
         budget: Budget | None = None,
+        resolved: Resolved | None = None,
     ) -> None:
         self._memo, self._budget = memo, budget or Budget(None)
         self._work, self._order, self._stats = work, order, stats
@@ -127,9 +129,10 @@ class SplitReader:
         self._through = work.claim.start_row
         with stats.timed("decode_s"):
             self._groups = list[Footer]()
-            self._footer = StoppingFooter(work.source, work.claim.split.path, self._budget)
+            resolved = resolved or Resolved()
+            self._footer = StoppingFooter(work.source, work.claim.split.path, self._budget, resolved)
             try:
-                self._groups += [StoppingFooter(group.source, group.path, self._budget) for group in work.groups]
+                self._groups += [StoppingFooter(part.source, part.path, self._budget, resolved) for part in work.groups]
                 self._reader = FilteredReader(
                     self._footer, self._groups, request, work.partition, stats, use_threads=use_threads
                 )
