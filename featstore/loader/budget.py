@@ -21,6 +21,11 @@ class Budget:
         self._changed = threading.Condition()
 
     @property
+    def is_closed(self) -> bool:
+        """Whether nobody wants what is decoded any more."""
+        return self._is_closed
+
+    @property
     def held_bytes(self) -> int:
         return self._held_bytes
 

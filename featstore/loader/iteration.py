@@ -34,6 +34,7 @@ from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Ahead, Pipeline
 from featstore.loader.progress import RowBar
 from featstore.loader.reporting import Reports
+from featstore.loader.resolved import Resolved
 from featstore.loader.shared import shared
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
@@ -305,7 +306,7 @@ class Run:
         claims = self._noted(claims)
         order = Order(seed=self._job.seed, epoch=self._place_in_epoch.epoch, shuffle=self._job.shuffle)
 
-        budget = Budget(self._job.budget_bytes)
+        budget, resolved = Budget(self._job.budget_bytes), Resolved()
         memo = None if self._job.ordering.is_dynamic else Memo()
 
         def open_split(work: Work) -> SplitReader:
@@ -319,6 +320,7 @@ class Run:
                 use_threads=use_threads,
                 memo=memo,
                 budget=budget,
+                resolved=resolved,
             )
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)

@@ -1,6 +1,6 @@
 """Columns of any dtypes in one buffer, so that a batch moves as one copy, or as one piece of shared memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -29,7 +29,8 @@ class OneBuffer:
         return Keys(self.places)
 
     def made(self) -> dict[Key, Column]:
-        return {key: column_of([self._tensor(place) for place in places]) for key, places in self.places.items()}
+        flat = {dtype: iter(self._flat(dtype)) for dtype in {dtype for of in self.places.values() for dtype, _, _ in of}}
+        return {key: column_of([shaped(next(flat[dtype]), shape) for dtype, _, shape in of]) for key, of in self.places.items()}
 
     def packed(self) -> "OneBuffer":
         return self._in(self.memory[: self.end].clone())
@@ -41,10 +42,15 @@ class OneBuffer:
     def _in(self, memory: torch.Tensor) -> "OneBuffer":
         return OneBuffer(memory=memory, places=self.places, end=self.end)
 
-    def _tensor(self, place: Place) -> torch.Tensor:
-        dtype, first, shape = place
-        flat = self.memory[first : first + prod(shape) * dtype.itemsize].view(dtype)
-        return shaped(flat, shape)
+    def _flat(self, dtype: torch.dtype) -> Sequence[torch.Tensor]:
+        """The tensors of a dtype in the order of their places, flat: one call makes all, and what lies between."""
+        sizes, at = list[int](), 0
+        for first, shape in ((first, shape) for of in self.places.values() for found, first, shape in of if found == dtype):
+            count = prod(shape)
+            sizes += [first // dtype.itemsize - at, count]
+            at += sizes[-2] + count
+        memory = self.memory[: at * dtype.itemsize].view(dtype)
+        return torch.unsafe_split_with_sizes(memory, sizes)[1::2]
 
 
 @dataclass

@@ -16,8 +16,10 @@ from featstore.loader.budget import Budget
 from featstore.loader.decode import Partition
 from featstore.loader.filtering import FilteredReader, Picked
 from featstore.loader.request import Request
+from featstore.loader.resolved import Resolved
 from featstore.loader.shuffle import Shuffle, permutation, windows
 from featstore.loader.stats import Stats
+from featstore.loader.stopping import Stopped, StoppingFooter
 from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
 from featstore.reading.spans import Span, require_held
@@ -119,15 +121,18 @@ class SplitReader:
         use_threads: bool = True,
         memo: "Memo | None" = None,
         budget: Budget | None = None,
+        resolved: Resolved | None = None,
     ) -> None:
         self._memo, self._budget = memo, budget or Budget(None)
         self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
         self._through = work.claim.start_row
         with stats.timed("decode_s"):
-            self._footer, self._groups = Footer(work.source, work.claim.split.path), list[Footer]()
+            self._groups = list[Footer]()
+            resolved = resolved or Resolved()
+            self._footer = StoppingFooter(work.source, work.claim.split.path, self._budget, resolved)
             try:
-                self._groups += [Footer(group.source, group.path) for group in work.groups]
+                self._groups += [StoppingFooter(part.source, part.path, self._budget, resolved) for part in work.groups]
                 self._reader = FilteredReader(
                     self._footer, self._groups, request, work.partition, stats, use_threads=use_threads
                 )
@@ -303,7 +308,7 @@ def _windows(split: SplitReader, skip: Skip | None) -> Iterator[Window]:
 def _next_window(found: Iterator[Window], split: SplitReader, skip: Skip | None) -> Window | None:
     try:
         return next(found, None)
-    except (DispatchError, StateError):
+    except (DispatchError, StateError, Stopped):
         raise
     except BaseException as error:
         split.fail()
