@@ -206,12 +206,12 @@ class _Plan:
         metrics = {"num_input_rows": "count(1)", "num_incomplete": sql.count(f"not ({complete})")}
         counted = _counted(read, metrics | {"num_late": sql.count(f"({complete}) and {late}")})
         self.events.append(counted)
-        value = "" if label.value is None else f", cast({sql.quote(label.value)} as double) as value"
         rows = counted.observed.where(f"{complete} and not ({late})").selectExpr(
             *map(sql.quote, label.key),
             *(f"{sql.quote(name)} as __id{n}" for n, name in enumerate(label.event_id)),
-            f"struct({sql.known_micros(label.log_time, label.event_time, types)} as known, "
-            f"{sql.micros(label.event_time, types)} as time{value}) as __event",
+            f"{sql.micros(label.event_time, types)} as __time",
+            f"{sql.known_micros(label.log_time, label.event_time, types)} as __known",
+            *([] if label.value is None else [f"cast({sql.quote(label.value)} as double) as __value"]),
         )
         arrays = _counted(_arrays(rows, i, label), {"num_events": f"coalesce(sum(size(__events{i})), 0)"})
         self.num_events.append(arrays)
@@ -270,7 +270,7 @@ def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _Counted:
     from pyspark.sql import functions as F  # noqa: N812
 
     observation = Observation()
-    observed = frame.observe(observation, *(F.expr(text).alias(name) for name, text in metrics.items()))
+    observed = frame.observe(observation, F.expr(sql.counts(metrics)))
     return _Counted(frame=frame, observed=observed, observation=observation, metrics=metrics)
 
 
@@ -279,7 +279,7 @@ def _observed(counted: _Counted) -> Counts:
     from py4j.protocol import Py4JJavaError
 
     try:
-        return _numbers(counted.observation.get)
+        return _numbers(counted.observation.get["counts"].asDict())
     except Py4JJavaError:
         return _collect(counted.frame, counted.metrics)
 
@@ -288,8 +288,7 @@ def _collect(frame: "DataFrame", metrics: Mapping[str, str]) -> Counts:
     """The metrics of all rows, in a job of their own."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    row = frame.agg(*(F.expr(text).alias(name) for name, text in metrics.items())).collect()[0]
-    return _numbers(row.asDict())
+    return _numbers(frame.agg(F.expr(sql.counts(metrics))).collect()[0]["counts"].asDict())
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,16 +318,8 @@ def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     keys = [sql.quote(name) for name in label.key]
-    fields = ["time", "known", *(["value"] if label.value else [])]
-    ids = [f"__id{n}" for n in range(len(label.event_id))]
-    unnamed = [
-        f"if({sql.present(ids) if ids else 'false'}, null, __event.{name}) as __id_{name}" for name in fields if name != "known"
-    ]
-    rows = rows.selectExpr("*", *unnamed)
-    ids += [f"__id_{name}" for name in fields if name != "known"]
-    first = rows.repartition(*keys).groupBy(*keys, *ids).agg(F.expr("min(__event)").alias("__event"))
-    ordered = f"sort_array(collect_list(struct({', '.join(f'__event.{name} as {name}' for name in fields)})))"
-    return first.groupBy(*keys).agg(F.expr(ordered).alias(f"__events{i}"))
+    first = rows.repartition(*keys).groupBy(*keys, *map(F.expr, sql.event_identity(label))).agg(F.expr(sql.known_first(label)))
+    return first.groupBy(*keys).agg(F.expr(f"sort_array(collect_list({sql.event(label)}))").alias(f"__events{i}"))
 
 
 def _types(frame: "DataFrame") -> dict[str, str]:

@@ -105,6 +105,37 @@ def salt(label: Label, row_id: Sequence[str]) -> str | None:
     return None if spread else f"if({present(label.key)}, 0L, {row_hash(row_id)})"
 
 
+def event_identity(label: Label) -> list[str]:
+    """What rows of one event have in common beside the key: its id, or where it has none its time and value."""
+    if _is_told_by_time(label):
+        return ["__time"]
+    ids = [f"__id{n}" for n in range(len(label.event_id))]
+    unnamed = present(ids) if ids else "false"
+    return [*ids, *(f"if({unnamed}, null, __{name}) as __id_{name}" for name in _fields(label) if name != "known")]
+
+
+def known_first(label: Label) -> str:
+    """Of the rows of one event the one known first, as an aggregate. One number where that is enough, which is compiled."""
+    if _is_told_by_time(label):
+        return "min(__known) as __known"
+    value = ", __value as value" if label.value else ""
+    return f"min(struct(__known as known, __time as time{value})) as __event"
+
+
+def event(label: Label) -> str:
+    """An event as it stands in the array of its key."""
+    of = "__" if _is_told_by_time(label) else "__event."
+    return f"struct({', '.join(f'{of}{name} as {name}' for name in _fields(label))})"
+
+
+def _is_told_by_time(label: Label) -> bool:
+    return not label.event_id and label.value is None
+
+
+def _fields(label: Label) -> list[str]:
+    return ["time", "known", *(["value"] if label.value else [])]
+
+
 def attributed(i: int, label: Label, row_id: Sequence[str]) -> list[str]:
     """What the events of its key mean for an impression, all null where the key has none, which costs next to nothing.
 
@@ -189,6 +220,11 @@ def label_value(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) ->
 def label_time(i: int, label: Label, cut_off_us: int) -> str:
     """The event time of the first event behind the label."""
     return f"if(__time <= {_ripe_us(label, cut_off_us)}L, timestamp_micros(get(__mine{i}, 0).time), null)"
+
+
+def counts(metrics: Mapping[str, str]) -> str:
+    """The metrics by name as one column: Spark is called once for all of them."""
+    return f"struct({', '.join(f'{text} as {name}' for name, text in metrics.items())}) as counts"
 
 
 def count(condition: str) -> str:
