@@ -179,7 +179,7 @@ class _Plan:
         return versions.where(f"__to{j} is null or __from{j} < __to{j}")
 
     def _label(self, frame: "DataFrame", alike: list[tuple[int, Label]]) -> "DataFrame":
-        """The frame with `__made` of labels of one key; no row is added or lost.
+        """The frame with what `sql.attributed` makes for labels of one key; no row is added or lost.
 
         What tells the impressions of a key apart is found before the rows carry the key's events, and what these mean in one
         step after it: each row is copied once.
