@@ -36,7 +36,6 @@ WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
 _SETTINGS = {
     "spark.sql.codegen.hugeMethodLimit": "8000",  # HotSpot never compiles longer methods: smaller ones are faster
     "spark.sql.ansi.enabled": "true",
-    "spark.sql.optimizer.windowGroupLimitThreshold": "-1",  # would sort all rows before the shuffle, to drop few of them
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
 }
@@ -90,7 +89,7 @@ def _run(plan: "_Plan", url: str, write: WriteFunction) -> Figures:
     write(plan.rows, url, plan.join.partition_by)
     row_id = plan.join.impressions.row_id
     files = plan.spark.read.schema(plan.rows.schema).parquet(url)
-    written = digest(_collect(files.selectExpr(f"{sql.row_hash(row_id)} as __hash"), sql.digest_metrics()))
+    written = digest(_collect(files, sql.digest_metrics(row_id)))
     figures = plan.figures(written, _observed)
     if mismatch(figures) is None:
         return figures
@@ -118,11 +117,11 @@ class _Plan:
         log = read_source(spark, join.impressions.source)
         self.types = _types(log)
         check_impressions(join, self.types)
-        self.raw = _counted(log, {"num_input_rows": "count(1)", "num_incomplete": f"count_if(not ({self._complete}))"})
-        self.distinct = _counted(
-            _distinct(self.raw.observed.where(self._complete), join.impressions, self.types), sql.digest_metrics()
-        )
-        frame = self.distinct.observed
+        row_id = join.impressions.row_id
+        self.raw = _counted(log, {"num_input_rows": "count(1)", "num_incomplete": sql.count(f"not ({self._complete})")})
+        ranked = _ranked(self.raw.observed.where(self._complete), join.impressions, self.types)
+        self.distinct = _counted(ranked, sql.digest_metrics(row_id, "__rank = 1"))
+        frame = self.distinct.observed.where("__rank = 1").selectExpr(*map(sql.quote, self.types), "__time")
         for j, lookup in enumerate(join.lookups):
             frame = self._look_up(frame, j, lookup)
         for _, alike in itertools.groupby(enumerate(join.labels), key=lambda numbered: numbered[1].key):
@@ -162,7 +161,7 @@ class _Plan:
         types = _types(read)
         check_lookup(lookup, self.types, types)
         complete = sql.present([*lookup.key, lookup.event_time])
-        counted = _counted(read, {"num_input_rows": "count(1)", "num_incomplete": f"count_if(not ({complete}))"})
+        counted = _counted(read, {"num_input_rows": "count(1)", "num_incomplete": sql.count(f"not ({complete})")})
         self.dimensions.append(counted)
         ranked = counted.observed.where(complete).selectExpr(
             *map(sql.quote, dict.fromkeys([*lookup.key, *lookup.columns])),
@@ -180,7 +179,7 @@ class _Plan:
         return versions.where(f"__to{j} is null or __from{j} < __to{j}")
 
     def _label(self, frame: "DataFrame", alike: list[tuple[int, Label]]) -> "DataFrame":
-        """The frame with `__made` of labels of one key; no row is added or lost.
+        """The frame with what `sql.attributed` makes for labels of one key; no row is added or lost.
 
         What tells the impressions of a key apart is found before the rows carry the key's events, and what these mean in one
         step after it: each row is copied once.
@@ -194,7 +193,7 @@ class _Plan:
         for i, label in alike:
             events = self._events(i, label)
             frame = frame.join(events if salt is None else events.selectExpr("*", "0L as __salt"), on, "left")
-        made = frame.selectExpr("*", *(sql.made(i, label, row_id, self.join.cut_off_us) for i, label in alike))
+        made = frame.selectExpr("*", *(text for i, label in alike for text in sql.attributed(i, label, row_id)))
         return made.drop("__salt", "__next", "__previous", *(f"__events{i}" for i, _ in alike))
 
     def _events(self, i: int, label: Label) -> "DataFrame":
@@ -204,15 +203,15 @@ class _Plan:
         check_label(label, self.types, types)
         complete = sql.present([*label.key, label.event_time])
         late = f"{sql.known_micros(label.log_time, label.event_time, types)} >= {self.join.cut_off_us}L"
-        metrics = {"num_input_rows": "count(1)", "num_incomplete": f"count_if(not ({complete}))"}
-        counted = _counted(read, metrics | {"num_late": f"count_if(({complete}) and {late})"})
+        metrics = {"num_input_rows": "count(1)", "num_incomplete": sql.count(f"not ({complete})")}
+        counted = _counted(read, metrics | {"num_late": sql.count(f"({complete}) and {late}")})
         self.events.append(counted)
-        value = "" if label.value is None else f", cast({sql.quote(label.value)} as double) as value"
         rows = counted.observed.where(f"{complete} and not ({late})").selectExpr(
             *map(sql.quote, label.key),
             *(f"{sql.quote(name)} as __id{n}" for n, name in enumerate(label.event_id)),
-            f"struct({sql.known_micros(label.log_time, label.event_time, types)} as known, "
-            f"{sql.micros(label.event_time, types)} as time{value}) as __event",
+            f"{sql.micros(label.event_time, types)} as __time",
+            f"{sql.known_micros(label.log_time, label.event_time, types)} as __known",
+            *([] if label.value is None else [f"cast({sql.quote(label.value)} as double) as __value"]),
         )
         arrays = _counted(_arrays(rows, i, label), {"num_events": f"coalesce(sum(size(__events{i})), 0)"})
         self.num_events.append(arrays)
@@ -231,13 +230,14 @@ class _Plan:
         columns, row_id, cut_off_us = [], self.join.impressions.row_id, self.join.cut_off_us
         for i, label in enumerate(self.join.labels):
             columns.append(f"{sql.label_value(i, label, row_id, cut_off_us)} as {sql.quote(label.name)}")
-            columns += [f"{sql.label_time(i)} as {sql.quote(label.time_column)}"] if label.with_time else []
+            columns += [f"{sql.label_time(i, label, cut_off_us)} as {sql.quote(label.time_column)}"] if label.with_time else []
         return columns
 
     def _joined_metrics(self) -> dict[str, str]:
-        metrics = sql.digest_metrics() | sql.kept_metrics(self.join.negatives)
+        row_id = self.join.impressions.row_id
+        metrics = sql.digest_metrics(row_id) | sql.kept_metrics(self.join.negatives, row_id)
         for i, label in enumerate(self.join.labels):
-            metrics |= sql.label_metrics(i, label, self.join.impressions.row_id, self.join.cut_off_us)
+            metrics |= sql.label_metrics(i, label, row_id, self.join.cut_off_us)
         for j in range(len(self.join.lookups)):
             metrics |= sql.lookup_metrics(j)
         return metrics
@@ -270,7 +270,7 @@ def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _Counted:
     from pyspark.sql import functions as F  # noqa: N812
 
     observation = Observation()
-    observed = frame.observe(observation, *(F.expr(text).alias(name) for name, text in metrics.items()))
+    observed = frame.observe(observation, F.expr(sql.counts(metrics)))
     return _Counted(frame=frame, observed=observed, observation=observation, metrics=metrics)
 
 
@@ -279,7 +279,7 @@ def _observed(counted: _Counted) -> Counts:
     from py4j.protocol import Py4JJavaError
 
     try:
-        return _numbers(counted.observation.get)
+        return _numbers(counted.observation.get["counts"].asDict())
     except Py4JJavaError:
         return _collect(counted.frame, counted.metrics)
 
@@ -288,8 +288,7 @@ def _collect(frame: "DataFrame", metrics: Mapping[str, str]) -> Counts:
     """The metrics of all rows, in a job of their own."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    row = frame.agg(*(F.expr(text).alias(name) for name, text in metrics.items())).collect()[0]
-    return _numbers(row.asDict())
+    return _numbers(frame.agg(F.expr(sql.counts(metrics))).collect()[0]["counts"].asDict())
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,16 +297,17 @@ def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: empty[name] if value is None else value for name, value in found.items()}
 
 
-def _distinct(frame: "DataFrame", impressions: Impressions, types: Mapping[str, str]) -> "DataFrame":
-    """One row of each row id, the same on every run, with `__time` and `__hash`. What only ranks is made after the shuffle."""
+def _ranked(frame: "DataFrame", impressions: Impressions, types: Mapping[str, str]) -> "DataFrame":
+    """The rows with `__time` and `__rank`: one row of each row id, the same on every run, has rank 1. What only ranks is made
+    after the shuffle.
+    """
     placed = frame.repartition(*map(sql.quote, impressions.row_id)).selectExpr(
         "*",
         f"{sql.micros(impressions.event_time, types)} as __time",
         f"{sql.known_micros(impressions.log_time, impressions.event_time, types)} as __known",
         f"{sql.content_hash(types, types)} as __content",
     )
-    ranked = placed.selectExpr("*", f"{sql.first_of_equals(impressions.row_id)} as __rank").where("__rank = 1")
-    return ranked.selectExpr(*map(sql.quote, types), "__time", f"{sql.row_hash(impressions.row_id)} as __hash")
+    return placed.selectExpr("*", f"{sql.first_of_equals(impressions.row_id)} as __rank")
 
 
 def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
@@ -318,16 +318,8 @@ def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     keys = [sql.quote(name) for name in label.key]
-    fields = ["time", "known", *(["value"] if label.value else [])]
-    ids = [f"__id{n}" for n in range(len(label.event_id))]
-    unnamed = [
-        f"if({sql.present(ids) if ids else 'false'}, null, __event.{name}) as __id_{name}" for name in fields if name != "known"
-    ]
-    rows = rows.selectExpr("*", *unnamed)
-    ids += [f"__id_{name}" for name in fields if name != "known"]
-    first = rows.repartition(*keys).groupBy(*keys, *ids).agg(F.expr("min(__event)").alias("__event"))
-    ordered = f"sort_array(collect_list(struct({', '.join(f'__event.{name} as {name}' for name in fields)})))"
-    return first.groupBy(*keys).agg(F.expr(ordered).alias(f"__events{i}"))
+    first = rows.repartition(*keys).groupBy(*keys, *map(F.expr, sql.event_identity(label))).agg(F.expr(sql.known_first(label)))
+    return first.groupBy(*keys).agg(F.expr(f"sort_array(collect_list({sql.event(label)}))").alias(f"__events{i}"))
 
 
 def _types(frame: "DataFrame") -> dict[str, str]:

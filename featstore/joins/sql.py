@@ -17,7 +17,6 @@ DELAY_BOUNDARIES_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_8
 NUM_BUCKETS = len(DELAY_BOUNDARIES_S) + 1
 _US = 1_000_000
 _BEFORE_NEXT = "(__next is null or e.time < __next)"
-_DIGEST = {"num_rows": "count(1)", "key_xor": "bit_xor(__hash)", "key_sum": "sum(shiftrightunsigned(__hash, 34))"}
 
 
 def quote(name: str) -> str:
@@ -55,9 +54,16 @@ def row_hash(row_id: Sequence[str]) -> str:
     return f"xxhash64({names(row_id)})"
 
 
-def digest_metrics() -> dict[str, str]:
-    """Count and digest of rows by their `__hash`: equal sets of rows have equal figures, and a doubled or lost row shows."""
-    return dict(_DIGEST)
+def digest_metrics(row_id: Sequence[str], where: str = "true") -> dict[str, str]:
+    """Count and digest of the rows for which `where` holds, by the hash of their ids: equal sets of rows have equal figures,
+    and a doubled or lost row shows.
+    """
+    hashed = row_hash(row_id)
+    return {
+        "num_rows": count(where),
+        "key_xor": f"bit_xor(if({where}, {hashed}, null))",
+        "key_sum": f"sum(if({where}, shiftrightunsigned({hashed}, 34), null))",
+    }
 
 
 def first_of_equals(row_id: Sequence[str]) -> str:
@@ -96,32 +102,64 @@ def neighbours(labels: Sequence[Label], on: Sequence[str], row_id: Sequence[str]
 def salt(label: Label, row_id: Sequence[str]) -> str | None:
     """Spreads impressions without a key, which match nothing, over all tasks. None where that is not needed."""
     spread = not needs_neighbours(label, row_id) or set(label.key) <= set(row_id)
-    return None if spread else f"if({present(label.key)}, 0L, __hash)"
+    return None if spread else f"if({present(label.key)}, 0L, {row_hash(row_id)})"
 
 
-def made(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) -> str:
-    """What the events of its key mean for an impression; null where the key has none, which costs next to nothing.
+def event_identity(label: Label) -> list[str]:
+    """What rows of one event have in common beside the key: its id, or where it has none its time and value."""
+    if _is_told_by_time(label):
+        return ["__time"]
+    ids = [f"__id{n}" for n in range(len(label.event_id))]
+    unnamed = present(ids) if ids else "false"
+    return [*ids, *(f"if({unnamed}, null, __{name}) as __id_{name}" for name in _fields(label) if name != "known")]
 
-    `pairs`: events in the window. `once`: those counted at this impression, if each is to be counted at one only. `is_hit`:
-    ripe, with an event of its own; only then `value`, `time` (of the first one) and `delays` (the buckets of its delay and of
-    its arrival in one number) are told. Lambdas are not compiled by Spark, so all of them are in this one expression.
+
+def known_first(label: Label) -> str:
+    """Of the rows of one event the one known first, as an aggregate. One number where that is enough, which is compiled."""
+    if _is_told_by_time(label):
+        return "min(__known) as __known"
+    value = ", __value as value" if label.value else ""
+    return f"min(struct(__known as known, __time as time{value})) as __event"
+
+
+def event(label: Label) -> str:
+    """An event as it stands in the array of its key."""
+    of = "__" if _is_told_by_time(label) else "__event."
+    return f"struct({', '.join(f'{of}{name} as {name}' for name in _fields(label))})"
+
+
+def _is_told_by_time(label: Label) -> bool:
+    return not label.event_id and label.value is None
+
+
+def _fields(label: Label) -> list[str]:
+    return ["time", "known", *(["value"] if label.value else [])]
+
+
+def attributed(i: int, label: Label, row_id: Sequence[str]) -> list[str]:
+    """What the events of its key mean for an impression, all null where the key has none, which costs next to nothing.
+
+    `__mine{i}`: those in its window that belong to it. Where that is something else: `__pairs{i}`, how many are in the window,
+    and `__once{i}`, how many are counted at this impression, if each is to be counted at one only.
     """
-    mine, pairs, once = "size(mine)", "size(mine)", "size(mine)"
-    if needs_neighbours(label, row_id):
-        pairs = mine if label.attribution == "all" else f"size({_events_where(i, _within(label))})"
-        once = mine if label.attribution != "all" else f"size({_events_where(i, _within(label), _BEFORE_NEXT)})"
-    is_hit = f"{mine} > 0 and __time <= {_ripe_us(label, cut_off_us)}L"
-    delays = f"{NUM_BUCKETS} * ({_bucket('time')}) + {_bucket('known')}"
-    fields = {
-        "pairs": pairs,
-        "once": once,
-        "is_hit": is_hit,
-        "value": f"if({is_hit}, cast({_value(label)} as {_type(label)}), null)",
-        "time": f"if({is_hit}, get(mine, 0).time, null)",
-        "delays": f"if({is_hit}, {delays}, null)",
-    }
-    struct = f"struct({', '.join(f'{text} as {name}' for name, text in fields.items())})"
-    return f"if(__events{i} is null, null, get(transform(array({_mine(i, label, row_id)}), mine -> {struct}), 0)) as __made{i}"
+    made = [f"{_mine(i, label, row_id)} as __mine{i}"]
+    if _pairs(i, label, row_id) != _num_mine(i):
+        made.append(f"size({_events_where(i, _within(label))}) as {_pairs(i, label, row_id)}")
+    if _once(i, label, row_id) != _num_mine(i):
+        made.append(f"size({_events_where(i, _within(label), _BEFORE_NEXT)}) as {_once(i, label, row_id)}")
+    return made
+
+
+def _num_mine(i: int) -> str:
+    return f"size(__mine{i})"
+
+
+def _pairs(i: int, label: Label, row_id: Sequence[str]) -> str:
+    return f"__pairs{i}" if needs_neighbours(label, row_id) and label.attribution != "all" else _num_mine(i)
+
+
+def _once(i: int, label: Label, row_id: Sequence[str]) -> str:
+    return f"__once{i}" if needs_neighbours(label, row_id) and label.attribution == "all" else _num_mine(i)
 
 
 def _mine(i: int, label: Label, row_id: Sequence[str]) -> str:
@@ -142,13 +180,13 @@ def _within(label: Label) -> str:
     return f"e.time >= __time and e.time < __time + {label.window_s * _US}L"
 
 
-def _value(label: Label) -> str:
+def _value(i: int, label: Label) -> str:
     return {
         "any": "1",
-        "count": "size(mine)",
-        "sum": "aggregate(mine, 0D, (total, e) -> total + coalesce(e.value, 0D))",
-        "first": "get(mine, 0).value",
-        "last": "get(mine, size(mine) - 1).value",
+        "count": _num_mine(i),
+        "sum": f"aggregate(__mine{i}, 0D, (total, e) -> total + coalesce(e.value, 0D))",
+        "first": f"get(__mine{i}, 0).value",
+        "last": f"get(__mine{i}, {_num_mine(i)} - 1).value",
     }[label.kind]
 
 
@@ -156,9 +194,9 @@ def _type(label: Label) -> str:
     return "double" if label.value else "int"
 
 
-def _bucket(of: str) -> str:
+def _bucket(i: int, of: str) -> str:
     """The number of the histogram's bucket in which the first event's `time` or `known` is, counted from the impression."""
-    delay = f"get(mine, 0).{of} - __time"
+    delay = f"get(__mine{i}, 0).{of} - __time"
     cases = " ".join(f"when {delay} < {bound * _US}L then {n}" for n, bound in enumerate(DELAY_BOUNDARIES_S))
     return f"case {cases} else {len(DELAY_BOUNDARIES_S)} end"
 
@@ -175,28 +213,42 @@ def _no_key(label: Label, row_id: Sequence[str]) -> str:
 def label_value(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) -> str:
     """The label's column: null where it is not known, 0 without an event."""
     unknown = f"{_no_key(label, row_id)} or __time > {_ripe_us(label, cut_off_us)}L"
-    return f"case when {unknown} then null when __made{i}.is_hit then __made{i}.value else cast(0 as {_type(label)}) end"
+    value = f"cast({_value(i, label)} as {_type(label)})"
+    return f"case when {unknown} then null when {_num_mine(i)} > 0 then {value} else cast(0 as {_type(label)}) end"
 
 
-def label_time(i: int) -> str:
+def label_time(i: int, label: Label, cut_off_us: int) -> str:
     """The event time of the first event behind the label."""
-    return f"timestamp_micros(__made{i}.time)"
+    return f"if(__time <= {_ripe_us(label, cut_off_us)}L, timestamp_micros(get(__mine{i}, 0).time), null)"
+
+
+def counts(metrics: Mapping[str, str]) -> str:
+    """The metrics by name as one column: Spark is called once for all of them."""
+    return f"struct({', '.join(f'{text} as {name}' for name, text in metrics.items())}) as counts"
+
+
+def count(condition: str) -> str:
+    """How many rows hold it. `count_if` has Spark make a column of the condition, and copy each row for it."""
+    return f"count(if({condition}, 1, null))"
 
 
 def label_metrics(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) -> dict[str, str]:
     """What is counted of label i while rows pass: few and cheap aggregates, as each costs every row.
 
-    `histogram_numeric` is exact for as many distinct values as it has bins, and passes over nulls.
+    `histogram_numeric` is exact for as many distinct values as it has bins, and passes over nulls: one for the buckets of the
+    first event's delay and of its arrival, in one number.
     """
-    no_key = _no_key(label, row_id)
+    no_key, ripe_us = _no_key(label, row_id), _ripe_us(label, cut_off_us)
+    is_hit = f"{_num_mine(i)} > 0 and __time <= {ripe_us}L"
+    delays = f"{NUM_BUCKETS} * ({_bucket(i, 'time')}) + {_bucket(i, 'known')}"
     return {
-        f"label{i}_no_key": f"count_if({no_key})",
-        f"label{i}_unripe": f"count_if(not ({no_key}) and __time > {_ripe_us(label, cut_off_us)}L)",
-        f"label{i}_hit": f"count_if(__made{i}.is_hit)",
-        f"label{i}_attributed": f"sum(__made{i}.once)",
-        f"label{i}_more": f"sum(greatest(__made{i}.pairs, 1) - 1)",
-        f"label{i}_max": f"max(__made{i}.pairs)",
-        f"label{i}_delays": f"histogram_numeric(__made{i}.delays, {2 * NUM_BUCKETS**2})",
+        f"label{i}_no_key": count(no_key),
+        f"label{i}_unripe": count(f"not ({no_key}) and __time > {ripe_us}L"),
+        f"label{i}_hit": count(is_hit),
+        f"label{i}_attributed": f"sum({_once(i, label, row_id)})",
+        f"label{i}_more": f"sum(greatest({_pairs(i, label, row_id)}, 1) - 1)",
+        f"label{i}_max": f"max({_pairs(i, label, row_id)})",
+        f"label{i}_delays": f"histogram_numeric(if({is_hit}, {delays}, null), {2 * NUM_BUCKETS**2})",
     }
 
 
@@ -218,8 +270,8 @@ def lookup_fresh(j: int, lookup: Lookup) -> str:
 
 def lookup_metrics(j: int) -> dict[str, str]:
     return {
-        f"lookup{j}_found": f"count_if(__fresh{j})",
-        f"lookup{j}_too_old": f"count_if(__from{j} is not null and not __fresh{j})",
+        f"lookup{j}_found": count(f"__fresh{j}"),
+        f"lookup{j}_too_old": count(f"__from{j} is not null and not __fresh{j}"),
     }
 
 
@@ -235,14 +287,12 @@ def weight(negatives: Negatives) -> str:
     return f"if(__negative, {1 / negatives.rate!r}D, 1D) as {SAMPLE_WEIGHT}"
 
 
-def kept_metrics(negatives: Negatives | None) -> dict[str, str]:
+def kept_metrics(negatives: Negatives | None, row_id: Sequence[str]) -> dict[str, str]:
     """The digest of the rows that are written, and how many of the negatives are; nothing where all rows are written."""
     if negatives is None:
         return {}
-    return {
-        "num_kept": "count_if(__keep)",
-        "kept_xor": "bit_xor(if(__keep, __hash, 0L))",
-        "kept_sum": "sum(if(__keep, shiftrightunsigned(__hash, 34), 0L))",
-        "num_negatives": "count_if(__negative)",
-        "num_negatives_kept": "count_if(__negative and __keep)",
+    kept = {
+        name.replace("key_", "kept_").replace("num_rows", "num_kept"): text
+        for name, text in digest_metrics(row_id, "__keep").items()
     }
+    return kept | {"num_negatives": count("__negative"), "num_negatives_kept": count("__negative and __keep")}
