@@ -126,6 +126,16 @@ static int read_numbers(Bytes* bytes, int64_t** fields, int num_fields) {
   return 0;
 }
 
+/* What the format calls i32, and of which none that is needed is negative. */
+static int is_page_header(const PageHeader* page) {
+  const int64_t numbers[] = {page->type, page->uncompressed_size, page->compressed_size, page->num_values, page->encoding,
+                             page->definition_encoding, page->repetition_encoding, page->definition_bytes,
+                             page->repetition_bytes};
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+    if (numbers[i] < 0 || numbers[i] > INT32_MAX) return 0;
+  return 1;
+}
+
 static int read_page_header(Bytes* bytes, PageHeader* page) {
   int64_t* data[] = {&page->num_values, &page->encoding, &page->definition_encoding, &page->repetition_encoding};
   int64_t* data_v2[] = {&page->num_values, NULL, NULL, &page->encoding, &page->definition_bytes, &page->repetition_bytes,
@@ -137,7 +147,7 @@ static int read_page_header(Bytes* bytes, PageHeader* page) {
   *page = empty;
   while (read_field(bytes, &type, &number)) {
     int is_read;
-    if (!type) return page->compressed_size >= 0 && page->uncompressed_size >= 0 && page->num_values >= 0;
+    if (!type) return is_page_header(page);
     if (number >= 1 && number <= 3) is_read = read_number(bytes, type, top[number - 1]);
     else if (number == 5 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data, 4);
     else if (number == 7 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data, 2);
@@ -225,12 +235,16 @@ static void unpack_whole(const uint8_t* at, uint32_t* numbers, int64_t num_group
 
 static void unpack(const Runs* runs, uint32_t* numbers, int64_t count) {
   int width = runs->width;
+  if (!width) {
+    memset(numbers, 0, (size_t)count * sizeof *numbers);
+    return;
+  }
   uint64_t mask = ((uint64_t)1 << width) - 1;
   const uint8_t* end = runs->bytes.end;
   int64_t bit = runs->bit, i = 0;
   for (; i < count && bit / 8 * 8 != bit; i++, bit += width) numbers[i] = packed_at(runs->packed, end, bit, mask);
   const uint8_t* at = runs->packed + bit / 8;
-  int64_t whole = (count - i) / 8, readable = width ? (end - at - 8) / width : whole;
+  int64_t whole = (count - i) / 8, readable = (end - at - 8) / width;
   if (readable < whole) whole = readable < 0 ? 0 : readable;
   unpack_whole(at, numbers + i, whole, width);
   for (i += whole * 8, bit += whole * 8 * width; i < count; i++, bit += width)

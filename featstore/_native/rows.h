@@ -89,8 +89,9 @@ static int64_t lists_without_nulls(
 /* Offsets of the rows between neighbouring cuts, each part from 0: num_rows + num_parts of them. */
 static int rebase_offsets(
     const void* offsets, int width, int64_t num_rows, const int64_t* cuts, int64_t num_parts, int64_t* rebased) {
-  for (int64_t part = 0; part < num_parts; part++) {
+  for (int64_t part = 0; part < num_parts; part++)
     if (cuts[part] < 0 || cuts[part + 1] < cuts[part] || cuts[part + 1] > num_rows) return 0;
+  for (int64_t part = 0; part < num_parts; part++) {
     int64_t first = offset_at(offsets, width, cuts[part]);
     for (int64_t row = cuts[part]; row <= cuts[part + 1]; row++) *rebased++ = offset_at(offsets, width, row) - first;
   }

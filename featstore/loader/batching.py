@@ -11,8 +11,9 @@ from featstore.loader.pool import Pool
 from featstore.loader.spans import Slices, Span, Spans
 from featstore.loader.tensors import Batch
 
-# Batches whose tensors are made together: with more of them a call costs less for each, and their memory is no longer near.
-_AT_ONCE = 32
+# Batches whose tensors are made together, and the bytes of their lists' offsets, which each of them keeps: with more of them a
+# call costs less for each, and their memory is no longer near.
+_AT_ONCE, _AT_ONCE_BYTES = 32, 16 << 20
 
 
 class Segment(NamedTuple):
@@ -101,10 +102,11 @@ def _spans(block: Block, missing: int, batch_size: int, pool: Pool) -> Iterator[
         first = min(first + missing, end)
         yield Span(block, block.begin, first)
     count = (end - first) // batch_size
+    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // (8 * batch_size * (block.num_lists or 1))))
     for number in range(count):
-        at = number % _AT_ONCE
+        at = number % at_once
         if not at:
-            slices = Slices(block, first, batch_size, min(_AT_ONCE, count - number), pool)
+            slices = Slices(block, first, batch_size, min(at_once, count - number), pool)
         yield Span(block, first, first + batch_size, slices, at)
         first += batch_size
     if first < end or block.begin == end:

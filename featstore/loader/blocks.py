@@ -75,6 +75,11 @@ class Block:
         """The columns' roles and names, one object for all batches of the block."""
         return Keys(self.columns)
 
+    @cached_property
+    def num_lists(self) -> int:
+        """How many columns have offsets that are yet to be counted from each batch's first row."""
+        return 0 if self.packed is not None else sum(isinstance(values, Ragged) for values in self.columns.values())
+
     @property
     def size_bytes(self) -> int:
         """The memory that the block keeps, views of Arrow's buffers included."""

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from featstore.errors import StateError
 
+CLOSED = "this iteration was closed before its end; iterate anew"
 # A row group that takes more than this share of the budget is decoded in slices, so many of which fit into it.
 _SHARE, _NUM_SLICES = 2, 4
 
@@ -40,7 +41,7 @@ class Budget:
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._fits(size_bytes))
             if self._is_closed:
-                raise StateError("this iteration was closed before its end; iterate anew")
+                raise StateError(CLOSED)
             self._held_bytes += size_bytes
             return size_bytes
 

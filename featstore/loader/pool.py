@@ -2,14 +2,21 @@
 
 import sys
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
 from featstore.reading.columns import Array
 
-# References to memory of which the pool alone knows: its list, the loop that looks, and the count's own argument.
-_UNUSED = 3
 _MAX_KEPT = 8
+
+
+def _num_references(kept: Sequence[Array]) -> list[int]:
+    return [sys.getrefcount(memory) for memory in kept]
+
+
+# What is counted where only the list refers to the memory: Pythons differ in what looking adds.
+_UNUSED = _num_references([np.empty(0, np.uint8)])[0]
 
 
 class Pool:
@@ -22,9 +29,10 @@ class Pool:
     def take(self, num_bytes: int) -> Array:
         """Memory of at least so many bytes: uint8, not cleared."""
         with self._taking:
-            for memory in self._kept:
-                if len(memory) >= num_bytes and sys.getrefcount(memory) <= _UNUSED:
-                    return memory
-            self._kept = [memory for memory in self._kept if sys.getrefcount(memory) > _UNUSED][-_MAX_KEPT:]
+            are_used = [count > _UNUSED for count in _num_references(self._kept)]
+            for index, is_used in enumerate(are_used):
+                if not is_used and len(self._kept[index]) >= num_bytes:
+                    return self._kept[index]
+            self._kept = [memory for memory, is_used in zip(self._kept, are_used, strict=True) if is_used][-_MAX_KEPT:]
             self._kept.append(np.empty(num_bytes + num_bytes // 16, np.uint8))
             return self._kept[-1]

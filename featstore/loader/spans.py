@@ -55,7 +55,8 @@ class Slices:
     def made(self, number: int) -> Made:
         """The columns of the stretch of this number."""
         if self._made is None:
-            self._made = self._make()
+            with torch.inference_mode(False):  # whoever asks for the first, others of them may be trained on
+                self._made = self._make()
         return self._made[number]
 
     def _make(self) -> list[Made]:

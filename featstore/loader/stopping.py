@@ -3,18 +3,15 @@
 from pathlib import Path
 from typing import BinaryIO
 
-from featstore.loader.budget import Budget
+from featstore.errors import StateError
+from featstore.loader.budget import CLOSED, Budget
 from featstore.loader.resolved import Resolved
 from featstore.reading.footer import FileColumns, Footer, Selection
 
 
-class Stopped(RuntimeError):
-    """Nobody wants what is being read. Seen by no consumer: it has closed the iteration."""
-
-
 class StoppingFooter(Footer):
-    """A file whose columns are read until the budget is closed, then Stopped: whoever closes an iteration waits for the thread
-    that decodes, and so for a column at most instead of a row group."""
+    """A file whose columns are read until the budget is closed, then StateError: whoever closes an iteration waits for the
+    thread that decodes, and so for a column at most instead of a row group."""
 
     def __init__(self, source: Path | BinaryIO, name: str, budget: Budget, resolved: Resolved | None = None) -> None:
         super().__init__(source, name)
@@ -25,5 +22,5 @@ class StoppingFooter(Footer):
 
     def bytes_at(self, first: int, end: int) -> bytes:
         if self._budget.is_closed:
-            raise Stopped(f"{self.name}: the iteration was closed")
+            raise StateError(CLOSED)
         return super().bytes_at(first, end)

@@ -19,7 +19,7 @@ from featstore.loader.request import Request
 from featstore.loader.resolved import Resolved
 from featstore.loader.shuffle import Shuffle, permutation, windows
 from featstore.loader.stats import Stats
-from featstore.loader.stopping import Stopped, StoppingFooter
+from featstore.loader.stopping import StoppingFooter
 from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
 from featstore.reading.spans import Span, require_held
@@ -308,7 +308,7 @@ def _windows(split: SplitReader, skip: Skip | None) -> Iterator[Window]:
 def _next_window(found: Iterator[Window], split: SplitReader, skip: Skip | None) -> Window | None:
     try:
         return next(found, None)
-    except (DispatchError, StateError, Stopped):
+    except (DispatchError, StateError):
         raise
     except BaseException as error:
         split.fail()

@@ -197,6 +197,8 @@ def _decoded_bytes(chunk: pq.ColumnChunkMetaData, num_rows: int) -> int:
 
 
 def _num_leaves(type_: pa.DataType) -> int:
+    if isinstance(type_, pa.BaseExtensionType):
+        return _num_leaves(type_.storage_type)
     if pa.types.is_nested(type_):
         return sum(_num_leaves(type_.field(i).type) for i in range(type_.num_fields)) or 1
     return 1

@@ -9,15 +9,18 @@ read, or to refuse. Formats: parquet.apache.org/docs/file-format.
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore._native.loading import KERNELS
+from featstore.errors import StateError
 from featstore.reading.columns import missing_mark
 from featstore.reading.footer import FileColumns, Footer, chunk_span
 from featstore.schema import Slot, SlotKind
@@ -26,6 +29,7 @@ _CODECS = {"SNAPPY": "snappy", "ZSTD": "zstd", "UNCOMPRESSED": None}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # the last two are of levels
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _RLE, _V1 = 3, -1
+_PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
 _MOST_VALUES = 2**31 - 1  # what offsets of 32 bits count
 Page = tuple[Any, Any, int, int, int, int]
 
@@ -44,26 +48,50 @@ class _Column:
 
 
 class PageReader:
-    """Decodes those of a file's slot columns that the kernels know. The caller closes the footer."""
+    """Decodes those of a file's slot columns that the kernels know. The caller closes the footer.
+
+    With several threads only lists: scalars cost Arrow about as much, and it needs the interpreter's lock but once for all.
+    """
 
     def __init__(self, footer: Footer, slots: Iterable[Slot], columns: FileColumns, num_threads: int) -> None:
         self._footer, self._num_threads = footer, num_threads
         self._columns: list[_Column] = []
         if KERNELS is not None and footer.is_local and sys.byteorder == "little":
-            found = (_column(footer, slot, columns) for slot in slots)
-            self._columns += [column for column in found if column is not None]
+            found = [column for slot in slots if (column := _column(footer, slot, columns)) is not None]
+            self._columns += [column for column in found if num_threads < 2 or column.max_repetition]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns that it reads, if it can, by their names in the file."""
+        return frozenset(column.name for column in self._columns)
 
     def read(self, row_groups: Sequence[int]) -> dict[str, pa.Array]:
         """The columns of these row groups' rows, in order, by their name in the file, without nulls. What is left out is to be
         read in another way."""
-        waiting = deque(self._columns if row_groups else ())
-        if self._num_threads < 2 or len(waiting) < 2:
-            return dict(self._decoded(waiting, row_groups))
-        with ThreadPoolExecutor(min(self._num_threads, len(waiting))) as pool:
-            parts = [pool.submit(lambda: list(self._decoded(waiting, row_groups))) for _ in range(self._num_threads)]
-            return {name: array for part in parts for name, array in part.result()}
+        with self.decoding(row_groups) as finish:
+            return finish()
 
-    def _decoded(self, waiting: deque[_Column], row_groups: Sequence[int]) -> Iterator[tuple[str, pa.Array]]:
+    @contextmanager
+    def decoding(self, row_groups: Sequence[int]) -> Iterator[Callable[[], dict[str, pa.Array]]]:
+        """As `read`, in other threads, if there are to be any, while the block does something else, until it calls what it is
+        given, which takes part and returns what was read."""
+        waiting, found = deque(self._columns if row_groups else ()), dict[str, pa.Array]()
+        with ThreadPoolExecutor(max(1, self._num_threads - 1)) as pool:
+            work = partial(self._decode, waiting, row_groups, found)
+            others = _started(pool, min(self._num_threads - 1, len(waiting)), work)
+
+            def finish() -> dict[str, pa.Array]:
+                work()
+                for other in others:
+                    other.result()
+                return found
+
+            try:
+                yield finish
+            finally:
+                waiting.clear()
+
+    def _decode(self, waiting: deque[_Column], row_groups: Sequence[int], found: dict[str, pa.Array]) -> None:
         """Decodes what waits, until others have taken the last."""
         while waiting:
             try:
@@ -72,7 +100,7 @@ class PageReader:
                 return
             array = self._array(column, row_groups)
             if array is not None:
-                yield column.name, array
+                found[column.name] = array
 
     def _array(self, column: _Column, row_groups: Sequence[int]) -> pa.Array | None:
         metadata, rows = self._footer.file.metadata, self._footer.row_group_rows
@@ -80,14 +108,25 @@ class PageReader:
         num_values = sum(chunk.num_values for chunk in chunks)
         if num_values > _MOST_VALUES or not all(map(_is_known, chunks)):
             return None
-        out = _Out(column, num_values, sum(rows[index] for index in row_groups))
         try:
+            out = _Out(column, num_values, sum(rows[index] for index in row_groups))
             for index, chunk in zip(row_groups, chunks, strict=True):
                 stored = self._footer.bytes_at(*chunk_span(chunk))
                 out.decode(*_pages(stored, _CODECS[chunk.compression], column), rows[index])
-        except (ValueError, OSError):  # Arrow tells what is wrong, if anything is
+        except StateError:
+            raise
+        except (ValueError, OSError, OverflowError, MemoryError):  # Arrow tells what is wrong, if anything is
             return None
         return out.array()
+
+
+def _started(pool: ThreadPoolExecutor, count: int, work: Callable[[], None]) -> list[Future[None]]:
+    """The work in so many threads, or in none where the interpreter is ending and starts no more of them."""
+    started: list[Future[None]] = []
+    with suppress(RuntimeError):
+        for _ in range(count):
+            started.append(pool.submit(work))
+    return started
 
 
 def _is_known(chunk: pq.ColumnChunkMetaData) -> bool:
@@ -97,7 +136,7 @@ def _is_known(chunk: pq.ColumnChunkMetaData) -> bool:
 def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
     """The slot's column, None where it is not one that the kernels know."""
     name = columns.slots[slot.name]
-    if name is None or slot.width is not None or len(columns.places[name]) != 1:
+    if name is None or name in columns.others.values() or slot.width is not None or len(columns.places[name]) != 1:
         return None
     place, field = columns.places[name][0], footer.schema.field(name)
     leaf = footer.file.schema.column(place)
@@ -107,11 +146,12 @@ def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
     max_definition = nulls + 1 + element.nullable if is_list else nulls
     wanted = pa.int64() if slot.kind is SlotKind.ID else pa.float32()
     levels = (int(is_list), max_definition)
-    if (
-        is_list is not slot.is_list
-        or element.type != wanted
-        or levels != (leaf.max_repetition_level, leaf.max_definition_level)
-    ):
+    is_as_said = (
+        f"{leaf.path}.".startswith(f"{name}.")
+        and leaf.physical_type == _PHYSICAL[slot.kind]
+        and levels == (leaf.max_repetition_level, leaf.max_definition_level)
+    )
+    if is_list is not slot.is_list or element.type != wanted or not is_as_said:
         return None
     return _Column(
         name=name,

@@ -91,14 +91,21 @@ class RowGroupReader:
         What the kernels decode is one piece of memory a column, what Arrow does one a row group.
         """
         row_groups = list(row_groups)
-        decoded = self._pages.read(row_groups)
-        leaves = self.columns.leaves_besides(decoded)
-        table = self._table(row_groups, leaves) if leaves or not decoded else pa.table({})
-        if decoded:
-            rest = table.combine_chunks()
-            table = pa.table({name: decoded[name] if name in decoded else rest.column(name) for name in self.columns.places})
+        names = self._pages.names if row_groups else frozenset[str]()
+        with self._pages.decoding(row_groups) as decoded:
+            tables = [self._table(row_groups, self.columns.leaves_besides(names))]
+            found = decoded()
+        if left := names - found.keys():
+            tables.append(self._table(row_groups, self.columns.leaves_besides(self.columns.places.keys() - left)))
+        table = self._united(tables, found) if names else tables[0]
         num_rows = sum(self.footer.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns)
+
+    def _united(self, tables: list[pa.Table], found: dict[str, pa.Array]) -> pa.Table:
+        columns = dict[str, pa.Array | pa.ChunkedArray](found)
+        for table in tables:
+            columns |= zip(table.column_names, table.combine_chunks().columns, strict=True)
+        return pa.table({name: columns[name] for name in self.columns.places})
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """A row group's rows, at most so many at a time, in less memory and more time; None where no column is read."""
@@ -128,6 +135,11 @@ class RowGroupReader:
 
     def _row_group(self, index: int, leaves: list[str]) -> pa.Table:
         try:
-            return self.footer.file.read_row_group(index, columns=leaves, use_threads=self._use_threads)
+            table = self.footer.file.read_row_group(index, columns=leaves, use_threads=self._use_threads)
         except (pa.ArrowInvalid, OSError) as error:
             raise DataFileError(f"{self.footer.name}: row group {index} cannot be read: {error}") from error
+        if leaves and table.num_rows != (expected := self.footer.row_group_rows[index]):
+            raise DataFileError(
+                f"{self.footer.name}: row group {index}: expected {expected} rows, as the footer says, found {table.num_rows}"
+            )
+        return table

@@ -1,5 +1,6 @@
 import numpy as np
 import pyarrow as pa
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,3 +65,12 @@ def test_a_batch_within_one_block_is_a_view_of_it():
     first, second = (found.batch() for found in cut([one], 4, drop_last=False))
     assert second["row"].data_ptr() == one.columns[KEY].ctypes.data + 4 * 8
     assert first["row"] is first["row"]
+
+
+def test_a_batch_that_is_used_in_inference_mode_leaves_the_others_to_train_on():
+    first, second = (one.batch() for one in cut([block(0, 0, 8)], 4, drop_last=False))
+    weights = torch.nn.Embedding(8, 2)
+    with torch.inference_mode():
+        weights(first["row"])
+    weights(second["row"]).sum().backward()
+    assert weights.weight.grad is not None

@@ -3,8 +3,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore._native.loading import KERNELS
+from featstore.errors import StateError
 from featstore.loader.budget import Budget
-from featstore.loader.stopping import Stopped, StoppingFooter
+from featstore.loader.stopping import StoppingFooter
 from featstore.reading.footer import Selection
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
@@ -17,8 +18,8 @@ def test_a_row_group_is_read_no_further_once_the_iteration_is_closed(tmp_path):
     pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "a.parquet")
     budget = Budget(None)
     with StoppingFooter(tmp_path / "a.parquet", "a.parquet", budget) as footer:
-        reader = RowGroupReader(footer, Selection(slots=(SLOT,)), as_values=True)
+        reader = RowGroupReader(footer, Selection(slots=(SLOT,)), as_values=True, use_threads=False)
         assert reader.read([0]).slot(SLOT).tolist() == [1, 2, 3]
         budget.close()
-        with pytest.raises(Stopped):
+        with pytest.raises(StateError):
             reader.read([0])
