@@ -78,10 +78,9 @@ class Findings:
 
     def show(self, column: str, found: Found, origin: Origin) -> None:
         """Keeps the first values as examples; they are counted elsewhere."""
-        rows = (origin.number(int(row)) for row in found.rows)
         self.keep(
-            Malformed(column=column, what=found.what, source=origin.source, row=row, value=text)
-            for row, text in zip(rows, found.texts, strict=False)
+            Malformed(column=column, what=found.what, source=origin.source, row=origin.number(row), value=text)
+            for row, text in found.examples()
         )
 
     def keep(self, examples: Iterable[Malformed]) -> None:

@@ -158,7 +158,7 @@ def _raise_first(problems: Iterable[_Problem], stopping: tuple[str, ...], origin
     stops = [problem for problem in problems if problem.on_error in stopping]
     if stops:
         first = min(stops, key=lambda problem: int(problem.found.rows[0]))
-        text, what = first.found.texts[0], first.found.what
+        text, what = first.found.text(0), first.found.what
         problem_text = f"{first.expected}, found {text} ({what}), and on_error says {first.on_error}"
         row = int(first.found.rows[0])
         raise InputError(origin.in_rows(row, row, problem_text))

@@ -4,7 +4,7 @@ Not malformed are nulls, null elements of lists, NaN and infinities: these have 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -28,11 +28,17 @@ _is = pa.types
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Malformed values of one kind: the row of each, ascending, `(num_values,)`, and the first few as short texts."""
+    """Malformed values of one kind: the row of each, ascending, `(num_values,)`, and each as short text, by its number."""
 
     what: str
     rows: Integers
-    texts: tuple[str, ...]
+    text: Callable[[int], str]
+
+    def examples(self) -> Iterator[tuple[int, str]]:
+        """The first value of each of the first few rows that have any, whatever batch they came in: row and text."""
+        rows, numbers = np.unique(self.rows, return_index=True)
+        for row, number in zip(rows[:MAX_EXAMPLES].tolist(), numbers[:MAX_EXAMPLES].tolist(), strict=True):
+            yield row, self.text(number)
 
 
 def find_malformed(array: pa.Array, declared: pa.DataType) -> list[Found]:
@@ -84,8 +90,11 @@ def find_unequal(lists: list[pa.Array]) -> list[Found]:
     """Rows whose lists, those of one sequence, differ in length, or of which only some are missing (length -1)."""
     lengths = [values_of(pc.fill_null(pc.list_value_length(array), -1).cast(pa.int64())) for array in lists]
     rows: Integers = np.flatnonzero(np.any([length != lengths[0] for length in lengths], axis=0))
-    shown = tuple(", ".join(str(length[row]) for length in lengths) for row in rows[:MAX_EXAMPLES])
-    return [Found(what=LENGTHS_DIFFER, rows=rows, texts=shown)] if len(rows) else []
+
+    def text(number: int) -> str:
+        return ", ".join(str(length[rows[number]]) for length in lengths)
+
+    return [Found(what=LENGTHS_DIFFER, rows=rows, text=text)] if len(rows) else []
 
 
 def without_views(array: pa.Array) -> pa.Array:
@@ -113,7 +122,7 @@ def _without_views(arrow_type: pa.DataType) -> pa.DataType:
 def _found(what: str, array: pa.Array, mask: Mask) -> Iterator[Found]:
     rows: Integers = np.flatnonzero(mask)
     if len(rows):
-        yield Found(what=what, rows=rows, texts=tuple(_text(array, int(row)) for row in rows[:MAX_EXAMPLES]))
+        yield Found(what=what, rows=rows, text=lambda number: _text(array, int(rows[number])))
 
 
 def _text(array: pa.Array, row: int) -> str:
@@ -150,8 +159,8 @@ def _by_rows(found: Found, array: pa.Array) -> Found:
 
 
 def _outside(found: Found, kept: Mask) -> Found:
-    texts = tuple(text for text, keep in zip(found.texts, kept, strict=False) if keep)
-    return replace(found, rows=found.rows[kept], texts=texts)
+    numbers = np.flatnonzero(kept)
+    return replace(found, rows=found.rows[kept], text=lambda number: found.text(int(numbers[number])))
 
 
 def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list[Found]]:
