@@ -18,7 +18,7 @@ MAPS = pa.map_(TEXT, LONG)
 
 
 def plain(found: list[Found]) -> list[tuple[str, list[int], tuple[str, ...]]]:
-    return [(one.what, one.rows.tolist(), one.texts) for one in found]
+    return [(one.what, one.rows.tolist(), tuple(map(one.text, range(min(3, len(one.rows)))))) for one in found]
 
 
 def narrowed(array: pa.Array, declared: pa.DataType = LONG) -> tuple[list[Any], list[Any], dict[str, int]]:
@@ -151,4 +151,4 @@ def test_values_are_shown_on_one_short_line() -> None:
     assert len(short_text("x" * 1000)) == 60
     assert short_text(datetime.date(2013, 1, 1)) == "datetime.date(2013, 1, 1)"
     many = pa.array([b"\xff"] * 10)
-    assert len(find_malformed(many, TEXT)[0].texts) == 3
+    assert len(list(find_malformed(many, TEXT)[0].examples())) == 3
