@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LIMIT = 1.2
-SMALL_ROWS, ROWS, SMALL_REPEATS, REPEATS, NUM_WARM_UPS = 1_000_000, 2_000_000, 3, 5, 2
+SMALL_ROWS, ROWS, SMALL_REPEATS, REPEATS, NUM_WARM_UPS = 800_000, 2_000_000, 3, 5, 2
 DAY_US = int(datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC).timestamp()) * 1_000_000
 HOUR_US = 3_600_000_000
 CUT_OFF = datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC)
