@@ -10,7 +10,7 @@ setup(
         Extension(
             "featstore._native.kernels",
             [f"{FOLDER}/kernels.c"],
-            depends=[f"{FOLDER}/{name}.h" for name in ("xxh64", "distinct", "marks", "pages", "rows")],
+            depends=[f"{FOLDER}/{name}.h" for name in ("xxh64", "chunks", "distinct", "marks", "pages", "rows", "snappy")],
             define_macros=[("Py_LIMITED_API", ABI)],
             extra_compile_args=["-O3"],
             py_limited_api=True,

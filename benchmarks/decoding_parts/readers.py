@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from featstore.reading import pages
 from featstore.reading.columns import Array, Ragged, Values, slot_values
-from featstore.reading.footer import Footer, Selection, chunk_span
+from featstore.reading.footer import Footer, Selection
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot
 
@@ -118,22 +118,15 @@ def parts(path: Path, slots: Slots) -> dict[str, float]:
         columns = footer.resolve(Selection(slots=tuple(slots)))
         reader = pages.PageReader(footer, slots, columns, num_threads=1)
         clock.took("footer")
-        for index, num_rows in enumerate(footer.row_group_rows):
-            for column, slot in zip(reader._columns, slots, strict=True):
-                chunk = footer.file.metadata.row_group(index).column(column.place)
-                codec, span, count = chunk.compression, chunk_span(chunk), chunk.num_values
-                clock.took("column chunk's metadata")
-                stored = footer.bytes_at(*span)
-                clock.took("read")
-                dictionary, found = pages._pages(stored, pages._CODECS[codec], column)
-                clock.took("headers and decompression")
-                out = pages._Out(column, count, num_rows)
-                out.decode(dictionary, found, num_rows)
-                array = out.array()
-                clock.took("decode")
-                slot_values(pa.chunked_array([array]), slot)
-                del array, out, found, dictionary, stored
-                clock.took("buffers, freeing")
+        for index in range(len(footer.row_group_rows)):
+            reader._outs([index])
+            clock.took("column chunks' metadata, memory")
+            arrays = reader.read([index])
+            clock.took("all, read and decoded")
+            for slot in slots:
+                slot_values(pa.chunked_array([arrays[slot.name]]), slot)
+            del arrays
+            clock.took("buffers, freeing")
     return dict(taken)
 
 

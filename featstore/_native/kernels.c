@@ -5,9 +5,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "chunks.h"
 #include "distinct.h"
 #include "marks.h"
-#include "pages.h"
 #include "rows.h"
 #include "xxh64.h"
 
@@ -263,111 +263,116 @@ static PyObject* py_mark_values(PyObject* self, PyObject* args) {
   return Py_BuildValue("LL", (long long)found.num_missing, (long long)found.num_small);
 }
 
-static PyObject* py_page_headers(PyObject* self, PyObject* args) {
-  Py_buffer chunk;
-  PageHeader page;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "y*:page_headers", &chunk)) return NULL;
-  PyObject* found = PyList_New(0);
-  const uint8_t* begin = chunk.buf;
-  Bytes bytes = {begin, begin + chunk.len};
-  while (found && bytes.at < bytes.end) {
-    PyObject* item = NULL;
-    if (!read_page_header(&bytes, &page)) {
-      wrong("expected the header of a page");
-    } else {
-      item = Py_BuildValue("LLLLLLLLLLO", (long long)page.type, (long long)(bytes.at - begin), (long long)page.compressed_size,
-                           (long long)page.uncompressed_size, (long long)page.num_values, (long long)page.encoding,
-                           (long long)page.definition_encoding, (long long)page.repetition_encoding,
-                           (long long)page.definition_bytes, (long long)page.repetition_bytes,
-                           page.is_compressed ? Py_True : Py_False);
-      if (!skip_bytes(&bytes, (uint64_t)page.compressed_size)) wrong("expected the bytes of a page");
-    }
-    if (PyErr_Occurred() || PyList_Append(found, item) < 0) {
+/* A column as `(mark, max_repetition, max_definition, null_below, offsets, values)`, with room for all rows. */
+static int take_column(PyObject* item, int64_t num_rows, Py_buffer* buffers, Column* column) {
+  enum { MARK, OFFSETS, VALUES };
+  ColumnOut* out = &column->out;
+  if (!PyTuple_Check(item)) {
+    wrong("expected columns as tuples");
+    return 0;
+  }
+  if (!PyArg_ParseTuple(item, "y*iiiw*w*:decode_columns", &buffers[MARK], &out->max_repetition, &out->max_definition,
+                        &out->null_below, &buffers[OFFSETS], &buffers[VALUES]))
+    return 0;
+  int is_list = out->max_repetition == 1 && out->max_definition >= 1;
+  out->mark = buffers[MARK].buf;
+  out->width = (int)buffers[MARK].len;
+  out->offsets = buffers[OFFSETS].buf;
+  out->values = buffers[VALUES].buf;
+  int fits = is_width(out->width) && (is_list || !out->max_repetition) && out->max_definition >= 0 && out->max_definition <= 3;
+  fits = fits && (is_list ? buffers[OFFSETS].len / 4 > num_rows : !buffers[OFFSETS].len);
+  out->capacity = fits ? buffers[VALUES].len / out->width : 0;
+  if (!fits || out->capacity > INT32_MAX) wrong("expected a mark of 4 or 8 bytes, levels of a scalar or of a list, and room for its offsets");
+  return 1;
+}
+
+/* How many rows there are in all, or -1. */
+static int64_t num_rows_of(const int64_t* rows, int64_t count) {
+  int64_t num_rows = 0;
+  for (int64_t i = 0; i < count; i++) {
+    if (rows[i] < 0 || rows[i] > INT32_MAX - num_rows) return -1;
+    num_rows += rows[i];
+  }
+  return num_rows;
+}
+
+static int chunks_fit(const int64_t* chunks, int64_t count) {
+  for (; count; count--, chunks += NUMBERS_OF_CHUNK) {
+    if (chunks[FIRST] < 0 || chunks[SIZE] < 0 || (chunks[CODEC] != UNCOMPRESSED && chunks[CODEC] != SNAPPY && chunks[CODEC] != ZSTD))
+      return 0;
+  }
+  return 1;
+}
+
+/* By a Python function of the page and the size, which gives bytes; takes the interpreter's lock for that long. */
+static int decompress_in_python(void* by, Bytes page, uint8_t* out, int64_t size) {
+  PyGILState_STATE state = PyGILState_Ensure();
+  PyObject* found = PyObject_CallFunction(by, "y#L", (const char*)page.at, (Py_ssize_t)(page.end - page.at), (long long)size);
+  int fits = found && PyBytes_Check(found) && PyBytes_Size(found) == size;
+  if (fits) memcpy(out, PyBytes_AsString(found), (size_t)size);
+  Py_XDECREF(found);
+  PyErr_Clear();
+  PyGILState_Release(state);
+  return fits;
+}
+
+/* How many values each column has, or -1. */
+static PyObject* num_values_of(const Column* columns, Py_ssize_t count) {
+  PyObject* found = PyTuple_New(count);
+  for (Py_ssize_t i = 0; found && i < count; i++) {
+    PyObject* item = PyLong_FromLongLong(columns[i].is_decoded ? (long long)columns[i].out.at : -1);
+    if (!item || PyTuple_SetItem(found, i, item) < 0) {
       Py_DECREF(found);
       found = NULL;
     }
-    Py_XDECREF(item);
   }
-  PyBuffer_Release(&chunk);
   return found;
 }
 
-/* Takes the buffers of a tuple of pages, each `(levels, values, num_values, encoding, repetition_bytes, definition_bytes)`; how
-   many it took, with an exception where that is not all. */
-static Py_ssize_t take_pages(PyObject* tuple, Page* pages, Py_buffer (*buffers)[2]) {
-  Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
-  for (; taken < count; taken++) {
-    Py_buffer* of = buffers[taken];
-    Page* page = &pages[taken];
-    long long num_values, repetition_bytes, definition_bytes;
-    PyObject* item = PyTuple_GetItem(tuple, taken);
-    if (!PyTuple_Check(item)) {
-      wrong("expected pages as tuples");
-      break;
-    }
-    if (!PyArg_ParseTuple(item, "y*y*LiLL:decode_pages", &of[0], &of[1], &num_values, &page->encoding, &repetition_bytes,
-                          &definition_bytes))
-      break;
-    page->levels = of[0].buf;
-    page->levels_size = of[0].len;
-    page->values = of[1].buf;
-    page->values_size = of[1].len;
-    page->num_values = num_values;
-    page->repetition_bytes = repetition_bytes;
-    page->definition_bytes = definition_bytes;
-  }
-  return taken;
-}
-
-static int columns_fit(const ColumnOut* out, int64_t offsets_bytes, int64_t mark_bytes) {
-  int is_list = out->max_repetition == 1 && out->max_definition >= 1;
-  int levels_fit = (is_list || !out->max_repetition) && out->max_definition >= 0 && out->max_definition <= 3;
-  int offsets_fit = is_list ? offsets_bytes / 4 > out->num_rows : !offsets_bytes;
-  int places_fit = out->first_row >= 0 && out->first_row <= out->num_rows && out->at >= 0 && out->at <= out->capacity;
-  return levels_fit && offsets_fit && places_fit && is_width(out->width) && mark_bytes == out->width;
-}
-
-static PyObject* py_decode_pages(PyObject* self, PyObject* args) {
-  enum { DICTIONARY, MARK, OFFSETS, VALUES, COUNT };
+static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
+  enum { CHUNKS, ROWS, ROOM, STOP, COUNT, PER_COLUMN = 3 };
   Py_buffer of[COUNT];
-  PyObject* tuple;
-  ColumnOut out;
-  long long num_rows, first_row, at;
+  PyObject *tuple, *found = NULL;
+  Work work;
+  int num_threads;
   (void)self;
-  memset(&out, 0, sizeof out);
-  if (!PyArg_ParseTuple(args, "O!y*iiiiy*Lw*w*LL:decode_pages", &PyTuple_Type, &tuple, &of[DICTIONARY], &out.width,
-                        &out.max_repetition, &out.max_definition, &out.null_below, &of[MARK], &num_rows, &of[OFFSETS], &of[VALUES],
-                        &first_row, &at))
+  memset(&work, 0, sizeof work);
+  PyObject* decompress;
+  if (!PyArg_ParseTuple(args, "iy*y*O!w*iy*O:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &PyTuple_Type, &tuple, &of[ROOM],
+                        &num_threads, &of[STOP], &decompress))
     return NULL;
   Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
-  Page* pages = PyMem_Calloc((size_t)count + 1, sizeof(Page));
-  Py_buffer(*buffers)[2] = PyMem_Calloc((size_t)count + 1, sizeof *buffers);
-  int fits = pages && buffers;
-  if (!fits) PyErr_NoMemory();
-  if (fits) fits = (taken = take_pages(tuple, pages, buffers)) == count;
-  if (fits) {
-    out.first_row = out.row = first_row;
-    out.num_rows = num_rows <= INT64_MAX - first_row ? first_row + num_rows : -1;
-    out.at = at;
-    out.offsets = of[OFFSETS].buf;
-    out.mark = of[MARK].buf;
-    out.dictionary = of[DICTIONARY].buf;
-    out.values = of[VALUES].buf;
-    out.capacity = is_width(out.width) ? of[VALUES].len / out.width : 0;
-    fits = columns_fit(&out, of[OFFSETS].len, of[MARK].len);
-    out.num_in_dictionary = fits ? of[DICTIONARY].len / out.width : 0;
-    fits = fits && (!out.max_repetition || out.capacity <= INT32_MAX) && out.num_in_dictionary <= INT32_MAX;
-    Py_BEGIN_ALLOW_THREADS
-    fits = fits && decode_pages(&out, pages, count);
-    Py_END_ALLOW_THREADS
-    if (!fits) wrong("expected the pages of one column, of so many rows");
+  work.columns = PyMem_Calloc((size_t)count + 1, sizeof(Column));
+  Py_buffer* buffers = PyMem_Calloc((size_t)count * PER_COLUMN + 1, sizeof *buffers);
+  work.rows = of[ROWS].buf;
+  work.num_columns = count;
+  work.num_row_groups = of[ROWS].len / 8;
+  int64_t num_rows = num_rows_of(work.rows, work.num_row_groups), num_chunks = count * work.num_row_groups;
+  int fits = num_rows >= 0 && of[CHUNKS].len == num_chunks * NUMBERS_OF_CHUNK * 8 && chunks_fit(of[CHUNKS].buf, num_chunks);
+  if (!work.columns || !buffers) PyErr_NoMemory();
+  else if (!fits || !of[STOP].len || num_threads < 1 || num_threads > MAX_THREADS)
+    wrong("expected rows of each row group, three numbers of each column's chunk in it, a byte to stop, and 1 to 64 threads");
+  for (; !PyErr_Occurred() && taken < count; taken++) {
+    Column* column = &work.columns[taken];
+    column->chunks = (const int64_t*)of[CHUNKS].buf + taken * work.num_row_groups * NUMBERS_OF_CHUNK;
+    if (!take_column(PyTuple_GetItem(tuple, taken), num_rows, buffers + taken * PER_COLUMN, column)) break;
   }
-  for (Py_ssize_t i = 0; i < taken; i++) release_all(buffers[i], 2);
+  if (!PyErr_Occurred()) {
+    work.room = of[ROOM].buf;
+    work.room_bytes = of[ROOM].len / num_threads;
+    work.stop = of[STOP].buf;
+    work.decompress = decompress_in_python;
+    work.by = decompress;
+    Py_BEGIN_ALLOW_THREADS
+    decode_columns(&work, num_threads);
+    Py_END_ALLOW_THREADS
+    found = num_values_of(work.columns, count);
+  }
+  if (buffers) release_all(buffers, taken * PER_COLUMN);
   PyMem_Free(buffers);
-  PyMem_Free(pages);
+  PyMem_Free(work.columns);
   release_all(of, COUNT);
-  return fits ? PyLong_FromLongLong(out.at) : NULL;
+  return found;
 }
 
 static PyMethodDef functions[] = {
@@ -381,8 +386,7 @@ static PyMethodDef functions[] = {
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
     {"gather", py_gather, METH_VARARGS, "Rows in any order to the parts of a buffer."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
-    {"page_headers", py_page_headers, METH_VARARGS, "The headers of a column chunk's pages."},
-    {"decode_pages", py_decode_pages, METH_VARARGS, "Values and list offsets of a column chunk's decompressed pages."},
+    {"decode_columns", py_decode_columns, METH_VARARGS, "Values and list offsets of the column chunks of a file."},
     {NULL, NULL, 0, NULL},
 };
 

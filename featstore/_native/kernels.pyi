@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from typing_extensions import Buffer
 
 def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int) -> None:
@@ -58,32 +60,24 @@ def mark_values(values: Buffer, width: int, bits: Buffer, bound: int, small: Buf
     """Marks a slot's values (int64 signs, or float32) in `bits`, a byte each, and writes the hashes below `bound` to `small`,
     int64, with room for more than all; how many values are missing, and how many hashes were written."""
 
-def page_headers(chunk: Buffer) -> list[tuple[int, int, int, int, int, int, int, int, int, int, bool]]:
-    """The headers of all pages of a Parquet column chunk: type, where the data begin in the chunk, their compressed and their
-    uncompressed size, number of values (nulls included), encoding of values, of definition and of repetition levels, bytes
-    of both levels (of V2 pages), and whether the data are compressed. ValueError where it is no column chunk.
-    """
+def decode_columns(
+    file: int,
+    chunks: Buffer,
+    rows: Buffer,
+    columns: tuple[tuple[bytes, int, int, int, Buffer, Buffer], ...],
+    room: Buffer,
+    num_threads: int,
+    stop: Buffer,
+    decompress: Callable[[bytes, int], bytes],
+) -> tuple[int, ...]:
+    """Reads and decodes the column chunks of some row groups of an open Parquet file, in so many threads, 1 to 64: how many
+    values each column has then, or -1 where a chunk cannot be read, is damaged, or is encoded in a way that is not known here.
 
-def decode_pages(
-    pages: tuple[tuple[Buffer, Buffer, int, int, int, int], ...],
-    dictionary: Buffer,
-    width: int,
-    max_repetition: int,
-    max_definition: int,
-    null_below: int,
-    mark: bytes,
-    num_rows: int,
-    offsets: Buffer,
-    values: Buffer,
-    first_row: int,
-    at: int,
-) -> int:
-    """Decodes the data pages of one column chunk of `num_rows` rows, which begin with row `first_row` and value `at` of the
-    column that is made; how many values it has then.
-
-    A page is `(levels, values, num_values, encoding, repetition_bytes, definition_bytes)`, decompressed: V2 with levels and
-    values apart, V1 with both in `levels` and -1 as bytes. A definition level of `max_definition` is a value of `width` bytes
-    (4 or 8), one below `null_below` becomes `mark`, others are nothing. `offsets`: int32 `(first_row + num_rows + 1,)` or
-    more of lists, which have `max_repetition` 1, else of no bytes. `values`: room after `at` for as many values as there are
-    levels. ValueError for what does not fit, or is encoded in a way that is not known here.
+    `chunks`: int64 (columns, row groups, 3), a chunk's first byte, its bytes, and its codec as Parquet numbers it: 0 none,
+    1 snappy, 6 Zstandard, whose pages `decompress(page, size)` decompresses. `rows`: int64, of each row group.
+    A column is `(mark, max_repetition, max_definition, null_below, offsets, values)`: a definition level of `max_definition`
+    is a value as long as the mark (4 or 8 bytes), one below `null_below` becomes the mark, others are nothing. `offsets`:
+    int32, one more than all rows, of lists, which have `max_repetition` 1, else of no bytes. `values`: room for as many as
+    there are levels. `room`: memory of the threads, each of which keeps a chunk there as it is stored, its dictionary and one
+    page, and 64 bytes more. Ends early once the first byte of `stop` is not 0. ValueError for arguments that do not fit.
     """

@@ -519,12 +519,4 @@ static int decode_page(ColumnOut* out, const Page* page) {
   return 1;
 }
 
-/* All data pages of a chunk, in order, after the rows and values that there are. */
-static int decode_pages(ColumnOut* out, const Page* pages, int64_t num_pages) {
-  for (int64_t i = 0; i < num_pages; i++)
-    if (!decode_page(out, &pages[i])) return 0;
-  if (out->max_repetition) out->offsets[out->row] = (int32_t)out->at;
-  return out->row == out->num_rows;
-}
-
 #endif

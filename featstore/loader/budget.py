@@ -13,18 +13,21 @@ _SHARE, _NUM_SLICES = 2, 4
 
 class Budget:
     """Bytes that are taken and given back, by any thread; None for no limit. What exceeds the budget alone has to wait until
-    nothing else is held, and then goes."""
+    nothing else is held, and then goes.
+
+    `closed`: one byte, 0 until it is closed, for what cannot ask Python.
+    """
 
     def __init__(self, max_bytes: int | None) -> None:
         self._max_bytes = max_bytes
         self._held_bytes = 0
-        self._is_closed = False
+        self.closed = bytearray(1)
         self._changed = threading.Condition()
 
     @property
     def is_closed(self) -> bool:
         """Whether nobody wants what is decoded any more."""
-        return self._is_closed
+        return bool(self.closed[0])
 
     @property
     def held_bytes(self) -> int:
@@ -39,8 +42,8 @@ class Budget:
     def take(self, size_bytes: int) -> int:
         """Waits until so many bytes fit, and holds them; the number again. StateError once it is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._fits(size_bytes))
-            if self._is_closed:
+            self._changed.wait_for(lambda: self.is_closed or self._fits(size_bytes))
+            if self.is_closed:
                 raise StateError(CLOSED)
             self._held_bytes += size_bytes
             return size_bytes
@@ -65,7 +68,7 @@ class Budget:
     def close(self) -> None:
         """Wakes whoever waits."""
         with self._changed:
-            self._is_closed = True
+            self.closed[0] = 1
             self._changed.notify_all()
 
     def _fits(self, size_bytes: int) -> bool:

@@ -1,9 +1,11 @@
 """A batch on its way to another process: one piece of shared memory, written once by the process that made the batch.
 
-torch passes shared memory as one file descriptor for each storage, so a batch costs one, however many slots it has. The extras
-lie behind the columns, in Arrow's stream format, and are read there without a copy.
+Where the system allows it the memory serves again (pieces.py), else torch passes new memory for each batch, as one file
+descriptor, however many slots it has. The extras lie behind the columns, in Arrow's stream format, and are read there without
+a copy.
 """
 
+from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -12,35 +14,67 @@ import torch
 
 from featstore.errors import SharedMemoryError
 from featstore.loader.one_buffer import OneBuffer, aligned, in_one_buffer
+from featstore.loader.pieces import Address, Piece, Pieces, are_supported, opened
 from featstore.loader.tensors import Batch
+from featstore.reading.columns import Array
+
+_PIECES = Pieces()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared(OneBuffer):
+    """Columns in shared memory; `piece` where it is one of this process's own."""
+
+    piece: Piece | None = None
+
+    def may_be_sent(self) -> bool:
+        """Whether the memory itself may go to another process: not what came from one, nor what is under way to one."""
+        return self.memory.is_shared() if self.piece is None else self.piece.may_be_sent()  # type: ignore[no-untyped-call]
 
 
 def shared(batch: Batch) -> Batch:
     """The batch in shared memory of its own, columns and extras. SharedMemoryError where there is no room for it."""
-    extras = _stream(batch.extras)
+    extras, piece = _stream(batch.extras), None
 
     def allocate(num_bytes: int) -> torch.Tensor:
-        return _shared_memory(aligned(num_bytes) + len(extras))
+        nonlocal piece
+        num_bytes = aligned(num_bytes) + len(extras)
+        if not are_supported():
+            return _shared_memory(num_bytes)
+        piece, memory = _taken(num_bytes)
+        return torch.from_numpy(memory)
 
     columns = in_one_buffer(batch.columns, allocate)
     if len(extras):
         columns.memory.numpy()[aligned(columns.end) :] = memoryview(extras)
-    return _received(columns, batch.num_rows, batch.is_padding)
+    found = Shared(memory=columns.memory, places=columns.places, end=columns.end, piece=piece)
+    return _of(found, batch.num_rows, batch.is_padding)
 
 
 def is_shared(batch: Batch) -> bool:
     """Whether the batch is in one piece of shared memory already."""
-    return isinstance(batch.columns, OneBuffer) and batch.columns.memory.is_shared()  # type: ignore[no-untyped-call]
+    return isinstance(batch.columns, Shared)
+
+
+def _taken(num_bytes: int) -> tuple[Piece, Array]:
+    try:
+        return _PIECES.take(num_bytes)
+    except OSError as error:
+        raise SharedMemoryError(_NO_ROOM.format(num_bytes=num_bytes, error=error, fix="more memory")) from error
+
+
+_NO_ROOM = (
+    "a batch of {num_bytes} bytes finds no room in shared memory: {error}; give the container {fix}, or choose a smaller "
+    "batch_size, fewer workers, or a smaller prefetch_factor of the DataLoader"
+)
 
 
 def _shared_memory(num_bytes: int) -> torch.Tensor:
     try:
         storage = torch.UntypedStorage._new_shared(max(1, num_bytes))  # type: ignore[no-untyped-call]
     except RuntimeError as error:
-        raise SharedMemoryError(
-            f"a batch of {num_bytes} bytes finds no room in shared memory: {error}; give the container more (docker run "
-            "--shm-size), or choose a smaller batch_size, fewer workers, or a smaller prefetch_factor of the DataLoader"
-        ) from error
+        fix = "more (docker run --shm-size)"
+        raise SharedMemoryError(_NO_ROOM.format(num_bytes=num_bytes, error=error, fix=fix)) from error
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
@@ -53,16 +87,38 @@ def _stream(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _received(columns: OneBuffer, num_rows: int, is_padding: bool) -> Batch:
-    """The batch in the process that uses it; the extras are views of its memory."""
+def _of(columns: Shared, num_rows: int, is_padding: bool) -> Batch:
+    """The batch of these columns; the extras are views of the memory behind them."""
     behind = columns.memory.numpy()[aligned(columns.end) :]
     extras = pa.ipc.open_stream(pa.py_buffer(behind)).read_all() if len(behind) else pa.table({})
     return Batch(columns, num_rows=num_rows, extras=extras, is_padding=is_padding)
 
 
+def _received(memory: torch.Tensor | tuple[Address, int], places: Any, end: int, num_rows: int, is_padding: bool) -> Batch:
+    """The batch in the process that uses it."""
+    if not isinstance(memory, torch.Tensor):
+        memory = torch.from_numpy(_opened(*memory))
+    return _of(Shared(memory=memory, places=places, end=end), num_rows, is_padding)
+
+
+def _opened(address: Address, num_bytes: int) -> Array:
+    try:
+        return opened(address, num_bytes)
+    except OSError as error:
+        raise SharedMemoryError(
+            f"a batch of process {address.process} cannot be read any more: {error}; the process that makes a batch must run "
+            "until the batch was received"
+        ) from error
+
+
 def _reduce(batch: Batch) -> tuple[Any, ...]:
-    mine = batch if is_shared(batch) else shared(batch)
-    return _received, (mine.columns, mine.num_rows, mine.is_padding)
+    columns = batch.columns
+    if not isinstance(columns, Shared) or not columns.may_be_sent():
+        columns = shared(batch).columns
+        assert isinstance(columns, Shared)
+        columns.may_be_sent()
+    memory = columns.memory if columns.piece is None else (columns.piece.address, len(columns.memory))
+    return _received, (memory, columns.places, columns.end, batch.num_rows, batch.is_padding)
 
 
 ForkingPickler.register(Batch, _reduce)

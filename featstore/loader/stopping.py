@@ -20,7 +20,10 @@ class StoppingFooter(Footer):
     def resolve(self, selection: Selection) -> FileColumns:
         return self._resolved.of(self, selection)
 
-    def bytes_at(self, first: int, end: int) -> bytes:
+    @property
+    def stop(self) -> bytearray:
+        return self._budget.closed
+
+    def require_wanted(self) -> None:
         if self._budget.is_closed:
             raise StateError(CLOSED)
-        return super().bytes_at(first, end)

@@ -79,13 +79,22 @@ class Footer:
 
     @property
     def is_local(self) -> bool:
-        """Whether `bytes_at` works: the file is on this machine."""
+        """Whether the file is on this machine, and has a descriptor."""
         return self._local is not None
 
-    def bytes_at(self, first: int, end: int) -> bytes:
-        """The file's bytes from `first` to `end`, fewer where it ends. From any thread."""
+    @property
+    def descriptor(self) -> int:
+        """The number by which the operating system knows the open file."""
         assert self._local is not None
-        return bytes(self._local.read_at(end - first, first))
+        return int(self._local.fileno())
+
+    @property
+    def stop(self) -> bytes | bytearray:
+        """A byte: once it is not 0, what is being decoded is not wanted any more."""
+        return b"\0"
+
+    def require_wanted(self) -> None:
+        """StateError once `stop` is not 0."""
 
     def decoded_bytes(self, row_group: int, leaves: Iterable[str]) -> int:
         """The memory that these leaf columns of a row group take when decoded."""

@@ -8,30 +8,23 @@ read, or to refuse. Formats: parquet.apache.org/docs/file-format.
 """
 
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore._native.loading import KERNELS
-from featstore.errors import StateError
 from featstore.reading.columns import missing_mark
 from featstore.reading.footer import FileColumns, Footer, chunk_span
 from featstore.schema import Slot, SlotKind
 
-_CODECS = {"SNAPPY": "snappy", "ZSTD": "zstd", "UNCOMPRESSED": None}
+_CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 6}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # the last two are of levels
-_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
-_RLE, _V1 = 3, -1
 _PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
-_MOST_VALUES = 2**31 - 1  # what offsets of 32 bits count
-Page = tuple[Any, Any, int, int, int, int]
+_MOST_VALUES, _MOST_THREADS = 2**31 - 1, 64  # offsets of 32 bits count so many values
+_SLOP_BYTES, _ALIGNMENT_BYTES = 64, 64  # decompression may write behind a page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +41,14 @@ class _Column:
 
 
 class PageReader:
-    """Decodes those of a file's slot columns that the kernels know. The caller closes the footer.
-
-    With several threads only lists: scalars cost Arrow about as much, and it needs the interpreter's lock but once for all.
-    """
+    """Decodes those of a file's slot columns that the kernels know, all columns of a row group in one call without the
+    interpreter's lock (but for Zstandard's pages), in `num_threads` threads. The caller closes the footer."""
 
     def __init__(self, footer: Footer, slots: Iterable[Slot], columns: FileColumns, num_threads: int) -> None:
         self._footer, self._num_threads = footer, num_threads
         self._columns: list[_Column] = []
         if KERNELS is not None and footer.is_local and sys.byteorder == "little":
-            found = [column for slot in slots if (column := _column(footer, slot, columns)) is not None]
-            self._columns += [column for column in found if num_threads < 2 or column.max_repetition]
+            self._columns += [column for slot in slots if (column := _column(footer, slot, columns)) is not None]
 
     @property
     def names(self) -> frozenset[str]:
@@ -67,70 +57,51 @@ class PageReader:
 
     def read(self, row_groups: Sequence[int]) -> dict[str, pa.Array]:
         """The columns of these row groups' rows, in order, by their name in the file, without nulls. What is left out is to be
-        read in another way."""
-        with self.decoding(row_groups) as finish:
-            return finish()
-
-    @contextmanager
-    def decoding(self, row_groups: Sequence[int]) -> Iterator[Callable[[], dict[str, pa.Array]]]:
-        """As `read`, in other threads, if there are to be any, while the block does something else, until it calls what it is
-        given, which takes part and returns what was read."""
-        waiting, found = deque(self._columns if row_groups else ()), dict[str, pa.Array]()
-        with ThreadPoolExecutor(max(1, self._num_threads - 1)) as pool:
-            work = partial(self._decode, waiting, row_groups, found)
-            others = _started(pool, min(self._num_threads - 1, len(waiting)), work)
-
-            def finish() -> dict[str, pa.Array]:
-                work()
-                for other in others:
-                    other.result()
-                return found
-
-            try:
-                yield finish
-            finally:
-                waiting.clear()
-
-    def _decode(self, waiting: deque[_Column], row_groups: Sequence[int], found: dict[str, pa.Array]) -> None:
-        """Decodes what waits, until others have taken the last."""
-        while waiting:
-            try:
-                column = waiting.popleft()
-            except IndexError:
-                return
-            array = self._array(column, row_groups)
-            if array is not None:
-                found[column.name] = array
-
-    def _array(self, column: _Column, row_groups: Sequence[int]) -> pa.Array | None:
-        metadata, rows = self._footer.file.metadata, self._footer.row_group_rows
-        chunks = [metadata.row_group(index).column(column.place) for index in row_groups]
-        num_values = sum(chunk.num_values for chunk in chunks)
-        if num_values > _MOST_VALUES or not all(map(_is_known, chunks)):
-            return None
+        read in another way. StateError where the footer says that nobody wants them any more."""
         try:
-            out = _Out(column, num_values, sum(rows[index] for index in row_groups))
-            for index, chunk in zip(row_groups, chunks, strict=True):
-                stored = self._footer.bytes_at(*chunk_span(chunk))
-                out.decode(*_pages(stored, _CODECS[chunk.compression], column), rows[index])
-        except StateError:
-            raise
-        except (ValueError, OSError, OverflowError, MemoryError):  # Arrow tells what is wrong, if anything is
-            return None
-        return out.array()
+            found = self._decoded(row_groups)
+        except (ValueError, OverflowError, MemoryError):  # Arrow tells what is wrong with the footer, if anything is
+            return {}
+        self._footer.require_wanted()
+        return found
+
+    def _decoded(self, row_groups: Sequence[int]) -> dict[str, pa.Array]:
+        outs, rows = self._outs(row_groups), [self._footer.row_group_rows[index] for index in row_groups]
+        if not outs:
+            return {}
+        assert KERNELS is not None
+        num_threads = max(1, min(self._num_threads, len(outs), _MOST_THREADS))
+        found = KERNELS.decode_columns(
+            self._footer.descriptor,
+            np.array([out.chunks for out in outs], np.int64),
+            np.array(rows, np.int64),
+            tuple(out.buffers for out in outs),
+            pa.allocate_buffer(max(out.room_bytes for out in outs) * num_threads),
+            num_threads,
+            self._footer.stop,
+            _decompressed,
+        )
+        return {out.name: out.array(num_values) for out, num_values in zip(outs, found, strict=True) if num_values >= 0}
+
+    def _outs(self, row_groups: Sequence[int]) -> "list[_Out]":
+        """The columns to decode, the longest first, so that threads end at about the same time."""
+        if not self._columns or not row_groups:
+            return []
+        metadata = [self._footer.file.metadata.row_group(index) for index in row_groups]
+        num_rows = sum(self._footer.row_group_rows[index] for index in row_groups)
+        chunks = [[group.column(column.place) for group in metadata] for column in self._columns]
+        outs = [_Out(column, of, num_rows) for column, of in zip(self._columns, chunks, strict=True) if _are_known(of)]
+        return sorted(outs, key=lambda out: -out.num_values)
 
 
-def _started(pool: ThreadPoolExecutor, count: int, work: Callable[[], None]) -> list[Future[None]]:
-    """The work in so many threads, or in none where the interpreter is ending and starts no more of them."""
-    started: list[Future[None]] = []
-    with suppress(RuntimeError):
-        for _ in range(count):
-            started.append(pool.submit(work))
-    return started
+def _decompressed(page: bytes, size_bytes: int) -> bytes:
+    found: bytes = pa.decompress(page, size_bytes, "zstd", asbytes=True)
+    return found
 
 
-def _is_known(chunk: pq.ColumnChunkMetaData) -> bool:
-    return chunk.compression in _CODECS and _ENCODINGS.issuperset(chunk.encodings)
+def _are_known(chunks: list[pq.ColumnChunkMetaData]) -> bool:
+    is_known = all(chunk.compression in _CODECS and _ENCODINGS.issuperset(chunk.encodings) for chunk in chunks)
+    return is_known and sum(chunk.num_values for chunk in chunks) <= _MOST_VALUES
 
 
 def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
@@ -164,63 +135,41 @@ def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
     )
 
 
-def _pages(chunk: bytes, codec_name: str | None, column: _Column) -> tuple[Any, tuple[Page, ...]]:
-    """The dictionary's values and the data pages, decompressed. ValueError for a page of another kind."""
-    assert KERNELS is not None
-    codec = None if codec_name is None else pa.Codec(codec_name)
-    dictionary: Any = b""
-    pages: list[Page] = []
-    data = memoryview(chunk)
-    for header in KERNELS.page_headers(chunk):
-        kind, first, size, full_size, num_values, encoding, *level_encodings = header[:8]
-        page = data[first : first + size]
-        definition_bytes, repetition_bytes, is_compressed = header[8:]
-        if kind == _DICTIONARY_PAGE:
-            dictionary = _decompressed(page, full_size, codec)
-        elif kind == _DATA_PAGE and _knows_levels(column, level_encodings):
-            pages.append((_decompressed(page, full_size, codec), b"", num_values, encoding, _V1, _V1))
-        elif kind == _DATA_PAGE_V2:
-            num_level_bytes = definition_bytes + repetition_bytes
-            of = codec if is_compressed else None
-            values = _decompressed(page[num_level_bytes:], full_size - num_level_bytes, of)
-            pages.append((page[:num_level_bytes], values, num_values, encoding, repetition_bytes, definition_bytes))
-        else:
-            raise ValueError(f"a page of type {kind}")
-    return dictionary, tuple(pages)
-
-
-def _knows_levels(column: _Column, encodings: list[int]) -> bool:
-    """Whether definition and repetition levels are runs, where the column has them: of those that it lacks anything is said."""
-    highest = (column.max_definition, column.max_repetition)
-    return all(encoding == _RLE or not most for encoding, most in zip(encodings, highest, strict=True))
-
-
-def _decompressed(page: memoryview, size_bytes: int, codec: pa.Codec | None) -> Any:
-    return page if codec is None or not size_bytes else codec.decompress(page, decompressed_size=size_bytes)
-
-
 class _Out:
-    """A column's values, and its offsets where it holds lists, as chunk after chunk is decoded into them."""
+    """A column's chunks, and memory for its values, and for its offsets where it holds lists."""
 
-    def __init__(self, column: _Column, num_values: int, num_rows: int) -> None:
+    def __init__(self, column: _Column, chunks: list[pq.ColumnChunkMetaData], num_rows: int) -> None:
         self._column, self._num_rows = column, num_rows
-        self._is_list = column.max_repetition == 1
-        self._values = pa.allocate_buffer(num_values * len(column.mark))
-        self._offsets = pa.allocate_buffer((num_rows + 1) * 4 if self._is_list else 0)
-        self._row = self._at = 0
+        self.num_values = sum(chunk.num_values for chunk in chunks)
+        self.chunks = [_place(chunk) for chunk in chunks]
+        self._values = pa.allocate_buffer(self.num_values * len(column.mark))
+        self._offsets = pa.allocate_buffer((num_rows + 1) * 4 if column.max_repetition else 0)
+        # A chunk as it is stored, and behind it its dictionary and one page at a time.
+        size = max(chunk.total_compressed_size + chunk.total_uncompressed_size for chunk in chunks) + _SLOP_BYTES
+        self.room_bytes = -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
-    def decode(self, dictionary: Any, pages: tuple[Page, ...], num_rows: int) -> None:
-        """Adds a chunk of so many rows. ValueError where it does not fit."""
-        assert KERNELS is not None
+    @property
+    def name(self) -> str:
+        return self._column.name
+
+    @property
+    def buffers(self) -> tuple[bytes, int, int, int, pa.Buffer, pa.Buffer]:
+        """What the kernels decode the column with, and where to."""
         of = self._column
-        how = (len(of.mark), of.max_repetition, of.max_definition, of.null_below, of.mark)
-        to = (self._offsets, self._values, self._row, self._at)
-        self._at = KERNELS.decode_pages(pages, dictionary, *how, num_rows, *to)
-        self._row += num_rows
+        return of.mark, of.max_repetition, of.max_definition, of.null_below, self._offsets, self._values
 
-    def array(self) -> pa.Array:
+    def array(self, num_values: int) -> pa.Array:
+        """The column, once so many values are decoded."""
         type_ = self._column.type
-        values = pa.Array.from_buffers(type_.value_type if self._is_list else type_, self._at, [None, self._values], 0)
-        if not self._is_list:
+        values = pa.Array.from_buffers(
+            type_.value_type if self._column.max_repetition else type_, num_values, [None, self._values], 0
+        )
+        if not self._column.max_repetition:
             return values
         return pa.Array.from_buffers(type_, self._num_rows, [None, self._offsets], 0, children=[values])
+
+
+def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int, int]:
+    """A chunk's first byte in the file, its bytes, and its codec."""
+    first, end = chunk_span(chunk)
+    return first, end - first, _CODECS[chunk.compression]

@@ -91,20 +91,15 @@ class RowGroupReader:
         What the kernels decode is one piece of memory a column, what Arrow does one a row group.
         """
         row_groups = list(row_groups)
-        names = self._pages.names if row_groups else frozenset[str]()
-        with self._pages.decoding(row_groups) as decoded:
-            tables = [self._table(row_groups, self.columns.leaves_besides(names))]
-            found = decoded()
-        if left := names - found.keys():
-            tables.append(self._table(row_groups, self.columns.leaves_besides(self.columns.places.keys() - left)))
-        table = self._united(tables, found) if names else tables[0]
+        found = self._pages.read(row_groups)
+        table = self._table(row_groups, self.columns.leaves_besides(found))
+        table = self._united(table, found) if found else table
         num_rows = sum(self.footer.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns)
 
-    def _united(self, tables: list[pa.Table], found: dict[str, pa.Array]) -> pa.Table:
+    def _united(self, table: pa.Table, found: dict[str, pa.Array]) -> pa.Table:
         columns = dict[str, pa.Array | pa.ChunkedArray](found)
-        for table in tables:
-            columns |= zip(table.column_names, table.combine_chunks().columns, strict=True)
+        columns |= zip(table.column_names, table.combine_chunks().columns, strict=True)
         return pa.table({name: columns[name] for name in self.columns.places})
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:

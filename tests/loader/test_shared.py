@@ -1,6 +1,5 @@
 """Batches between processes: one piece of shared memory each."""
 
-import gc
 import pickle
 from contextlib import nullcontext
 from multiprocessing.reduction import ForkingPickler
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader
 from featstore.errors import SharedMemoryError
 from featstore.loader import shared as module
 from featstore.loader.loader import FeatureLoader
+from featstore.loader.pieces import Address
 from featstore.loader.shared import is_shared, shared
 from featstore.loader.tensors import Batch
 
@@ -57,14 +57,57 @@ def test_a_batch_without_extras_has_none_after_the_journey(table_url):
         assert shared(next(iter(loader))).extras.num_columns == 0
 
 
-def test_a_batch_costs_one_descriptor_on_its_way_and_is_sent_as_it_is(batch):
+def test_a_batch_is_sent_as_it_is_and_its_memory_serves_again(batch):
+    kept = shared(batch)
+    before, places = num_descriptors(), set()
+    for _ in range(10):
+        found = shared(batch)
+        places.add(found.columns.memory.data_ptr())
+        message = ForkingPickler.dumps(found)
+        assert len(message) < 3000
+        del found
+        received = pickle.loads(message)
+        assert content(received) == content(batch)
+        del received
+    assert len(places) == 1
+    assert num_descriptors() <= before + 2
+    assert content(kept) == content(batch)
+
+
+def test_a_batch_that_is_sent_twice_reaches_both_receivers(batch):
+    found = shared(batch)
+    messages = [ForkingPickler.dumps(found), ForkingPickler.dumps(found)]
+    first, second = map(pickle.loads, messages)
+    assert first.columns.memory.data_ptr() != second.columns.memory.data_ptr()
+    del first, found
+    shared(batch)["row"].zero_()
+    assert content(second) == content(batch)
+
+
+def test_a_received_batch_that_is_sent_on_is_a_copy(batch):
+    received = pickle.loads(ForkingPickler.dumps(batch))
+    further = pickle.loads(ForkingPickler.dumps(received))
+    del received
+    for _ in range(3):
+        shared(batch)["row"].zero_()
+    assert content(further) == content(batch)
+
+
+def test_a_batch_of_a_process_that_has_ended_is_told():
+    with pytest.raises(SharedMemoryError, match=r"process 999999999 cannot be read any more: .*must run until"):
+        module._received((Address(999_999_999, 3, 1, 100), 36), {}, 0, 0, False)
+
+
+def test_a_batch_costs_one_descriptor_where_torch_passes_it(batch, monkeypatch):
+    monkeypatch.setattr(module, "are_supported", lambda: False)
     before = num_descriptors()
     found = shared(batch)
+    assert is_shared(found)
     assert num_descriptors() == before + 1
-    sent = ForkingPickler.dumps(found)
-    assert len(sent) < 3000
-    del found
-    gc.collect()
+    message = ForkingPickler.dumps(found)
+    received = pickle.loads(message)
+    assert content(received) == content(batch)
+    assert received.columns.memory.is_shared()
 
 
 def test_the_batches_of_workers_cost_one_descriptor_each(table_url):
@@ -105,9 +148,10 @@ def test_a_pinned_batch_of_a_worker_is_one_pinned_buffer(table_url):
             assert batch["row"].is_pinned()
 
 
-def test_no_room_in_shared_memory_is_told_with_what_to_do():
-    with pytest.raises(SharedMemoryError, match=r"no room in shared memory: .*No space left.*--shm-size.*smaller batch_size"):
-        module._shared_memory(10**15)
+@pytest.mark.parametrize("take", [module._taken, module._shared_memory])
+def test_no_room_in_shared_memory_is_told_with_what_to_do(take):
+    with pytest.raises(SharedMemoryError, match=r"no room in shared memory: .*give the container more.*smaller batch_size"):
+        take(10**15)
 
 
 def test_extras_of_every_type_arrive(batch):

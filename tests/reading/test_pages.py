@@ -1,6 +1,5 @@
 """The kernels decode column chunks to the values that Arrow's columns give, or leave them to Arrow."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from featstore._native.loading import KERNELS
 from featstore.reading.columns import Ragged, slot_values
 from featstore.reading.footer import Footer, Selection
-from featstore.reading.pages import PageReader, _started
+from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
 
@@ -185,73 +184,6 @@ def test_a_shortened_file_is_left_to_arrow(tmp_path):
         assert reader.read([0]) == {}
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"max_repetition": 2},
-        {"max_repetition": 1, "max_definition": 0},
-        {"max_definition": 4},
-        {"width": 5},
-        {"mark": b"\0\0\0\0"},
-        {"num_rows": 3},
-        {"offsets": bytearray(8)},
-        {"pages": ((b"", b"", 1, 0, -1, -1),)},
-        {"pages": ((b"\2\0\0\0\4\1" + bytes(16), b"", 2, 8, -1, -1),)},
-        {"values": bytearray(8)},
-        {"at": 1},
-        {"at": -1},
-        {"first_row": -1},
-        {"num_rows": 2**63 - 1, "first_row": 1},
-    ],
-    ids=str,
-)
-def test_decode_pages_refuses_what_does_not_fit(bad):
-    """As it is called here the kernel decodes two values, 5 and 6, neither of them null."""
-    page = b"\2\0\0\0" + b"\4\1" + (5).to_bytes(8, "little") + (6).to_bytes(8, "little")
-    good = {
-        "pages": ((page, b"", 2, 0, -1, -1),),
-        "dictionary": b"",
-        "width": 8,
-        "max_repetition": 0,
-        "max_definition": 1,
-        "null_below": 1,
-        "mark": bytes(8),
-        "num_rows": 2,
-        "offsets": bytearray(),
-        "values": bytearray(16),
-        "first_row": 0,
-        "at": 0,
-    }
-    assert KERNELS.decode_pages(*good.values()) == 2
-    assert np.frombuffer(good["values"], np.int64).tolist() == [5, 6]
-    with pytest.raises(ValueError, match="expected the pages"):
-        KERNELS.decode_pages(*(good | bad).values())
-
-
-@pytest.mark.parametrize("chunk", [b"\x15", b"\x15\x00\x15\x02", b"\xff" * 40, b"\x1c" * 100], ids=repr)
-def test_page_headers_refuses_what_is_none(chunk):
-    with pytest.raises(ValueError, match="expected the"):
-        KERNELS.page_headers(chunk)
-
-
-def test_page_headers_refuses_numbers_that_are_none_of_32_bits(tmp_path):
-    pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "file.parquet", compression="none", use_dictionary=False)
-    first, end = _chunk(tmp_path / "file.parquet")
-    chunk = bytearray((tmp_path / "file.parquet").read_bytes()[first:end])
-    assert len(KERNELS.page_headers(chunk)) == 1
-    size = chunk[3:].index(0x15) + 3  # type, then the field that is the uncompressed size
-    with pytest.raises(ValueError, match="expected the header"):
-        KERNELS.page_headers(bytes(chunk[:3]) + b"\xfe\xff\xff\xff\xff\x7f" + bytes(chunk[size:]))
-
-
-def test_an_index_of_no_bits_is_the_first_of_the_dictionary():
-    page = b"\2\0\0\0" + b"\4\1" + b"\0" + b"\3"  # two values that are there; width 0; one packed group
-    values = bytearray(16)
-    arguments = (((page, b"", 2, 8, -1, -1),), (7).to_bytes(8, "little"), 8, 0, 1, 1, bytes(8), 2, bytearray(), values, 0, 0)
-    assert KERNELS.decode_pages(*arguments) == 2
-    assert np.frombuffer(values, np.int64).tolist() == [7, 7]
-
-
 def test_a_column_that_is_also_asked_for_as_it_is_keeps_its_nulls(tmp_path):
     slot, field = Slot(name="x", kind=SlotKind.ID), pa.field("x", pa.int64())
     pq.write_table(pa.table({"x": [1, None, 3]}), tmp_path / "file.parquet")
@@ -269,9 +201,3 @@ def test_a_column_behind_an_extension_of_several_leaves_is_found(tmp_path):
     slot = Slot(name="y", kind=SlotKind.ID)
     ((ours, arrows),) = _row_groups(tmp_path / "file.parquet", slot)
     assert ours.to_pylist() == arrows.to_pylist() == [4, 5, 6]
-
-
-def test_no_thread_is_started_once_the_interpreter_ends():
-    with ThreadPoolExecutor(1) as pool:
-        pass
-    assert _started(pool, 2, lambda: None) == []

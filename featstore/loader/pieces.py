@@ -1,0 +1,145 @@
+"""Memory that two processes share and that serves again: one writes a piece, another reads it there, and says when it needs it
+no longer. New memory costs as much as what is written to it: the kernel clears each page, and again at each end maps it.
+
+A piece is a file without a name that only lives in memory (memfd), whose first byte says whether somebody else has it. The
+reader opens it by the writer's descriptor (/proc/PID/fd), so the writer must still be there.
+"""
+
+import errno
+import mmap
+import os
+import sys
+import threading
+import weakref
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from featstore.reading.columns import Array
+
+_HEADER_BYTES = 64
+_FREE, _SENT = 0, 1
+_MAX_FREE = 2
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where another process finds a piece: the writer's process, its descriptor there, the file's number and its bytes."""
+
+    process: int
+    descriptor: int
+    inode: int
+    num_bytes: int
+
+
+class Piece:
+    """Memory of this process's, `num_bytes` of it. Its contents are for one receiver."""
+
+    def __init__(self, num_bytes: int) -> None:
+        size = _HEADER_BYTES + num_bytes
+        if size > (available_bytes := _available_bytes()):  # the kernel would rather end some process than refuse
+            raise OSError(errno.ENOMEM, f"of {available_bytes} bytes of memory that are available it would take {size}")
+        self._descriptor = os.memfd_create("featstore-batch")
+        try:
+            os.posix_fallocate(self._descriptor, 0, size)
+            self._mapped = mmap.mmap(self._descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self.address = Address(os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, size)
+        self._used: weakref.ref[Array] | None = None
+        weakref.finalize(self, os.close, self._descriptor)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.address.num_bytes - _HEADER_BYTES
+
+    @property
+    def is_free(self) -> bool:
+        """Whether neither this process refers to the memory nor another one has it."""
+        return self._mapped[0] == _FREE and (self._used is None or self._used() is None)
+
+    def memory(self, num_bytes: int) -> Array:
+        """uint8 (num_bytes,). While it, or a tensor of it, is referred to, the piece is not free; of a slice nobody knows."""
+        memory = np.frombuffer(self._mapped, np.uint8, num_bytes, _HEADER_BYTES)
+        self._used = weakref.ref(memory)
+        return memory
+
+    def may_be_sent(self) -> bool:
+        """Whether nobody else has it: then, from now on, whoever gets its address does. Only the process that made it may."""
+        if self.address.process != os.getpid() or self._mapped[0] != _FREE:
+            return False
+        self._mapped[0] = _SENT
+        return True
+
+
+def _available_bytes() -> int:
+    """Memory that processes may have before the kernel ends one (proc_meminfo(5))."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return sys.maxsize
+
+
+class Pieces:
+    """The pieces of a process, each taken again once it is free. For any thread."""
+
+    def __init__(self) -> None:
+        self._process, self._pieces, self._taking = os.getpid(), list[Piece](), threading.Lock()
+
+    def take(self, num_bytes: int) -> tuple[Piece, Array]:
+        """A free piece, and so many bytes of its memory. OSError where there is no memory for it."""
+        if self._process != os.getpid():  # those of the process that forked this one are not ours to give
+            self._process, self._pieces, self._taking = os.getpid(), [], threading.Lock()
+        with self._taking:
+            free = [piece for piece in self._pieces if piece.is_free]
+            chosen = next((piece for piece in free if piece.num_bytes >= num_bytes), None)
+            self._pieces = [piece for piece in self._pieces if piece not in free]
+            self._pieces += [piece for piece in free if piece.num_bytes >= num_bytes][: _MAX_FREE + 1]
+            if chosen is None:
+                chosen = Piece(num_bytes + num_bytes // 16)
+                self._pieces.append(chosen)
+            return chosen, chosen.memory(num_bytes)
+
+
+def opened(address: Address, num_bytes: int) -> Array:
+    """The first bytes of a piece in the process that received it: uint8 (num_bytes,), the same memory. When nothing refers to
+    it any more (as `Piece.memory` understands it), the writer may use it again. OSError where the process that sent it is gone.
+    """
+    descriptor = os.open(f"/proc/{address.process}/fd/{address.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_ino != address.inode:
+            raise FileNotFoundError(f"process {address.process} is another one by now")
+        mapped = mmap.mmap(descriptor, address.num_bytes)
+    finally:
+        os.close(descriptor)
+    memory = np.frombuffer(mapped, np.uint8, num_bytes, _HEADER_BYTES)
+    weakref.finalize(memory, _give_back, mapped, os.getpid()).atexit = False
+    return memory
+
+
+def _give_back(mapped: mmap.mmap, process: int) -> None:
+    if process == os.getpid():  # a copy of the process, forked off, has no say
+        mapped[0] = _FREE
+
+
+def are_supported() -> bool:
+    """Whether this process can make pieces, and the one that started it open them."""
+    return hasattr(os, "memfd_create") and hasattr(mmap, "MAP_POPULATE") and _is_seen_by(os.getppid())
+
+
+@lru_cache(maxsize=1)
+def _is_seen_by(process: int) -> bool:
+    """Whether descriptors may be opened through /proc: our own, and the other's, which is the same right as it has to ours."""
+    try:
+        next(Path(f"/proc/{process}/fd").iterdir())
+        descriptor = os.memfd_create("featstore-probe")
+        try:
+            os.close(os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,323 @@
+"""Column chunks of files made by hand: what a writer would not write, and what only a damaged file holds."""
+
+import os
+import struct
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from featstore._native.loading import KERNELS
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3
+PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
+UNCOMPRESSED, SNAPPY, ZSTD = 0, 1, 6
+PRESENT = b"\2\0\0\0\4\1"  # the levels of two values that are there, and their length before them
+FIVE_AND_SIX = struct.pack("<2q", 5, 6)
+NOT_WANTED = b"\1"
+
+
+def varint(number):
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+def integers(numbers):
+    """A Thrift struct of the compact protocol: i32 fields from 1 on, but where there is None."""
+    encoded, last = b"", 0
+    for field, number in enumerate(numbers, 1):
+        if number is not None:
+            encoded += bytes([(field - last) << 4 | 5]) + varint(number << 1 if number >= 0 else -number * 2 - 1)
+            last = field
+    return encoded, last
+
+
+def page(data, *, num_values=2, kind=DATA, encoding=PLAIN, levels=RLE, full_size=None):
+    """A page: its header, and the data as they are."""
+    header, last = integers([kind, len(data) if full_size is None else full_size, len(data)])
+    field = {DATA: 5, DICTIONARY: 7}[kind]
+    of_kind = integers([num_values, encoding, *([levels, levels] if kind == DATA else [])])[0]
+    return header + bytes([(field - last) << 4 | 12]) + of_kind + b"\0\0" + data
+
+
+def page_v2(levels, values, *, num_values, repetition_bytes, definition_bytes, full_size):
+    header, last = integers([DATA_V2, full_size, len(levels) + len(values)])
+    of_kind = integers([num_values, None, None, PLAIN, definition_bytes, repetition_bytes])[0]
+    return header + bytes([(8 - last) << 4 | 12]) + of_kind + b"\0\0" + levels + values
+
+
+LENGTHS = {"num_rows": 2, "num_threads": 1, "room_bytes": 1 << 20}
+COLUMN = {"mark": bytes(8), "max_repetition": 0, "max_definition": 1, "null_below": 1, "offsets": 0, "values": 16}
+
+
+def decode(tmp_path, chunks, *, codec=UNCOMPRESSED, stop=b"\0", decompress=None, **other):
+    """How many values each column of one chunk has, or -1, and what was written."""
+    of = LENGTHS | COLUMN | other
+    num_rows, num_threads, room_bytes = (of[name] for name in LENGTHS)
+    path = tmp_path / "chunks"
+    path.write_bytes(b"".join(chunks))
+    levels = [of[name] for name in ("mark", "max_repetition", "max_definition", "null_below")]
+    outs = [[*levels, bytearray(of["offsets"]), bytearray(of["values"])] for _ in chunks]
+    places = [(end - len(chunk), len(chunk), codec) for chunk, end in zip(chunks, accumulate(map(len, chunks)), strict=True)]
+    file = os.open(path, os.O_RDONLY)
+    try:
+        arguments = (np.array(places), np.array([num_rows]), tuple(map(tuple, outs)), bytearray(room_bytes * num_threads))
+        found = KERNELS.decode_columns(file, *arguments, num_threads, stop, decompress)
+    finally:
+        os.close(file)
+    return found, [np.frombuffer(out[5], np.int64).tolist() for out in outs]
+
+
+GOOD = page(PRESENT + FIVE_AND_SIX)
+
+
+def test_two_values_that_are_there(tmp_path):
+    assert decode(tmp_path, [GOOD]) == ((2,), [[5, 6]])
+
+
+def test_threads_share_the_columns(tmp_path):
+    chunks = [page(PRESENT + struct.pack("<2q", number, -number)) for number in range(50)]
+    assert decode(tmp_path, chunks, num_threads=3) == ((2,) * 50, [[number, -number] for number in range(50)])
+
+
+@pytest.mark.parametrize(
+    ("chunk", "column"),
+    [
+        (GOOD, {"num_rows": 3}),
+        (GOOD, {"values": 8}),
+        (GOOD, {"room_bytes": len(GOOD) - 1}),
+        (GOOD, {"stop": NOT_WANTED}),
+        (page(b""), {}),
+        (page(PRESENT + FIVE_AND_SIX, levels=4), {}),
+        (page(PRESENT + FIVE_AND_SIX, encoding=5), {}),
+        (page(PRESENT + FIVE_AND_SIX, encoding=RLE_DICTIONARY), {}),
+        (page(PRESENT + FIVE_AND_SIX[:-1]), {}),
+        (page(PRESENT + FIVE_AND_SIX, num_values=-1), {}),
+        (GOOD[:-1], {}),
+        (GOOD + GOOD, {}),
+        (b"\x15", {}),
+        (b"\x15\x00\x15\x02", {}),
+        (b"\xff" * 40, {}),
+        (b"\x1c" * 100, {}),
+        (page(PRESENT + FIVE_AND_SIX, full_size=-1), {}),
+        (b"\x15\0\x15\xfe\xff\xff\xff\xff\x7f" + GOOD[4:], {}),
+        (page(b"\5abcde"), {"codec": SNAPPY}),
+        (page(pa.compress(PRESENT + FIVE_AND_SIX, "snappy", asbytes=True)), {"codec": SNAPPY}),
+    ],
+    ids=lambda of: of[:12].hex() if isinstance(of, bytes) else str(of),
+)
+def test_what_does_not_fit_is_left_out(tmp_path, chunk, column):
+    assert decode(tmp_path, [chunk], **column)[0] == (-1,)
+
+
+def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(GOOD)
+    columns = tuple((bytes(8), 0, 1, 1, bytearray(), bytearray(16)) for _ in range(2))
+    with path.open("rb") as file:
+        places = np.array([(0, len(GOOD) + 1, 0), (0, len(GOOD), 0)])
+        assert KERNELS.decode_columns(file.fileno(), places, np.array([2]), columns, bytearray(999), 1, b"\0", None) == (-1, 2)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"mark": bytes(5)}, "expected a mark"),
+        ({"max_repetition": 2}, "expected a mark"),
+        ({"max_repetition": 1, "max_definition": 0}, "expected a mark"),
+        ({"max_repetition": 1, "offsets": 8}, "expected a mark"),
+        ({"max_definition": 4}, "expected a mark"),
+        ({"offsets": 8}, "expected a mark"),
+        ({"num_rows": -1}, "expected rows"),
+        ({"num_rows": 2**31}, "expected rows"),
+        ({"codec": 2}, "expected rows"),
+        ({"num_threads": 0}, "expected rows"),
+        ({"num_threads": 65, "room_bytes": 1}, "expected rows"),
+        ({"stop": b""}, "expected rows"),
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_fit_are_refused(tmp_path, bad, message):
+    with pytest.raises(ValueError, match=message):
+        decode(tmp_path, [GOOD], **bad)
+
+
+def test_an_index_of_no_bits_is_the_first_of_the_dictionary(tmp_path):
+    dictionary = page(struct.pack("<q", 7), kind=DICTIONARY, num_values=1)
+    chunk = dictionary + page(PRESENT + b"\0" + b"\3", encoding=RLE_DICTIONARY)  # width 0; one packed group
+    assert decode(tmp_path, [chunk]) == ((2,), [[7, 7]])
+
+
+def test_a_dictionary_and_several_pages_share_the_room(tmp_path):
+    dictionary = snappy_page(FIVE_AND_SIX, kind=DICTIONARY)
+    indices = snappy_page(PRESENT + b"\1\3\2", encoding=RLE_DICTIONARY)  # one packed group: 0, 1
+    chunk = dictionary + indices + snappy_page(PRESENT + struct.pack("<2q", 8, 9))
+    assert decode(tmp_path, [chunk], codec=SNAPPY, num_rows=4, values=32) == ((4,), [[5, 6, 8, 9]])
+    too_small = len(chunk) + len(FIVE_AND_SIX) + len(PRESENT)
+    assert decode(tmp_path, [chunk], codec=SNAPPY, num_rows=4, values=32, room_bytes=too_small)[0] == (-1,)
+
+
+def snappy_page(data, *, as_stored=None, **how):
+    stored = pa.compress(data, "snappy", asbytes=True) if as_stored is None else as_stored
+    return page(stored, full_size=len(data), **how)
+
+
+@pytest.mark.parametrize(
+    ("decompress", "expected"),
+    [
+        (lambda page, size: page[:1] * size, (2,)),
+        (lambda page, size: page[:1] * (size - 1), (-1,)),
+        (lambda page, size: bytearray(size), (-1,)),
+        (lambda page, size: 1 / 0, (-1,)),
+        (None, (-1,)),
+    ],
+    ids=["as asked", "too short", "no bytes", "an error", "no function"],
+)
+def test_pages_of_another_codec_are_handed_out(tmp_path, decompress, expected):
+    of = {"codec": ZSTD, "max_definition": 0, "null_below": 0, "decompress": decompress}
+    found, values = decode(tmp_path, [page(b"\1x", full_size=16)] * 3, num_threads=2, **of)
+    assert found == expected * 3
+    assert expected == (-1,) or values == [[0x0101010101010101] * 2] * 3
+
+
+@pytest.mark.parametrize("full_size", [2 + 3 + 16, 4, 0])
+def test_levels_of_a_v2_page_within_what_it_says_of_them(tmp_path, full_size):
+    levels = b"\4\0" + b"\4\1"  # each a row of its own; both there
+    sizes = {"num_values": 2, "repetition_bytes": 2, "definition_bytes": 3}
+    chunk = page_v2(levels, FIVE_AND_SIX, full_size=full_size, **sizes)
+    lists = {"max_repetition": 1, "offsets": 12}
+    assert decode(tmp_path, [chunk], **lists)[0] == (-1,)
+    chunk = page_v2(levels, FIVE_AND_SIX, full_size=20, **(sizes | {"definition_bytes": 2}))
+    assert decode(tmp_path, [chunk], **lists) == ((2,), [[5, 6]])
+
+
+def decompressed(tmp_path, stored, size):
+    """The words that the kernels find in a snappy page of `size` bytes, None where they find it malformed."""
+    chunk = page(stored, full_size=size, num_values=size // 8)
+    found, (words,) = decode(tmp_path, [chunk], codec=SNAPPY, num_rows=size // 8, values=size, max_definition=0, null_below=0)
+    return None if found == (-1,) else words
+
+
+@st.composite
+def compressible(draw):
+    """Whole words with repetitions near and far, of one byte and of many."""
+    parts = draw(st.lists(st.tuples(st.binary(min_size=1, max_size=90), st.sampled_from([1, 2, 9, 400])), max_size=12))
+    data = b"".join(part * count for part, count in parts)
+    data += data[: draw(st.integers(0, len(data)))]
+    return data + bytes(-len(data) % 8)
+
+
+@settings(deadline=None)
+@given(compressible())
+def test_what_arrow_compresses_comes_back(tmp_path_factory, data):
+    stored = pa.compress(data, "snappy", asbytes=True)
+    found = decompressed(tmp_path_factory.getbasetemp(), stored, len(data))
+    assert found == np.frombuffer(data, np.int64).tolist()
+
+
+def literal(data, *, num_bytes=0):
+    """A literal, its length in so many bytes of its own."""
+    if not num_bytes:
+        return bytes([len(data) - 1 << 2]) + data
+    return bytes([59 + num_bytes << 2]) + (len(data) - 1).to_bytes(num_bytes, "little") + data
+
+
+def copy_1(offset, length):
+    return bytes([offset >> 8 << 5 | length - 4 << 2 | 1, offset & 255])
+
+
+def copy_2(offset, length):
+    return bytes([length - 1 << 2 | 2]) + offset.to_bytes(2, "little")
+
+
+def copy_4(offset, length):
+    return bytes([length - 1 << 2 | 3]) + offset.to_bytes(4, "little")
+
+
+@st.composite
+def elements(draw):
+    """Elements of snappy's format, and the bytes that they stand for, by the format's own words."""
+    stored, data = b"", b""
+    for _ in range(draw(st.integers(1, 30))):
+        kind = draw(st.sampled_from([copy_1, copy_2, copy_4, literal])) if data else literal
+        if kind is literal:
+            part = draw(st.binary(min_size=1, max_size=70))
+            stored += literal(part, num_bytes=draw(st.integers(0 if len(part) <= 60 else 1, 4)))
+            data += part
+            continue
+        least, most, farthest = (4, 11, 2047) if kind is copy_1 else (1, 64, 65_535)
+        offset, length = draw(st.integers(1, min(len(data), farthest))), draw(st.integers(least, most))
+        stored += kind(offset, length)
+        for _ in range(length):
+            data += data[-offset : len(data) - offset + 1]
+    padding = bytes(-len(data) % 8)
+    return stored + (literal(padding) if padding else b""), data + padding
+
+
+@settings(deadline=None)
+@given(elements())
+def test_every_kind_of_element(tmp_path_factory, drawn):
+    stored, data = drawn
+    found = decompressed(tmp_path_factory.getbasetemp(), varint(len(data)) + stored, len(data))
+    assert found == np.frombuffer(data, np.int64).tolist()
+
+
+@settings(deadline=None)
+@given(compressible().filter(bool), st.randoms(use_true_random=False))
+def test_damaged_bytes_are_left_out_where_arrow_refuses_them(tmp_path_factory, data, random):
+    stored = bytearray(pa.compress(data, "snappy", asbytes=True))
+    for _ in range(random.randint(1, 3)):
+        stored[random.randrange(len(stored))] = random.randrange(256)
+    stored = bytes(stored[: random.choice([len(stored), random.randrange(len(stored)) + 1])])
+    found = decompressed(tmp_path_factory.getbasetemp(), stored, len(data))
+    assert found == _arrows(stored, len(data))
+
+
+def _arrows(stored, size):
+    """Arrow takes a shorter length than was asked for, and leaves the rest as it was."""
+    length, at = 0, 0
+    while at < len(stored):
+        length |= (stored[at] & 127) << 7 * at
+        at += 1
+        if stored[at - 1] < 128:
+            break
+    if length != size:
+        return None
+    try:
+        return np.frombuffer(pa.decompress(stored, size, "snappy"), np.int64).tolist()
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"",
+        b"\x88",
+        b"\x08",
+        varint(8) + b"\x1c1234567",
+        varint(8) + b"\x20123456789",
+        varint(8) + b"\xf0",
+        varint(8) + b"\xfc\xff\xff\xff",
+        varint(8) + b"\xfc\xff\xff\xff\xff12345678",
+        varint(8) + copy_2(1, 8),
+        varint(8) + literal(b"1234") + copy_1(0, 4),
+        varint(8) + literal(b"1234") + copy_1(5, 4),
+        varint(8) + literal(b"1234") + copy_2(4, 5),
+        varint(8) + literal(b"1234") + copy_4(2**32 - 1, 4),
+        varint(8) + literal(b"12345678")[:-1],
+        varint(2**35) + literal(b"12345678"),
+        b"\x88\x80\x80\x80\x80\x00" + literal(b"12345678"),
+    ],
+    ids=repr,
+)
+def test_malformed_snappy_is_left_out(tmp_path, stored):
+    assert decompressed(tmp_path, stored, 8) is None
+    assert decompressed(tmp_path, varint(8) + literal(b"12345678"), 8) == np.frombuffer(b"12345678", np.int64).tolist()
