@@ -40,6 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     latency_s: float
     line: Line
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or the last bytes of an answer wait 40 ms for the client's word, as no store's do
 
     def log_message(self, *args: object) -> None:
         pass

@@ -75,8 +75,10 @@ def served(directory: Path, remote: Remote) -> Iterator[str]:
     command = [*program, str(directory), str(remote.latency_s), str(remote.bytes_per_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        process.terminate()
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
 
 
 def sent_bytes(url: str) -> int:

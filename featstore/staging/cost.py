@@ -8,10 +8,11 @@ _WEIGHT = 0.3
 # A new connection or a busy moment makes one request slow, nothing makes one quick: down at once, up by and by.
 _DOWN_WEIGHT, _UP_WEIGHT = 0.5, 0.1
 _MEMORY_BYTES = 256 << 20
-_PRIOR_BYTES = 4 << 20
-_MEASURED_BYTES = 128 << 10
+# What comes quicker than a round trip was waiting somewhere on the way, and says nothing of bandwidth, unless it is much.
+_LEAST_BYTES, _LEAST_LATENCIES, _MUCH_BYTES = 128 << 10, 0.5, 4 << 20
 _SHORTEST_HOLE_BYTES, _LONGEST_HOLE_BYTES = 16 << 10, 64 << 20
-_REQUEST_BYTES = 256 << 20
+# As long as the bandwidth is a guess no request is longer than the second.
+_REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
 # A reader in place asks for the size, then twice for the footer, before it asks for column chunks.
 _DIRECT_OPENING = 3
 # Deciding without a look at the footer is safe where that look could not have saved more than a tenth.
@@ -23,13 +24,13 @@ class Remote:
     """A store as seen from here: seconds to the first byte of a request, bytes/s after it, and seconds that publishing a
     staged file takes (sync, check, rename). The defaults are priors that the first observations replace.
 
-    `weight_bytes`: how many bytes the bandwidth was seen with. `is_measured`: whether a request was seen at all.
+    `weight_bytes`: how many bytes the bandwidth was seen with, 0 for a prior. `is_measured`: whether a request was seen at all.
     """
 
     latency_s: float = 0.02
     bytes_per_s: float = 100e6
     settle_s: float = 0.01
-    weight_bytes: float = _PRIOR_BYTES
+    weight_bytes: float = 0.0
     is_measured: bool = False
 
     def seconds(self, num_requests: int, num_bytes: int) -> float:
@@ -42,9 +43,14 @@ class Remote:
         return int(min(max(self.latency_s * self.bytes_per_s, _SHORTEST_HOLE_BYTES), _LONGEST_HOLE_BYTES))
 
     @property
+    def has_bandwidth(self) -> bool:
+        """Whether the bandwidth was seen, and is not a prior."""
+        return self.weight_bytes > 0
+
+    @property
     def request_bytes(self) -> int:
         """The longest request."""
-        return _REQUEST_BYTES
+        return _REQUEST_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
 
     def observed(self, *, first_byte_s: float, num_bytes: int, stream_s: float) -> "Remote":
         """After one request: its time to the first byte, and that of `num_bytes` after it.
@@ -55,7 +61,8 @@ class Remote:
         first_byte_s = max(first_byte_s, 1e-6)
         share = (_DOWN_WEIGHT if first_byte_s < self.latency_s else _UP_WEIGHT) if self.is_measured else 1.0
         seen = replace(self, latency_s=self.latency_s + share * (first_byte_s - self.latency_s), is_measured=True)
-        if num_bytes < _MEASURED_BYTES or stream_s <= 0:
+        is_long = num_bytes >= _MUCH_BYTES or stream_s >= _LEAST_LATENCIES * seen.latency_s
+        if num_bytes < _LEAST_BYTES or stream_s <= 0 or not is_long:
             return seen
         kept = self.weight_bytes * math.exp(-num_bytes / _MEMORY_BYTES)
         seconds = kept / self.bytes_per_s + stream_s
@@ -69,13 +76,14 @@ class Remote:
 @dataclass(frozen=True, kw_only=True)
 class Demand:
     """What is still to be fetched of one file: `num_requests` for `range_bytes` by ranges; `num_direct_requests` for
-    `direct_bytes` are what a reader in place asks for; `whole_bytes` are all bytes that are not here yet."""
+    `direct_bytes` are what a reader in place asks for; `whole_bytes` are all bytes that are not here yet, in so many pieces."""
 
     whole_bytes: int
     range_bytes: int
     num_requests: int
     direct_bytes: int
     num_direct_requests: int
+    num_pieces: int = 1
 
     def scaled(self, size_bytes: int) -> "Demand":
         """What the same selection would be of a file of that size that was not looked at."""
@@ -92,7 +100,7 @@ class Demand:
 def costs(demand: Demand, remote: Remote) -> dict[str, float]:
     """Seconds by mode, for a file whose footer is here."""
     return {
-        WHOLE: remote.seconds(1, demand.whole_bytes) + remote.settle_s,
+        WHOLE: remote.seconds(demand.num_pieces, demand.whole_bytes) + remote.settle_s,
         RANGES: remote.seconds(demand.num_requests, demand.range_bytes) + remote.settle_s,
         DIRECT: remote.seconds(_DIRECT_OPENING + demand.num_direct_requests, demand.direct_bytes),
     }

@@ -244,29 +244,29 @@ class Fetcher:
         if base is not None:
             filling.adopt(base)
             base.release()
-        if base is None and self._is_whole(item):
-            requests = missing([(0, item.size_bytes)], filling.held)
-        elif (found := self._requests(item, filling)) is None:
-            return False
-        else:
-            requests = found
-        wanted_bytes = num_bytes(union([*filling.held, *requests]))
-        self._require_fits(item, wanted_bytes)
-        while (refusal := download.reserve(wanted_bytes)) is not None:
-            waiting.await_room(refusal, wanted_bytes - download.num_bytes)
-        for first, end in requests[:-1]:
-            filling.fetch(first, end)
-        for first, end in requests[-1:]:
-            filling.fetch(first, end, tail_bytes=self.remote(item.url).hole_bytes, on_tail=waiting.pass_on)
+        plan = None
+        if self._source.plan_ranges is not None and self._options.mode != WHOLE and not (base is None and self._is_whole(item)):
+            plan = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
+        while requests := self._requests(item, filling, plan):
+            self._reserve(item, download, num_bytes(union([*filling.held, *requests])), waiting)
+            is_last = len(requests) == 1
+            tail_bytes = self.remote(item.url).hole_bytes if is_last else 0
+            filling.fetch(*requests[0], tail_bytes=tail_bytes, on_tail=waiting.pass_on if is_last else _go_on)
         waiting.pass_on()
-        return True
+        return requests is not None
 
-    def _requests(self, item: StageItem, filling: Filling) -> tuple[Span, ...] | None:
-        """What to ask for beyond the file's tail, which is fetched here; None where it is better read in place."""
+    def _reserve(self, item: StageItem, download: Download, wanted_bytes: int, waiting: Waiting) -> None:
+        """Waits until the cache has room for so many bytes of the file."""
+        self._require_fits(item, wanted_bytes)
+        while wanted_bytes != download.num_bytes and (refusal := download.reserve(wanted_bytes)) is not None:
+            waiting.await_room(refusal, wanted_bytes - download.num_bytes)
+
+    def _requests(self, item: StageItem, filling: Filling, plan: "_Plan | None") -> tuple[Span, ...] | None:
+        """What is to be asked for, by what is known of the remote now: what the first shows may change the others. None where
+        the file is better read in place."""
         whole = [(0, item.size_bytes)]
-        if self._source.plan_ranges is None or self._options.mode == WHOLE:
+        if plan is None:
             return missing(whole, filling.held)
-        plan = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
 
         def requests_for(held: tuple[Span, ...]) -> tuple[Span, ...]:
             remote = self.remote(item.url)
@@ -279,7 +279,7 @@ class Fetcher:
         self._last = lambda: _demand(item, plan, (), requests_for(()))
         requests = requests_for(filling.held)
         mode = RANGES
-        if self._options.mode != RANGES:
+        if self._options.mode != RANGES and requests and self.remote(item.url).has_bandwidth:
             mode = choose(_demand(item, plan, filling.held, requests), self.remote(item.url))
         if mode == DIRECT:
             return None
@@ -316,6 +316,10 @@ class Fetcher:
         self._counts.add(num_retries=1)
 
 
+def _go_on() -> None:
+    """Nobody waits for this request's last bytes."""
+
+
 def _let_go(base: Pin | None, instead: Pin | None) -> Pin | None:
     if base is not None:
         base.release()
@@ -339,6 +343,7 @@ def _demand(item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tupl
         num_requests=len(requests),
         direct_bytes=num_bytes(plan.in_place),
         num_direct_requests=len(plan.in_place),
+        num_pieces=len(missing([(0, item.size_bytes)], held)),
     )
 
 

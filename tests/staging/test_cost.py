@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,9 +8,9 @@ from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose
 from featstore.staging.ranges import coalesce, num_bytes
 
 REMOTES = {
-    "near": Remote(latency_s=0.001, bytes_per_s=200e6),
-    "regional": Remote(latency_s=0.02, bytes_per_s=50e6),
-    "disk-like": Remote(latency_s=0.01, bytes_per_s=40e6),
+    "near": Remote(latency_s=0.001, bytes_per_s=200e6, weight_bytes=1e9),
+    "regional": Remote(latency_s=0.02, bytes_per_s=50e6, weight_bytes=1e9),
+    "disk-like": Remote(latency_s=0.01, bytes_per_s=40e6, weight_bytes=1e9),
 }
 SIZE_BYTES, NUM_SLOTS, NUM_ROW_GROUPS, TAIL_BYTES = 145_000_000, 200, 8, 400_000
 
@@ -130,3 +132,20 @@ def test_short_answers_say_nothing_of_bandwidth():
 @given(latency_s=st.floats(0, 100), bytes_per_s=st.floats(1, 1e12))
 def test_the_hole_limit_stays_in_reason(latency_s, bytes_per_s):
     assert 16 << 10 <= Remote(latency_s=latency_s, bytes_per_s=bytes_per_s).hole_bytes <= 64 << 20
+
+
+def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unless_they_are_many():
+    remote = Remote().observed(first_byte_s=0.02, num_bytes=480_000, stream_s=0.001)
+    assert not remote.has_bandwidth
+    assert remote.bytes_per_s == Remote().bytes_per_s
+    assert remote.observed(first_byte_s=0.02, num_bytes=8 << 20, stream_s=0.004).bytes_per_s == pytest.approx(2.1e9, rel=0.01)
+    slow = remote.observed(first_byte_s=0.02, num_bytes=480_000, stream_s=0.1)
+    assert slow.bytes_per_s == pytest.approx(4.8e6)
+    assert slow.request_bytes > remote.request_bytes
+
+
+def test_to_take_the_rest_of_a_file_of_which_there_are_pieces_costs_a_request_for_each():
+    remote = REMOTES["regional"]
+    begun = Demand(whole_bytes=10**6, range_bytes=9 * 10**5, num_requests=20, direct_bytes=10**6, num_direct_requests=40)
+    assert choose(begun, remote) == WHOLE
+    assert choose(replace(begun, num_pieces=25), remote) == RANGES
