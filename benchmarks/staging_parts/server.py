@@ -16,12 +16,18 @@ _BURST_S = 0.01
 
 
 class Line:
-    """Bandwidth that all connections share: each slice takes its time on the line, after those before it."""
+    """Bandwidth that all connections share: each slice takes its time on the line, after those before it. Who slept too long
+    catches up; a line that was idle does not."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s, self._free_at_s, self._lock = bytes_per_s, 0.0, threading.Lock()
         self.slice_bytes = max(_SLICE_BYTES, min(int(bytes_per_s * _SLICE_S), _LONGEST_SLICE_BYTES))
         self.sent_bytes = 0
+
+    def begin(self) -> None:
+        """An answer begins: what the line could have carried before is lost."""
+        with self._lock:
+            self._free_at_s = max(self._free_at_s, time.monotonic())
 
     def pass_on(self, num_bytes: int) -> None:
         """Waits until the slice has passed."""
@@ -76,6 +82,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{end - 1}/{size_bytes}")
         self.end_headers()
         self.wfile.flush()
+        self.line.begin()
         while self.command == "GET" and first < end:
             num_bytes = min(self.line.slice_bytes, end - first)
             self.line.pass_on(num_bytes)
