@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -67,6 +68,15 @@ def by_lance(paths: Sequence[str], columns: Sequence[str], batch_size: int) -> B
     return map(to_columns, lance.dataset(str(path)).to_batches(columns=list(columns), batch_size=batch_size))
 
 
+def by_torcheasyrec(paths: Sequence[str], columns: Sequence[str], batch_size: int) -> Batches:
+    """TorchEasyRec's reader of Parquet, without what its datasets make of the columns after it."""
+    from tzrec.datasets.parquet_dataset import ParquetReader
+
+    reader = ParquetReader(",".join(paths), batch_size, list(columns))
+    for found in reader.to_batches():
+        yield to_columns(pa.record_batch({name: found[name] for name in columns}))
+
+
 class _Files(IterableDataset[Any]):
     """Batches of the files that fall to the worker, packed into a tensor for each dtype or as they are."""
 
@@ -107,6 +117,7 @@ _READERS: dict[str, tuple[str, Reader]] = {
     "Hugging Face datasets": ("datasets", by_datasets),
     "Lance": ("lance", by_lance),
     "duckdb": ("duckdb", by_duckdb),
+    "TorchEasyRec's reader": ("tzrec", by_torcheasyrec),
     "DataLoader of 2 workers": ("torch", by_workers),
     "DataLoader of 2 workers, packed": ("torch", by_packing_workers),
 }

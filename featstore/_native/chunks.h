@@ -120,6 +120,7 @@ static int read_file(int file, int64_t first, uint8_t* to, int64_t count) {
 
 static int decode_column(const Work* work, Column* column, uint8_t* room) {
   ColumnOut* out = &column->out;
+  if (out->max_repetition) out->offsets[0] = 0;
   for (int64_t i = 0; i < work->num_row_groups; i++) {
     const int64_t *chunk = column->chunks + i * NUMBERS_OF_CHUNK, size = chunk[SIZE];
     if (*work->stop || size > work->room_bytes || !read_file(work->file, chunk[FIRST], room, size)) return 0;

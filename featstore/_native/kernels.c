@@ -311,6 +311,7 @@ static int decompress_in_python(void* by, Bytes page, uint8_t* out, int64_t size
   int fits = found && PyBytes_Check(found) && PyBytes_Size(found) == size;
   if (fits) memcpy(out, PyBytes_AsString(found), (size_t)size);
   Py_XDECREF(found);
+  if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt(); /* it comes again, later */
   PyErr_Clear();
   PyGILState_Release(state);
   return fits;

@@ -26,12 +26,25 @@ _MAX_FREE = 2
 
 @dataclass(frozen=True)
 class Address:
-    """Where another process finds a piece: the writer's process, its descriptor there, the file's number and its bytes."""
+    """Where another process finds a piece: the writer's process, its descriptor there, which file that is, and its bytes."""
 
     process: int
     descriptor: int
-    inode: int
+    file: tuple[int, int]
     num_bytes: int
+
+
+class _Forks:
+    """How often this process was forked: a copy of it goes on to see what it had mapped, so that is never written to again."""
+
+    num_forks = 0
+
+    @classmethod
+    def count(cls) -> None:
+        cls.num_forks += 1
+
+
+os.register_at_fork(before=_Forks.count)
 
 
 class Piece:
@@ -48,8 +61,10 @@ class Piece:
         except BaseException:
             os.close(self._descriptor)
             raise
-        self.address = Address(os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, size)
+        found = os.fstat(self._descriptor)
+        self.address = Address(os.getpid(), self._descriptor, (found.st_dev, found.st_ino), size)
         self._used: weakref.ref[Array] | None = None
+        self._place, self._num_forks, self._sending = 0, _Forks.num_forks, threading.Lock()
         weakref.finalize(self, os.close, self._descriptor)
 
     @property
@@ -61,18 +76,25 @@ class Piece:
         """Whether neither this process refers to the memory nor another one has it."""
         return self._mapped[0] == _FREE and (self._used is None or self._used() is None)
 
+    @property
+    def was_forked(self) -> bool:
+        """Whether a copy of this process may see the memory."""
+        return self._num_forks != _Forks.num_forks
+
     def memory(self, num_bytes: int) -> Array:
         """uint8 (num_bytes,). While it, or a tensor of it, is referred to, the piece is not free; of a slice nobody knows."""
         memory = np.frombuffer(self._mapped, np.uint8, num_bytes, _HEADER_BYTES)
-        self._used = weakref.ref(memory)
+        self._used, self._place = weakref.ref(memory), memory.ctypes.data
         return memory
 
-    def may_be_sent(self) -> bool:
-        """Whether nobody else has it: then, from now on, whoever gets its address does. Only the process that made it may."""
-        if self.address.process != os.getpid() or self._mapped[0] != _FREE:
-            return False
-        self._mapped[0] = _SENT
-        return True
+    def may_be_sent(self, place: int) -> bool:
+        """Whether what lies at this place in memory is the piece, and nobody else has it: then, from now on, whoever gets its
+        address does. Only the process that made it may."""
+        with self._sending:
+            if self.address.process != os.getpid() or self._mapped[0] != _FREE or self._place != place:
+                return False
+            self._mapped[0] = _SENT
+            return True
 
 
 def _available_bytes() -> int:
@@ -94,14 +116,16 @@ class Pieces:
         if self._process != os.getpid():  # those of the process that forked this one are not ours to give
             self._process, self._pieces, self._taking = os.getpid(), [], threading.Lock()
         with self._taking:
-            free = [piece for piece in self._pieces if piece.is_free]
-            chosen = next((piece for piece in free if piece.num_bytes >= num_bytes), None)
-            self._pieces = [piece for piece in self._pieces if piece not in free]
-            self._pieces += [piece for piece in free if piece.num_bytes >= num_bytes][: _MAX_FREE + 1]
-            if chosen is None:
-                chosen = Piece(num_bytes + num_bytes // 16)
-                self._pieces.append(chosen)
-            return chosen, chosen.memory(num_bytes)
+            are_free = [piece.is_free for piece in self._pieces]
+            taken = [piece for piece, is_free in zip(self._pieces, are_free, strict=True) if not is_free]
+            fit = [
+                piece
+                for piece, is_free in zip(self._pieces, are_free, strict=True)
+                if is_free and piece.num_bytes >= num_bytes and not piece.was_forked
+            ]
+            fit = fit[: _MAX_FREE + 1] or [Piece(num_bytes + num_bytes // 16)]
+            self._pieces = taken + fit
+            return fit[0], fit[0].memory(num_bytes)
 
 
 def opened(address: Address, num_bytes: int) -> Array:
@@ -110,18 +134,20 @@ def opened(address: Address, num_bytes: int) -> Array:
     """
     descriptor = os.open(f"/proc/{address.process}/fd/{address.descriptor}", os.O_RDWR | os.O_CLOEXEC)
     try:
-        if os.fstat(descriptor).st_ino != address.inode:
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino) != address.file:
             raise FileNotFoundError(f"process {address.process} is another one by now")
         mapped = mmap.mmap(descriptor, address.num_bytes)
     finally:
         os.close(descriptor)
     memory = np.frombuffer(mapped, np.uint8, num_bytes, _HEADER_BYTES)
-    weakref.finalize(memory, _give_back, mapped, os.getpid()).atexit = False
+    weakref.finalize(memory, _give_back, mapped, os.getpid(), _Forks.num_forks).atexit = False
     return memory
 
 
-def _give_back(mapped: mmap.mmap, process: int) -> None:
-    if process == os.getpid():  # a copy of the process, forked off, has no say
+def _give_back(mapped: mmap.mmap, process: int, num_forks: int) -> None:
+    """Not in a copy of the process, nor where there is one, which may still look at it."""
+    if process == os.getpid() and num_forks == _Forks.num_forks:
         mapped[0] = _FREE
 
 

@@ -5,10 +5,12 @@ descriptor, however many slots it has. The extras lie behind the columns, in Arr
 a copy.
 """
 
+import errno
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -28,39 +30,40 @@ class Shared(OneBuffer):
     piece: Piece | None = None
 
     def may_be_sent(self) -> bool:
-        """Whether the memory itself may go to another process: not what came from one, nor what is under way to one."""
-        return self.memory.is_shared() if self.piece is None else self.piece.may_be_sent()  # type: ignore[no-untyped-call]
+        """Whether the memory itself may go to another process: not what came from one, nor what is under way to one, nor what
+        torch has moved meanwhile, as it does with tensors that are sent by themselves."""
+        if self.piece is None:
+            return bool(self.memory.is_shared())  # type: ignore[no-untyped-call]
+        return self.piece.may_be_sent(self.memory.data_ptr())
 
 
 def shared(batch: Batch) -> Batch:
     """The batch in shared memory of its own, columns and extras. SharedMemoryError where there is no room for it."""
-    extras, piece = _stream(batch.extras), None
+    extras, piece, memory = _stream(batch.extras), None, np.empty(0, np.uint8)
 
     def allocate(num_bytes: int) -> torch.Tensor:
-        nonlocal piece
+        nonlocal piece, memory
         num_bytes = aligned(num_bytes) + len(extras)
         if not are_supported():
-            return _shared_memory(num_bytes)
+            tensor = _shared_memory(num_bytes)
+            memory = tensor.numpy()
+            return tensor
         piece, memory = _taken(num_bytes)
         return torch.from_numpy(memory)
 
     columns = in_one_buffer(batch.columns, allocate)
     if len(extras):
-        columns.memory.numpy()[aligned(columns.end) :] = memoryview(extras)
+        memory[aligned(columns.end) :] = memoryview(extras)
     found = Shared(memory=columns.memory, places=columns.places, end=columns.end, piece=piece)
-    return _of(found, batch.num_rows, batch.is_padding)
-
-
-def is_shared(batch: Batch) -> bool:
-    """Whether the batch is in one piece of shared memory already."""
-    return isinstance(batch.columns, Shared)
+    return _of(found, memory, batch.num_rows, batch.is_padding)
 
 
 def _taken(num_bytes: int) -> tuple[Piece, Array]:
     try:
         return _PIECES.take(num_bytes)
     except OSError as error:
-        raise SharedMemoryError(_NO_ROOM.format(num_bytes=num_bytes, error=error, fix="more memory")) from error
+        fix = "more descriptors (ulimit -n)" if error.errno in (errno.EMFILE, errno.ENFILE) else "more memory"
+        raise SharedMemoryError(_NO_ROOM.format(num_bytes=num_bytes, error=error, fix=fix)) from error
 
 
 _NO_ROOM = (
@@ -87,18 +90,18 @@ def _stream(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _of(columns: Shared, num_rows: int, is_padding: bool) -> Batch:
-    """The batch of these columns; the extras are views of the memory behind them."""
-    behind = columns.memory.numpy()[aligned(columns.end) :]
+def _of(columns: Shared, memory: Array, num_rows: int, is_padding: bool) -> Batch:
+    """The batch of these columns; the extras are views of the memory behind them, and keep it as the tensors do."""
+    behind = memory[aligned(columns.end) :]
     extras = pa.ipc.open_stream(pa.py_buffer(behind)).read_all() if len(behind) else pa.table({})
     return Batch(columns, num_rows=num_rows, extras=extras, is_padding=is_padding)
 
 
 def _received(memory: torch.Tensor | tuple[Address, int], places: Any, end: int, num_rows: int, is_padding: bool) -> Batch:
     """The batch in the process that uses it."""
-    if not isinstance(memory, torch.Tensor):
-        memory = torch.from_numpy(_opened(*memory))
-    return _of(Shared(memory=memory, places=places, end=end), num_rows, is_padding)
+    array = memory.numpy() if isinstance(memory, torch.Tensor) else _opened(*memory)
+    tensor = memory if isinstance(memory, torch.Tensor) else torch.from_numpy(array)
+    return _of(Shared(memory=tensor, places=places, end=end), array, num_rows, is_padding)
 
 
 def _opened(address: Address, num_bytes: int) -> Array:

@@ -50,11 +50,6 @@ class PageReader:
         if KERNELS is not None and footer.is_local and sys.byteorder == "little":
             self._columns += [column for slot in slots if (column := _column(footer, slot, columns)) is not None]
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The columns that it reads, if it can, by their names in the file."""
-        return frozenset(column.name for column in self._columns)
-
     def read(self, row_groups: Sequence[int]) -> dict[str, pa.Array]:
         """The columns of these row groups' rows, in order, by their name in the file, without nulls. What is left out is to be
         read in another way. StateError where the footer says that nobody wants them any more."""

@@ -106,10 +106,11 @@ def costs(demand: Demand, remote: Remote) -> dict[str, float]:
     }
 
 
-def choose(demand: Demand, remote: Remote) -> str:
-    """The cheapest mode; of equal ones ranges, then whole: what is staged serves the next reader too."""
+def choose(demand: Demand, remote: Remote, *, has_room: bool = True) -> str:
+    """The cheapest mode; of equal ones ranges, then whole: what is staged serves the next reader too. Not whole where the cache
+    has no room for that."""
     seconds = costs(demand, remote)
-    return min((RANGES, WHOLE, DIRECT), key=lambda mode: seconds[mode])
+    return min((RANGES, *([WHOLE] if has_room else []), DIRECT), key=lambda mode: seconds[mode])
 
 
 def needs_no_footer(size_bytes: int, last: Demand | None, remote: Remote, plan_s: float = 0.0) -> bool:
@@ -120,7 +121,7 @@ def needs_no_footer(size_bytes: int, last: Demand | None, remote: Remote, plan_s
     """
     if size_bytes <= _BLIND_LATENCIES * remote.latency_s * remote.bytes_per_s:
         return True
-    if last is None:
+    if last is None or not remote.has_bandwidth:
         return False
     seconds = costs(last.scaled(size_bytes), remote)
     return seconds[WHOLE] <= min(remote.latency_s + plan_s + seconds[RANGES], seconds[DIRECT])

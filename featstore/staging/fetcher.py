@@ -152,9 +152,8 @@ class Fetcher:
         """Whether the file is taken whole without a look at its footer."""
         if self._source.plan_ranges is None or self._options.mode == WHOLE:
             return True
-        return self._options.mode != RANGES and needs_no_footer(
-            item.size_bytes, self._last and self._last(), self.remote(item.url), self._plan_s
-        )
+        may_be = self._options.mode != RANGES and item.size_bytes <= self._options.num_budget_bytes
+        return may_be and needs_no_footer(item.size_bytes, self._last and self._last(), self.remote(item.url), self._plan_s)
 
     def _first_bytes(self, item: StageItem, base: Pin | None) -> int:
         """What to reserve at first: the whole file, or its tail beside what is there already."""
@@ -247,23 +246,37 @@ class Fetcher:
         plan = None
         if self._source.plan_ranges is not None and self._options.mode != WHOLE and not (base is None and self._is_whole(item)):
             plan = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
-        while requests := self._requests(item, filling, plan):
+        requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
+        if requests:
             self._reserve(item, download, num_bytes(union([*filling.held, *requests])), waiting)
+        while requests:
             is_last = len(requests) == 1
             tail_bytes = self.remote(item.url).hole_bytes if is_last else 0
             filling.fetch(*requests[0], tail_bytes=tail_bytes, on_tail=waiting.pass_on if is_last else _go_on)
+            requests = self._further_requests(item, download, filling, plan)
         waiting.pass_on()
         return requests is not None
 
     def _reserve(self, item: StageItem, download: Download, wanted_bytes: int, waiting: Waiting) -> None:
         """Waits until the cache has room for so many bytes of the file."""
         self._require_fits(item, wanted_bytes)
-        while wanted_bytes != download.num_bytes and (refusal := download.reserve(wanted_bytes)) is not None:
+        while (refusal := download.reserve(wanted_bytes)) is not None:
             waiting.await_room(refusal, wanted_bytes - download.num_bytes)
 
-    def _requests(self, item: StageItem, filling: Filling, plan: "_Plan | None") -> tuple[Span, ...] | None:
-        """What is to be asked for, by what is known of the remote now: what the first shows may change the others. None where
-        the file is better read in place."""
+    def _further_requests(
+        self, item: StageItem, download: Download, filling: Filling, plan: "_Plan | None"
+    ) -> tuple[Span, ...] | None:
+        """What is still to be asked for: what the last request showed may change it. Only as far as there is room at once: with
+        a file begun nobody may wait for room, which another one in the same place holds."""
+        requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
+        wanted_bytes = num_bytes(union([*filling.held, *(requests or ())]))
+        if wanted_bytes > download.num_bytes and download.reserve(wanted_bytes) is not None:
+            requests = self._requests(item, filling, plan, download.num_bytes)
+        return requests
+
+    def _requests(self, item: StageItem, filling: Filling, plan: "_Plan | None", most_bytes: int) -> tuple[Span, ...] | None:
+        """What is to be asked for, by what is known of the remote now, so that no more than `most_bytes` are held where fewer
+        are wanted. None where the file is better read in place."""
         whole = [(0, item.size_bytes)]
         if plan is None:
             return missing(whole, filling.held)
@@ -272,7 +285,7 @@ class Fetcher:
             remote = self.remote(item.url)
             gaps = missing(plan.spans, held)
             bridged = coalesce(gaps, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes)
-            if num_bytes(union([*held, *bridged])) <= self._options.num_budget_bytes:
+            if num_bytes(union([*held, *bridged])) <= most_bytes:
                 return bridged
             return coalesce(gaps, hole_bytes=0, request_bytes=remote.request_bytes)
 
@@ -280,7 +293,8 @@ class Fetcher:
         requests = requests_for(filling.held)
         mode = RANGES
         if self._options.mode != RANGES and requests and self.remote(item.url).has_bandwidth:
-            mode = choose(_demand(item, plan, filling.held, requests), self.remote(item.url))
+            demand, has_room = _demand(item, plan, filling.held, requests), item.size_bytes <= most_bytes
+            mode = choose(demand, self.remote(item.url), has_room=has_room)
         if mode == DIRECT:
             return None
         return missing(whole, filling.held) if mode == WHOLE else requests

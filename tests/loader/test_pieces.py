@@ -25,7 +25,7 @@ def sent(pieces: Pieces, content: bytes) -> Piece:
     """A piece with this content, which nobody here refers to any more."""
     piece, memory = pieces.take(len(content))
     memory[:] = np.frombuffer(content, np.uint8)
-    assert piece.may_be_sent()
+    assert piece.may_be_sent(memory.ctypes.data)
     return piece
 
 
@@ -63,14 +63,16 @@ def test_a_piece_that_the_writer_refers_to_is_not_taken(pieces):
 
 
 def test_a_piece_is_sent_to_one_receiver_at_a_time(pieces):
-    piece, _kept = pieces.take(8)
-    assert piece.may_be_sent()
-    assert not piece.may_be_sent()
-    del _kept
+    piece, kept = pieces.take(8)
+    place = kept.ctypes.data
+    assert not piece.may_be_sent(place + 8)
+    assert piece.may_be_sent(place)
+    assert not piece.may_be_sent(place)
+    del kept
     received = opened(piece.address, 8)
-    assert not piece.may_be_sent()
+    assert not piece.may_be_sent(place)
     del received
-    assert piece.may_be_sent()
+    assert piece.may_be_sent(place)
 
 
 def test_a_piece_that_is_too_small_makes_room_for_a_larger_one(pieces):
@@ -89,31 +91,44 @@ def test_of_many_pieces_that_came_back_only_some_are_kept(pieces):
     assert len(pieces._pieces) <= 3
 
 
+def in_a_fork(work) -> int:
+    """The exit status of a copy of this process that does this."""
+    child = os.fork()
+    if child == 0:
+        os._exit(int(work() or 0))
+    return os.waitpid(child, 0)[1]
+
+
 def test_a_copy_of_the_receiver_that_was_forked_off_gives_nothing_back(pieces):
     piece = sent(pieces, b"12345678")
     received = opened(piece.address, 8)
-    child = os.fork()
-    if child == 0:
-        del received
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert pieces.take(8)[0] is not piece
+    held = [received]
+    assert in_a_fork(held.clear) == 0
+    assert not piece.is_free
     del received
-    assert pieces.take(8)[0] is piece
+
+
+def test_what_a_forked_copy_may_still_see_is_not_written_to_again(pieces):
+    """Neither what its parent had received, nor what its parent had made."""
+    piece, (mine, memory) = sent(pieces, b"12345678"), pieces.take(8)
+    received = opened(piece.address, 8)
+    assert in_a_fork(int) == 0
+    del received, memory
+    assert pieces.take(8)[0] not in (piece, mine)
+    again = pieces.take(8)[0]
+    assert pieces.take(8)[0] is again
 
 
 def test_a_process_that_was_forked_off_takes_none_of_its_parents_pieces(pieces):
     piece, memory = pieces.take(8)
     memory[:] = 1
-    del memory
-    child = os.fork()
-    if child == 0:
-        taken, memory = pieces.take(8)
-        memory[:] = 2
-        os._exit(int(taken is piece or piece.may_be_sent()))
-    assert os.waitpid(child, 0)[1] == 0
-    again, memory = pieces.take(8)
-    assert again is piece
+
+    def take_and_send() -> bool:
+        taken, other = pieces.take(8)
+        other[:] = 2
+        return taken is piece or piece.may_be_sent(memory.ctypes.data)
+
+    assert in_a_fork(take_and_send) == 0
     assert memory.tolist() == [1] * 8
 
 
@@ -122,7 +137,7 @@ import pickle, sys
 from featstore.loader.pieces import Pieces
 piece, memory = Pieces().take(8)
 memory[:] = 7
-assert piece.may_be_sent()
+assert piece.may_be_sent(memory.ctypes.data)
 sys.stdout.buffer.write(pickle.dumps(piece.address))
 sys.stdout.flush()
 sys.stdin.read()

@@ -1,6 +1,7 @@
 """Batches between processes: one piece of shared memory each."""
 
 import pickle
+import resource
 from contextlib import nullcontext
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -14,7 +15,7 @@ from featstore.errors import SharedMemoryError
 from featstore.loader import shared as module
 from featstore.loader.loader import FeatureLoader
 from featstore.loader.pieces import Address
-from featstore.loader.shared import is_shared, shared
+from featstore.loader.shared import Shared, shared
 from featstore.loader.tensors import Batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -36,6 +37,10 @@ def batch(table_url):
         batches = iter(loader)
         next(batches)
         yield next(batches)
+
+
+def is_shared(batch: Batch) -> bool:
+    return isinstance(batch.columns, Shared)
 
 
 def num_descriptors() -> int:
@@ -93,9 +98,41 @@ def test_a_received_batch_that_is_sent_on_is_a_copy(batch):
     assert content(further) == content(batch)
 
 
+def test_extras_stay_what_they_are_when_torch_has_moved_the_tensors_elsewhere(batch):
+    expected = batch.extras.to_pydict()
+    for found in (shared(batch), pickle.loads(ForkingPickler.dumps(batch))):
+        extras = found.extras
+        found["row"].share_memory_()
+        del found
+        for _ in range(3):
+            again = shared(batch)
+            again.columns.piece.memory(len(again.columns.memory))[:] = 255
+        assert extras.to_pydict() == expected
+
+
+def test_a_batch_of_which_a_tensor_was_sent_by_itself_is_sent_as_a_copy(batch):
+    found = shared(batch)
+    kept = ForkingPickler.dumps(found["row"])  # to be received, it must not be thrown away
+    others = [shared(batch) for _ in range(3)]
+    for other in others:
+        other["row"].zero_()
+    assert content(pickle.loads(ForkingPickler.dumps(found))) == content(batch)
+    assert torch.equal(pickle.loads(kept), batch["row"])
+
+
+def test_too_few_descriptors_are_told_with_what_to_do():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(SharedMemoryError, match=r"Too many open files.*give the container more descriptors \(ulimit -n\)"):
+            module._taken(10**7)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_a_batch_of_a_process_that_has_ended_is_told():
     with pytest.raises(SharedMemoryError, match=r"process 999999999 cannot be read any more: .*must run until"):
-        module._received((Address(999_999_999, 3, 1, 100), 36), {}, 0, 0, False)
+        module._received((Address(999_999_999, 3, (1, 1), 100), 36), {}, 0, 0, False)
 
 
 def test_a_batch_costs_one_descriptor_where_torch_passes_it(batch, monkeypatch):
