@@ -48,6 +48,10 @@ class Cut:
     def num_rows(self) -> int:
         return sum(map(len, self.spans))
 
+    def without_rows(self) -> "Cut":
+        """What is delivered with it, which keeps no memory."""
+        return Cut((), self.segments, self.num_dropped_rows) if self.spans else self
+
     def num_ahead(self, batch_size: int) -> int:
         """How many whole batches the last block still has after this one."""
         last = self.spans[-1]
@@ -85,7 +89,7 @@ def cut(
             segments.append(_segment(span))
             missing -= len(span)
             if not missing:
-                yield Cut(tuple(spans), tuple(segments), pool=pool)
+                yield Cut(tuple(spans), tuple(segments), 0, pool)
                 spans, segments, missing = [], [], batch_size
             del span
         del block
@@ -98,6 +102,9 @@ def cut(
 def _spans(block: Block, missing: int, batch_size: int, pool: Pool) -> Iterator[Span]:
     """The block's rows in pieces: the first completes a batch that lacks `missing` rows. An empty block is one empty piece."""
     first, end = block.begin, block.num_rows
+    if block.packed is not None and end - first <= missing:  # gathered for a batch of its own, or for a part of one
+        yield Span(block, first, end)
+        return
     if missing < batch_size and first < end:
         first = min(first + missing, end)
         yield Span(block, block.begin, first)

@@ -225,7 +225,7 @@ class Run:
 
     def note(self, handed_over: Cut, watch: Watch | None = None) -> None:
         """It is in the consumer's hands; where a thread runs ahead of it, only once it is given."""
-        self._pending.append((Cut((), handed_over.segments, handed_over.num_dropped_rows), watch))
+        self._pending.append((handed_over.without_rows(), watch))
         self._num_given += not self.is_ahead
 
     def give(self) -> None:
@@ -254,9 +254,7 @@ class Run:
         is_told = self._reports.coordinator is not None and not self.is_closed
         for segment in delivery.segments:
             self._done[segment.split_index] = delivered(self._done, segment)
-            self._reports.note(segment)
-            if is_told:
-                self._reports.tell(segment)
+            self._reports.note(segment, is_told=is_told)
         self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
         if is_told:
             self._reports.tell_now_and_then()

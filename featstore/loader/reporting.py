@@ -41,14 +41,12 @@ class Reports:
             for key, claim in self.claims.items()
         )
 
-    def note(self, segment: Segment) -> None:
-        """It has been delivered."""
-        self._through[segment.claim_key] = segment.through
-
-    def tell(self, segment: Segment) -> None:
-        """Notes how far a claim is delivered, to be told now and then; that it is done is told at once."""
+    def note(self, segment: Segment, *, is_told: bool) -> None:
+        """It has been delivered. If it is to be told, how far a claim is delivered is told now and then, that it is done at
+        once."""
         key = segment.claim_key
-        if key in self._lost:
+        self._through[key] = segment.through
+        if not is_told or key in self._lost:
             return
         self._unreported[key] = segment.through
         if segment.is_complete:
