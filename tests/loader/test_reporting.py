@@ -39,7 +39,7 @@ def segment(claim, through, *, is_complete=False):
 def test_rows_left_are_those_of_claims_that_are_not_delivered(reports):
     first, second = claimed(reports)
     assert reports.num_rows_left == 30
-    reports.note(segment(second, 15))
+    reports.note(segment(second, 15), is_told=False)
     assert reports.num_rows_left == 30 - 15
     reports.tell(segment(first, 10, is_complete=True))
     assert list(reports.claims) == [second.key]
