@@ -41,7 +41,7 @@ def test_rows_left_are_those_of_claims_that_are_not_delivered(reports):
     assert reports.num_rows_left == 30
     reports.note(segment(second, 15), is_told=False)
     assert reports.num_rows_left == 30 - 15
-    reports.tell(segment(first, 10, is_complete=True))
+    reports.note(segment(first, 10, is_complete=True), is_told=True)
     assert list(reports.claims) == [second.key]
     reports.clear()
     assert reports.num_rows_left == 0
