@@ -406,3 +406,20 @@ def test_a_loop_that_begins_anew_reads_each_epoch_whole_also_the_restored_one(ta
         assert (resumed.state_dict()["epoch"], resumed.state_dict()["partial"]) == (epoch, {})
         numbers.append(sum(batch.num_rows for batch in resumed))
     assert numbers == [NUM_ROWS] * 3
+
+
+@pytest.mark.parametrize("num_batches", [1, 3, 4, 17, 33])
+def test_a_resume_decodes_less_than_a_row_group_again(tmp_path, num_batches):
+    ids = pa.array(range(1, 1001), pa.int64())
+    pq.write_table(pa.table({"row": ids}), tmp_path / "a.parquet", row_group_size=100)
+    before = make(str(tmp_path), slots=["row"], batch_size=30)
+    batches = iter(before)
+    for _ in range(num_batches):
+        next(batches)
+    before.ack()
+    state = before.state_dict()
+    before.close()
+    after = make(str(tmp_path), slots=["row"], batch_size=30)
+    after.load_state_dict(state)
+    assert [row for batch in after for row in batch["row"].tolist()] == list(range(30 * num_batches + 1, 1001))
+    assert after.stats()["rows_decoded"] - (1000 - 30 * num_batches) < 100
