@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.loader.loader import FeatureLoader
+from featstore.loader.tensors import Batch
 from featstore.table.snapshot import Snapshot
 from staging_parts.table import Remote, at, served, write_flat, write_lists
 
@@ -134,14 +135,14 @@ def _epoch(
     since = time.perf_counter()
     with FeatureLoader(snapshot, slots=["*"], batch_size=BATCH_SIZE, shuffle=shuffle, staging={"mode": mode}) as loader:
         batches = iter(loader)
-        next(batches)
+        batch: Batch | None = next(batches)
         first_s, waited_s = time.perf_counter(), 0.0
-        while True:
+        while batch is not None:
             time.sleep(step_s)
             asked_s = time.perf_counter()
-            if next(batches, None) is None:
-                break
+            following = next(batches, None)
             waited_s += time.perf_counter() - asked_s
+            batch = following  # only now the one before is let go of, as a loop does
         ended_s = time.perf_counter()
         return ended_s - since, loader.verdict(), waited_s / (ended_s - first_s)
 

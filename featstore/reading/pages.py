@@ -23,7 +23,8 @@ from featstore.schema import Slot, SlotKind
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 6}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # the last two are of levels
 _PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
-_MOST_VALUES, _MOST_THREADS = 2**31 - 1, 64  # offsets of 32 bits count so many values
+_MOST_VALUES = 2**31 - 1  # offsets of 32 bits count so many
+_MOST_THREADS = 16  # each has room of its own for the longest column chunk
 _SLOP_BYTES, _ALIGNMENT_BYTES = 64, 64  # decompression may write behind a page
 
 
