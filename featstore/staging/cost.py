@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 WHOLE, RANGES, DIRECT = "whole", "ranges", "direct"
 _WEIGHT = 0.3
-# A new connection or a busy moment makes one request slow, nothing makes one quick: down at once, up by and by.
+# A new connection or a busy moment makes one request slow, nothing makes one quick: down soon, after the first request, which
+# made the connection, at once; up by and by.
 _DOWN_WEIGHT, _UP_WEIGHT = 0.5, 0.1
 _MEMORY_BYTES = 256 << 20
 # What comes quicker than a round trip was waiting somewhere on the way, and says nothing of bandwidth, unless it is much.
@@ -24,14 +25,14 @@ class Remote:
     """A store as seen from here: seconds to the first byte of a request, bytes/s after it, and seconds that publishing a
     staged file takes (sync, check, rename). The defaults are priors that the first observations replace.
 
-    `weight_bytes`: how many bytes the bandwidth was seen with, 0 for a prior. `is_measured`: whether a request was seen at all.
+    `weight_bytes`: how many bytes the bandwidth was seen with, 0 for a prior. `num_seen`: how many requests were seen.
     """
 
     latency_s: float = 0.02
     bytes_per_s: float = 100e6
     settle_s: float = 0.01
     weight_bytes: float = 0.0
-    is_measured: bool = False
+    num_seen: int = 0
 
     def seconds(self, num_requests: int, num_bytes: int) -> float:
         """How long requests, one after the other, for so many bytes take together."""
@@ -41,6 +42,11 @@ class Remote:
     def hole_bytes(self) -> int:
         """The largest hole that is as cheap to fetch as a further request."""
         return int(min(max(self.latency_s * self.bytes_per_s, _SHORTEST_HOLE_BYTES), _LONGEST_HOLE_BYTES))
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a request was seen at all."""
+        return self.num_seen > 0
 
     @property
     def has_bandwidth(self) -> bool:
@@ -59,8 +65,9 @@ class Remote:
         old ones fade. Short streams say nothing of bandwidth: their bytes came along with the first one.
         """
         first_byte_s = max(first_byte_s, 1e-6)
-        share = (_DOWN_WEIGHT if first_byte_s < self.latency_s else _UP_WEIGHT) if self.is_measured else 1.0
-        seen = replace(self, latency_s=self.latency_s + share * (first_byte_s - self.latency_s), is_measured=True)
+        down_weight = _DOWN_WEIGHT if self.num_seen > 1 else 1.0
+        share = down_weight if first_byte_s < self.latency_s or not self.num_seen else _UP_WEIGHT
+        seen = replace(self, latency_s=self.latency_s + share * (first_byte_s - self.latency_s), num_seen=self.num_seen + 1)
         is_long = num_bytes >= _MUCH_BYTES or stream_s >= _LEAST_LATENCIES * seen.latency_s
         if num_bytes < _LEAST_BYTES or stream_s <= 0 or not is_long:
             return seen

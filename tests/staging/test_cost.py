@@ -149,3 +149,12 @@ def test_to_take_the_rest_of_a_file_of_which_there_are_pieces_costs_a_request_fo
     begun = Demand(whole_bytes=10**6, range_bytes=9 * 10**5, num_requests=20, direct_bytes=10**6, num_direct_requests=40)
     assert choose(begun, remote) == WHOLE
     assert choose(replace(begun, num_pieces=25), remote) == RANGES
+
+
+def test_what_the_first_request_took_to_connect_is_forgotten_at_the_second():
+    first = Remote().observed(first_byte_s=0.045, num_bytes=0, stream_s=0)
+    assert first.latency_s == 0.045
+    second = first.observed(first_byte_s=0.02, num_bytes=0, stream_s=0)
+    assert second.latency_s == pytest.approx(0.02)
+    assert second.observed(first_byte_s=0.01, num_bytes=0, stream_s=0).latency_s == pytest.approx(0.015)
+    assert first.observed(first_byte_s=0.065, num_bytes=0, stream_s=0).latency_s == pytest.approx(0.047)
