@@ -12,7 +12,8 @@ setup(
             [f"{FOLDER}/kernels.c"],
             depends=[f"{FOLDER}/{name}.h" for name in ("xxh64", "chunks", "distinct", "marks", "pages", "rows", "snappy")],
             define_macros=[("Py_LIMITED_API", ABI)],
-            extra_compile_args=["-O3"],
+            extra_compile_args=["-O3", "-pthread"],
+            extra_link_args=["-pthread"],
             py_limited_api=True,
             optional=True,
         )

@@ -21,7 +21,7 @@ from featstore.reading.columns import Array
 
 _HEADER_BYTES = 64
 _FREE, _SENT = 0, 1
-_MAX_FREE = 2
+_MAX_FREE = 3
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,10 @@ class Pieces:
         if self._process != os.getpid():  # those of the process that forked this one are not ours to give
             self._process, self._pieces, self._taking = os.getpid(), [], threading.Lock()
         with self._taking:
-            are_free = [piece.is_free for piece in self._pieces]
-            taken = [piece for piece, is_free in zip(self._pieces, are_free, strict=True) if not is_free]
-            fit = [
-                piece
-                for piece, is_free in zip(self._pieces, are_free, strict=True)
-                if is_free and piece.num_bytes >= num_bytes and not piece.was_forked
-            ]
-            fit = fit[: _MAX_FREE + 1] or [Piece(num_bytes + num_bytes // 16)]
+            free = [piece for piece in self._pieces if piece.is_free]
+            taken = [piece for piece in self._pieces if piece not in free]
+            fit = [piece for piece in free if piece.num_bytes >= num_bytes and not piece.was_forked]
+            fit = fit[:_MAX_FREE] or [Piece(num_bytes + num_bytes // 16)]
             self._pieces = taken + fit
             return fit[0], fit[0].memory(num_bytes)
 
