@@ -23,7 +23,6 @@ import re
 import shutil
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.util import Finalize
@@ -34,7 +33,7 @@ from featstore.files import local_path, without_user
 from featstore.private import PrivateDirectory, make_private, try_lock, unlock
 from featstore.staging.budget import CachedFile, choose_evictions, excess
 from featstore.staging.patience import Stopped
-from featstore.staging.record import FORMAT, Record
+from featstore.staging.record import FORMAT, Record, checksum
 
 _LAYOUT = f"featstore-staging-{FORMAT}"
 _OURS = re.compile(r"([0-9a-f]{40})\.(0|[1-9][0-9]{0,17})\.(staged|held|part)")
@@ -391,7 +390,7 @@ def _crc(file: int, first: int, end: int, stop: threading.Event) -> int:
     while first < end and (block := os.pread(file, min(_BLOCK_BYTES, end - first), first)):
         if stop.is_set():
             raise Stopped
-        crc, first = zlib.crc32(block, crc), first + len(block)
+        crc, first = checksum(block, crc), first + len(block)
     return crc
 
 

@@ -5,7 +5,6 @@ import os
 import random
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
 from featstore.staging.patience import Stopped
 from featstore.staging.ranges import Span, covers, union
-from featstore.staging.record import Sum
+from featstore.staging.record import Sum, checksum
 from featstore.staging.retry import RetryPolicy, is_local, is_retryable
 from featstore.transfer import Answer, Read
 
@@ -241,7 +240,7 @@ class Filling:
         if at + len(data) > end:
             raise ConnectionError(f"{at + len(data) - end} more bytes came than were asked for")
         self._line.throttle.wait(len(data), self._line.stop)
-        self._crc = zlib.crc32(data, self._crc)
+        self._crc = checksum(data, self._crc)
         self._write_back.wrote(len(data))
         while data:
             written = os.pwrite(self._file, data, at)

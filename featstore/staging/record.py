@@ -4,12 +4,19 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from isal import isal_zlib
+
 from featstore.files import redact
 from featstore.staging.ranges import Span, covers, num_bytes, union
 
 FORMAT = 2
 # A span of a file and the CRC-32 of its bytes.
 Sum = tuple[int, int, int]
+
+
+def checksum(data: bytes | memoryview, before: int = 0) -> int:
+    """The CRC-32 of the bytes, as zlib's: alone, or after those that `before` is of."""
+    return isal_zlib.crc32(data, before)
 
 
 @dataclass(frozen=True, kw_only=True)
