@@ -1,9 +1,10 @@
 """A web server of one directory with a latency per request and one line of limited bandwidth for all connections.
 
-Run as a process of its own: `python server.py DIRECTORY LATENCY_S BYTES_PER_S` prints its port. `/sent` answers with how many
-bytes of files were sent so far. BYTES_PER_S 0: no limit.
+Run as a process of its own: `python server.py DIRECTORY LATENCY_S BYTES_PER_S [one]` prints its port. `/sent` answers with how
+many bytes of files were sent so far. BYTES_PER_S 0: no limit. `one`: works on one request at a time, as a disk with one head.
 """
 
+import contextlib
 import http.server
 import os
 import sys
@@ -45,6 +46,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     root: Path
     latency_s: float
     line: Line
+    head: contextlib.AbstractContextManager[object]
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # or the last bytes of an answer wait 40 ms for the client's word, as no store's do
 
@@ -55,6 +57,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        with self.head:
+            self._get()
+
+    def _get(self) -> None:
         time.sleep(self.latency_s)
         if self.path == "/sent":
             self._answer(200, str(self.line.sent_bytes).encode())
@@ -105,12 +111,13 @@ class _Server(http.server.ThreadingHTTPServer):
         """A client may go away."""
 
 
-def serve(directory: str, latency_s: float, bytes_per_s: float) -> None:
-    site = {"root": Path(directory), "latency_s": latency_s, "line": Line(bytes_per_s)}
+def serve(directory: str, latency_s: float, bytes_per_s: float, *, has_one_head: bool) -> None:
+    head = threading.Lock() if has_one_head else contextlib.nullcontext()
+    site = {"root": Path(directory), "latency_s": latency_s, "line": Line(bytes_per_s), "head": head}
     server = _Server(("127.0.0.1", 0), type("Bound", (Handler,), site))
     print(server.server_port, flush=True)
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
+    serve(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), has_one_head=sys.argv[4:] == ["one"])

