@@ -2,7 +2,7 @@
 
 Three remotes (a server of latency and bandwidth, see staging_parts/server.py; the disk-like one works on one request at a time,
 as a disk with one head does), four selections of 200 slots, a cold cache each time, no model: what an epoch takes is what the
-data take. All modes of a cell run in turn, `--repeats` times and more often where that takes less than half a minute (8 s); medians
+data take. All modes of a cell run in turn, `--repeats` times, and more often where that takes less than half a minute; medians
 are compared.
 
     python benchmarks/staging_modes.py [--small] [--repeats N] [--directory DIR]

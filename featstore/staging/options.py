@@ -18,7 +18,8 @@ class Staging:
     downloads each file before it is read, `ranges` only what is selected of it, `direct` reads it where it is; `auto` is
     direct for local files, and for each remote one what is cheapest. `ahead_bytes`, `ahead_files`: what may be staged before
     it is asked for. `max_bytes_per_s`, `max_connections`: what all processes that share the directory take from the remote
-    together. `min_free_bytes`: what must stay free on the disk. ConfigError for what cannot be.
+    together; without the second a download may have up to four short requests under way. `min_free_bytes`: what must stay
+    free on the disk. ConfigError for what cannot be.
     """
 
     directory: str | None = None
