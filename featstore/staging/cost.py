@@ -13,10 +13,13 @@ _DOWN_WEIGHT, _UP_WEIGHT = 0.5, 0.1
 _MEMORY_BYTES = 256 << 20
 # What comes quicker than a round trip was waiting somewhere on the way, and says nothing of bandwidth, unless it is much.
 _LEAST_BYTES, _LEAST_LATENCIES, _MUCH_BYTES = 128 << 10, 0.5, 4 << 20
-# A block that is there so soon was there before it was asked for.
-_AT_ONCE_S = 0.001
+# An answer that is there so soon, or after such a part of a round trip, was there before, or the line was busy.
+_AT_ONCE_S, _AT_ONCE_LATENCIES = 0.001, 0.5
 _SHORTEST_HOLE_BYTES, _LONGEST_HOLE_BYTES = 16 << 10, 64 << 20
 _WINDOW_LATENCIES, _LONGEST_WINDOW_BYTES = 1.5, 64 << 20
+# What several requests are for lies in the buffers of their connections until it is its turn. No more than these hold, or a
+# store that serves a later one first would wait for its reader, who waits for the store.
+_TOGETHER_BYTES = 4 << 20
 # As long as the bandwidth is a guess no request is longer than the second.
 _REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
 # A reader in place asks for the size, then twice for the footer, before it asks for column chunks.
@@ -33,6 +36,8 @@ class Remote:
     `weight_bytes`: how many bytes the bandwidth was seen with, 0 for a prior. `num_seen`: how many requests were seen.
     `num_at_once`: how many requests of one download may be under way. `stall_s`: how long the line is idle before each that
     was asked for ahead, as it is where a store works on one request at a time. `has_last`: the last bytes count to bandwidth.
+
+    No request is ahead where all holes are bridged: then the stall fades, or one bad moment would bridge them for ever.
     """
 
     latency_s: float = 0.02
@@ -49,23 +54,34 @@ class Remote:
         the `num_at_once` under way no more comes than one a round trip (Little's law)."""
         stream_s, num_further = num_bytes / self.bytes_per_s, max(0, num_requests - 1)
         in_turns_s = (num_further * self.latency_s + stream_s) / self.num_at_once
-        return min(1, num_requests) * self.latency_s + max(stream_s + num_further * self.stall_s, in_turns_s)
+        return min(1, num_requests) * self.latency_s + max(stream_s + num_further * self.least_stall_s, in_turns_s)
 
     def seconds_in_turn(self, num_requests: int, num_bytes: int) -> float:
         """How long they take a reader that waits for each before it asks for the next."""
         return num_requests * self.latency_s + num_bytes / self.bytes_per_s
 
     @property
+    def least_stall_s(self) -> float:
+        """The stall, which is no longer than a round trip where it is not a bad moment."""
+        return min(self.stall_s, self.latency_s)
+
+    @property
     def hole_bytes(self) -> int:
         """The largest hole that is as cheap to fetch as a further request."""
-        bytes_a_request = self.bytes_per_s * max(self.latency_s / self.num_at_once, self.stall_s)
+        bytes_a_request = self.bytes_per_s * max(self.latency_s / self.num_at_once, self.least_stall_s)
         return int(min(max(bytes_a_request, _SHORTEST_HOLE_BYTES), _LONGEST_HOLE_BYTES))
 
     @property
     def window_bytes(self) -> int:
         """What comes in a round trip, and half as much for those that take longer: the line stays busy as long as so much was
         asked for and is not here yet."""
-        return int(min(_WINDOW_LATENCIES * self.latency_s * self.bytes_per_s, _LONGEST_WINDOW_BYTES))
+        longest_bytes = _LONGEST_WINDOW_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
+        return int(min(_WINDOW_LATENCIES * self.latency_s * self.bytes_per_s, longest_bytes))
+
+    @property
+    def together_bytes(self) -> int:
+        """What several requests may be under way for, the one that is being read among them."""
+        return min(self.window_bytes, _TOGETHER_BYTES)
 
     @property
     def is_measured(self) -> bool:
@@ -91,24 +107,31 @@ class Remote:
         Bandwidth is total bytes over total seconds, in which old ones fade. Short streams say nothing of it: their bytes came
         along with the first one. Those that waited behind bytes that counted, which took the longer for it, count whole.
         """
-        seen = replace(self._waited(max(waited_s, 1e-6), was_ahead), has_last=False)
-        is_behind = was_ahead and self.has_last and waited_s <= _AT_ONCE_S
-        counted_bytes = num_bytes if is_behind else later_bytes
-        is_long = is_behind or counted_bytes >= _MUCH_BYTES or stream_s >= _LEAST_LATENCIES * seen.latency_s
-        if counted_bytes < _LEAST_BYTES or stream_s <= 0 or not is_long:
-            return seen
-        kept = self.weight_bytes * math.exp(-counted_bytes / _MEMORY_BYTES)
-        seconds = kept / self.bytes_per_s + stream_s
-        counted = kept + counted_bytes
-        return replace(seen, bytes_per_s=counted / seconds, weight_bytes=counted, has_last=True)
+        seen = self._waited(max(waited_s, 1e-6), was_ahead)
+        at_once_s = max(_AT_ONCE_S, _AT_ONCE_LATENCIES * self.latency_s)
+        if was_ahead and self.has_last and waited_s <= at_once_s:
+            return seen._counted(num_bytes, stream_s)
+        is_long = later_bytes >= _MUCH_BYTES or stream_s >= _LEAST_LATENCIES * seen.latency_s
+        if later_bytes < _LEAST_BYTES or stream_s <= 0 or not is_long:
+            return replace(seen, has_last=False)
+        return seen._counted(later_bytes, stream_s)
 
     def _waited(self, seconds: float, was_ahead: bool) -> "Remote":
+        num_seen = self.num_seen + 1
         if was_ahead:
             share = _DOWN_WEIGHT if seconds < self.stall_s else _UP_WEIGHT
-            return replace(self, stall_s=self.stall_s + share * (seconds - self.stall_s), num_seen=self.num_seen + 1)
+            return replace(self, stall_s=self.stall_s + share * (seconds - self.stall_s), num_seen=num_seen)
         down_weight = _DOWN_WEIGHT if self.num_seen > 1 else 1.0
         share = down_weight if seconds < self.latency_s or not self.num_seen else _UP_WEIGHT
-        return replace(self, latency_s=self.latency_s + share * (seconds - self.latency_s), num_seen=self.num_seen + 1)
+        latency_s = self.latency_s + share * (seconds - self.latency_s)
+        return replace(self, latency_s=latency_s, stall_s=self.stall_s * (1 - _UP_WEIGHT), num_seen=num_seen)
+
+    def _counted(self, num_bytes: int, seconds: float) -> "Remote":
+        """After so many bytes that say something of bandwidth."""
+        kept = self.weight_bytes * math.exp(-num_bytes / _MEMORY_BYTES)
+        weight_bytes = kept + num_bytes
+        bytes_per_s = weight_bytes / (kept / self.bytes_per_s + seconds)
+        return replace(self, bytes_per_s=bytes_per_s, weight_bytes=weight_bytes, has_last=True)
 
     def settled(self, seconds: float) -> "Remote":
         """After a publication that took so long."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Filling, Line, Received
 from featstore.staging.limits import Throttle
+from featstore.staging.lookahead import Lookahead
 from featstore.staging.options import Staging
 from featstore.staging.ranges import PlanRanges, Span, buffered, coalesce, covers, missing, num_bytes, union
 from featstore.staging.record import Record
@@ -76,8 +78,6 @@ class Fetcher:
     def __init__(self, options: Staging, cache: Cache, source: Source, counts: Counts) -> None:
         self._options, self._cache, self._source, self._counts = options, cache, source, counts
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
-        # A limit of connections counts downloads, so that each may have one only.
-        self._unseen = Remote(num_at_once=1) if options.max_connections else Remote()
         self._remotes: dict[str, Remote] = {}
         # What the last file with a footer would cost by what is known of its remote at the time of asking.
         self._last: Callable[[], Demand] | None = None
@@ -86,7 +86,12 @@ class Fetcher:
 
     def remote(self, url: str) -> Remote:
         """What is known of the URL's store."""
-        return self._remotes.get(_remote_name(url), self._unseen)
+        known = self._remotes.get(_remote_name(url))
+        if known is not None:
+            return known
+        # A limit of connections counts downloads. And fsspec's clients are of one thread, and do all when a block is asked for.
+        is_alone = self._options.max_connections is not None or not files.has_object_store(url)
+        return Remote(num_at_once=1) if is_alone else Remote()
 
     def expected_bytes(self, item: StageItem) -> int:
         """What the file will likely take of the cache."""
@@ -252,17 +257,12 @@ class Fetcher:
         if requests:
             self._reserve(item, download, num_bytes(union([*filling.held, *requests])), waiting)
 
-        def look_ahead(left_bytes: int) -> bool:
-            """Asks for what comes next, or passes on, in time to keep the line busy. False where nothing is left to do."""
-            while left_bytes + num_bytes(filling.asked) <= self.remote(item.url).window_bytes:
-                following = self._further_requests(item, download, filling, plan)
-                if following == ():
-                    waiting.pass_on()
-                if not following or 1 + len(filling.asked) >= self.remote(item.url).num_at_once:
-                    return False
-                filling.ask(*following[0])
-            return True
-
+        look_ahead = Lookahead(
+            remote=lambda: self.remote(item.url),
+            plan=lambda: self._further_requests(item, download, filling, plan),
+            filling=filling,
+            pass_on=waiting.pass_on,
+        )
         while requests:
             filling.fetch(*requests[0], look_ahead)
             requests = filling.asked or self._further_requests(item, download, filling, plan)
@@ -374,6 +374,7 @@ def _demand(item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tupl
     )
 
 
+@lru_cache(maxsize=64)
 def _remote_name(url: str) -> str:
     parts = urlsplit(files.without_user(url))
     return f"{parts.scheme}://{parts.netloc}"

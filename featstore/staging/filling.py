@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 from featstore import files
 from featstore.errors import ReplacedError, StagingError
@@ -25,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
 _SYNC_BYTES = 16 << 20
 _LEAVE_S = 1.0
-# Called with how many bytes of a span are still to come, until it returns False.
+# Called with how many bytes of a span are still to come, until it returns False; again from the start with each attempt.
 OnLeft = Callable[[int], bool]
 
 
@@ -61,27 +62,43 @@ class Line:
             raise Stopped
 
 
-class _Request:
-    """Bytes asked for before they are wanted, by a thread of its own. `answer()` waits, and raises what `Read` does."""
+class _Askers:
+    """Threads that wait for answers which are not wanted yet. One for each that is waited for, and each serves again: to start
+    one takes as long as a short answer where other threads compute."""
 
-    def __init__(self, ask: Callable[[], Answer]) -> None:
-        self._ask, self._found = ask, Future[Answer]()
-        self._thread = threading.Thread(target=self._run, name="featstore-ask", daemon=True)
-        self._thread.start()
+    def __init__(self) -> None:
+        self._questions: SimpleQueue[tuple[Callable[[], Answer], Future[Answer]] | None] = SimpleQueue()
+        self._threads = list[threading.Thread]()
+        self._answers = list[Future[Answer]]()
 
-    def answer(self) -> Answer:
-        return self._found.result()
+    def ask(self, question: Callable[[], Answer]) -> Future[Answer]:
+        """The answer, or what `question` raises, as soon as that is there."""
+        answer = Future[Answer]()
+        self._answers = [*(other for other in self._answers if not other.done()), answer]
+        self._questions.put((question, answer))
+        if len(self._answers) > len(self._threads):
+            thread = threading.Thread(target=self._run, name="featstore-ask", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return answer
 
-    def leave(self, timeout_s: float) -> None:
-        """Waits so long for the end of the thread, whose answer nobody wants; where the remote stalls it ends when the client
-        lets it."""
-        self._thread.join(timeout_s)
+    def close(self) -> None:
+        """Lets go of answers and ends the threads. Where the remote stalls, one ends later, when the client lets it."""
+        self._answers = []
+        for _ in self._threads:
+            self._questions.put(None)
+        deadline = time.monotonic() + _LEAVE_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        try:
-            self._found.set_result(self._ask())
-        except BaseException as error:  # noqa: BLE001  a thread's boundary: who waits raises it
-            self._found.set_exception(error)
+        while (entry := self._questions.get()) is not None:
+            question, answer = entry
+            try:
+                answer.set_result(question())
+            except BaseException as error:  # noqa: BLE001  a thread's boundary: who waits raises it
+                answer.set_exception(error)
+            del entry, question, answer  # or an answer that nobody wants would stay until the next question
 
 
 class _Watch:
@@ -172,7 +189,7 @@ class Filling:
         self._place = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._write_back, self._crc = _WriteBack(self._file), 0
-        self._asked: dict[Span, _Request] = {}
+        self._askers, self._asked = _Askers(), dict[Span, Future[Answer]]()
         self._current: Span = (0, 0)
         self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[Sum, ...]()
 
@@ -205,8 +222,8 @@ class Filling:
         return os.pread(self._file, num_bytes, first)
 
     def ask(self, first: int, end: int) -> None:
-        """Sends the request for a span that is fetched later. What comes of it, `fetch` raises."""
-        self._asked[first, end] = _Request(partial(self._read, first, end))
+        """Sends the request for a span that is fetched later, in vain where one before that breaks. `fetch` raises for it."""
+        self._asked[first, end] = self._askers.ask(partial(self._read, first, end))
 
     def fetch(self, first: int, end: int, on_left: OnLeft = lambda left_bytes: False) -> None:
         """Downloads one span, going on where a connection broke.
@@ -226,6 +243,7 @@ class Filling:
                 raise StagingError(f"{failure}; gave up after {num_failures} attempts")
             if not self.tag:
                 at, self._crc = first, 0
+            self._asked.clear()  # a store with one place for us would serve them first, and nobody reads them
             self._line.pause(failure, num_failures)
         self.held, self.sums = union([*self.held, (first, end)]), (*self.sums, (first, end, self._crc))
 
@@ -246,9 +264,8 @@ class Filling:
     def close(self) -> None:
         self._write_back.close()
         os.close(self._file)
-        deadline = time.monotonic() + _LEAVE_S
-        for request in self._asked.values():
-            request.leave(max(0.0, deadline - time.monotonic()))
+        self._asked.clear()
+        self._askers.close()
 
     def _read(self, first: int, end: int) -> Answer:
         return self._line.read(self._url, first, end, size_bytes=self._size_bytes, tag=self.tag)
@@ -258,7 +275,7 @@ class Filling:
         asked = self._asked.pop((at, end), None)
         watch, pace, is_looked_at = _Watch(was_ahead=asked is not None), _Pace(self._line.retry), True
         try:
-            answer = self._read(at, end) if asked is None else asked.answer()
+            answer = self._read(at, end) if asked is None else asked.result()
             watch.begin(answer.setup_s)
             self._identify(answer)
             pace.ask()

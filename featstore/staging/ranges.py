@@ -29,14 +29,16 @@ def num_bytes(spans: Iterable[Span]) -> int:
 
 def missing(wanted: Iterable[Span], held: Iterable[Span]) -> tuple[Span, ...]:
     """The wanted bytes that are not held."""
-    left, taken = [], union(held)
+    left, taken, place = list[Span](), union(held), 0
     for first, end in union(wanted):
-        for held_first, held_end in taken:
-            if held_end <= first or held_first >= end:
-                continue
-            if first < held_first:
-                left.append((first, held_first))
-            first = min(held_end, end)
+        while place < len(taken) and taken[place][1] <= first:
+            place += 1
+        following = place
+        while following < len(taken) and taken[following][0] < end:
+            if first < taken[following][0]:
+                left.append((first, taken[following][0]))
+            first = min(taken[following][1], end)
+            following += 1
         left.append((first, end))
     return union(left)
 

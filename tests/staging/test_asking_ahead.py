@@ -1,16 +1,23 @@
 """Short requests are asked for ahead, so that their round trips are not waited for one after the other: a few at a time, in
-order, each with its own retries, and none beside another where connections are limited."""
+order, each with its own retries, none beside another where connections are limited, and never so much that nobody reads it."""
 
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from featstore.errors import StagingError
+from featstore.errors import ReplacedError, StagingError
 from featstore.staging.cost import MOST_REQUESTS
 from featstore.staging.fetcher import Source, StageItem
+from featstore.staging.filling import Filling
 from featstore.staging.options import Staging
+from featstore.staging.ranges import covers, num_bytes
 from featstore.staging.retry import RetryPolicy
 from featstore.staging.stager import Stager
 from featstore.transfer import Answer
@@ -19,69 +26,97 @@ SIZE_BYTES, LATENCY_S = 50_000_000, 0.005
 SPANS = [(at, at + 50_000) for at in range(0, 40_000_000, 1_000_000)]
 
 
-def byte_at(place: int) -> int:
-    return place % 251
-
-
-def bytes_of(first: int, end: int) -> bytes:
-    return bytes(map(byte_at, range(first, end)))
+def bytes_of(first: int, end: int, version: int = 0) -> bytes:
+    pattern = bytes((place + 7 * version) % 251 for place in range(251))
+    start = first % 251
+    return (pattern * ((start + end - first) // 251 + 1))[start : start + end - first]
 
 
 class Store:
-    """Answers after a latency. Counts the requests that are under way: asked for, and not read to their end."""
+    """Answers after a latency. Counts the requests that are under way: asked for, and not read to their end.
 
-    def __init__(self, *, cuts: int = 0, refuses: tuple[int, ...] = (), stalls_at: int | None = None) -> None:
+    `cuts`: after how many bytes a request that begins there breaks, the first time. `refuses`, `stalls`: where one begins
+    that fails, or waits for `released`. `replaced_at`: with the request that begins there the file is another one.
+    """
+
+    def __init__(
+        self,
+        *,
+        cuts: dict[int, int] | None = None,
+        refuses: tuple[int, ...] = (),
+        stalls: int | None = None,
+        replaced_at: int | None = None,
+        has_versions: bool = True,
+        block_bytes: int = 16 << 10,
+    ) -> None:
         self.asked: list[tuple[int, int]] = []
-        self.num_under_way = self.most_under_way = 0
-        self.cuts, self.refuses, self.stalls_at = cuts, refuses, stalls_at
+        self.num_under_way = self.most_under_way = self.most_bytes = 0
+        self.cuts, self.refuses, self.stalls, self.replaced_at = cuts or {}, refuses, stalls, replaced_at
+        self.has_versions, self.version, self._block_bytes = has_versions, 0, block_bytes
         self.released, self._lock, self._seen = threading.Event(), threading.Lock(), Counter[int]()
+        self._under_way: dict[tuple[int, int], int] = {}
 
     def read(self, url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> Answer:
+        is_first_time = self._begin(first, end)
+        if first == self.stalls:
+            self.released.wait(60)
+        time.sleep(LATENCY_S)
+        if first == self.replaced_at and is_first_time:
+            self.version += 1
+        now = f"v{self.version}" if self.has_versions else ""
+        if tag and tag != now:
+            self._end(first, end)
+            raise ReplacedError("replaced")
+        if first in self.refuses and is_first_time:
+            self._end(first, end)
+            raise ConnectionResetError("refused")
+        cut_at = first + self.cuts.get(first, end) if is_first_time else end
+        return Answer(size_bytes=size_bytes, tag=now, blocks=self._blocks(first, end, cut_at, self.version))
+
+    def _blocks(self, first: int, end: int, cut_at: int, version: int):
+        try:
+            for at in range(first, end, self._block_bytes):
+                if at >= cut_at:
+                    raise ConnectionResetError("cut")
+                yield bytes_of(at, min(at + self._block_bytes, end), version)
+        finally:
+            self._end(first, end)
+
+    def _begin(self, first: int, end: int) -> bool:
         with self._lock:
             self.asked.append((first, end))
             self._seen[first] += 1
-            is_first_time = self._seen[first] == 1
-            self.num_under_way += 1
-            self.most_under_way = max(self.most_under_way, self.num_under_way)
-        if first == self.stalls_at:
-            self.released.wait(60)
-        time.sleep(LATENCY_S)
-        if first in self.refuses and is_first_time:
-            self._end()
-            raise ConnectionResetError("refused")
-        return Answer(size_bytes=size_bytes, tag="v", blocks=self._blocks(first, end, is_cut=self.cuts and is_first_time))
+            self._under_way[first, end] = end - first
+            self.most_under_way = max(self.most_under_way, len(self._under_way))
+            self.most_bytes = max(self.most_bytes, sum(self._under_way.values()))
+            return self._seen[first] == 1
 
-    def _blocks(self, first: int, end: int, *, is_cut: bool):
-        try:
-            for at in range(first, end, 16 << 10):
-                if is_cut and at - first >= self.cuts:
-                    raise ConnectionResetError("cut")
-                yield bytes_of(at, min(at + (16 << 10), end))
-        finally:
-            self._end()
-
-    def _end(self) -> None:
+    def _end(self, first: int, end: int) -> None:
         with self._lock:
-            self.num_under_way -= 1
+            self._under_way.pop((first, end), None)
 
 
 @pytest.fixture(autouse=True)
 def _no_bridges(monkeypatch):
-    """No hole is bridged, however slow the machine makes the store look, and the window is wide."""
+    """No hole is bridged, however slow the machine makes the store look."""
     monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
 
 
-def stage(tmp_path, store: Store, *, max_attempts: int = 5, **options) -> bytes:
+def source_of(store: Store, spans, *, max_attempts: int = 5) -> Source:
     retry = RetryPolicy(first_pause_s=0.01, max_attempts=max_attempts)
-    source = Source(read=store.read, plan_ranges=lambda tail, size, name: SPANS, retry=retry)
-    with Stager(Staging(directory=str(tmp_path), mode="ranges", **options), source) as stager:
-        item = StageItem(key=0, url="http://store/f.parquet", size_bytes=SIZE_BYTES)
+    return Source(read=store.read, plan_ranges=lambda tail, size, name: spans, retry=retry)
+
+
+def stage(tmp_path, store: Store, *, spans=SPANS, max_attempts: int = 5, url="http://store/f.parquet", **options) -> bytes:
+    staging = Staging(**({"directory": str(tmp_path), "mode": "ranges"} | options))
+    with Stager(staging, source_of(store, spans, max_attempts=max_attempts)) as stager:
+        item = StageItem(key=0, url=url, size_bytes=SIZE_BYTES)
         with next(stager.stage([item])) as staged:
             return staged.path.read_bytes()
 
 
-def require_right(data: bytes) -> None:
-    assert all(data[first:end] == bytes_of(first, end) for first, end in SPANS)
+def require_right(data: bytes, version: int = 0) -> None:
+    assert all(data[first:end] == bytes_of(first, end, version) for first, end in SPANS)
 
 
 def ask_threads() -> list[threading.Thread]:
@@ -93,41 +128,71 @@ def test_short_requests_are_under_way_together_but_never_more_than_a_few(tmp_pat
     require_right(stage(tmp_path, store))
     assert 2 <= store.most_under_way <= MOST_REQUESTS
     assert store.asked[1:] == SPANS
-    assert store.num_under_way == 0
 
 
-def test_where_connections_are_limited_a_download_has_one(tmp_path):
+@pytest.mark.parametrize("case", [{"max_connections": 3}, {"url": "memory://store/f.parquet"}], ids=["limited", "by fsspec"])
+def test_where_connections_are_limited_or_clients_are_of_one_thread_a_download_has_one(tmp_path, case):
     store = Store()
-    require_right(stage(tmp_path, store, max_connections=3))
+    require_right(stage(tmp_path, store, **case))
     assert store.most_under_way == 1
 
 
-def test_what_breaks_goes_on_where_it_broke_and_the_requests_behind_it_serve(tmp_path):
-    store = Store(cuts=20_000)
+def test_a_long_request_is_never_one_of_several(tmp_path):
+    """Its bytes would fill the connection, unread, before a short one before it that the store serves after it."""
+    period, short, long = 9_000_000, 60_000, 6_000_000
+    spans = [
+        (at + first, at + first + size)
+        for at in range(0, 5 * period, period)
+        for first, size in ((0, short), (1_000_000, short), (2_000_000, long))
+    ]
+    store = Store()
+    stage(tmp_path, store, spans=spans)
+    assert store.asked[1:] == spans
+    assert store.most_bytes <= long + (4 << 20)
+    assert store.most_under_way >= 2
+
+
+def test_what_breaks_goes_on_where_it_broke_without_what_was_asked_for_behind_it(tmp_path):
+    """A store that has one place for us would serve that first."""
+    store = Store(cuts={SPANS[5][0]: 20_000, SPANS[6][0]: 1, SPANS[20][0]: 20_000})
     require_right(stage(tmp_path, store))
-    again = [(first, end) for first, end in store.asked if (first, end) not in SPANS]
-    assert len(again) == 2 + len(SPANS)  # the footer too
-    assert all((first - 32_768, end) in SPANS for first, end in again[2:])
+    asked = Counter(store.asked)
+    assert asked[SPANS[5][0] + 32_768, SPANS[5][1]] == asked[SPANS[20][0] + 32_768, SPANS[20][1]] == 1
+    assert asked[SPANS[6]] >= 2
+    assert max(asked.values()) <= 4
 
 
 def test_a_request_that_failed_while_nobody_waited_for_it_is_made_again(tmp_path):
-    refused = (SPANS[5][0], SPANS[6][0])
-    store = Store(refuses=refused)
+    store = Store(refuses=(SPANS[5][0], SPANS[6][0]))
     require_right(stage(tmp_path, store))
-    assert Counter(store.asked)[SPANS[5]] == Counter(store.asked)[SPANS[6]] == 2
+    assert Counter(store.asked)[SPANS[5]] >= 2
+    assert Counter(store.asked)[SPANS[6]] >= 2
+
+
+def test_a_store_without_versions_is_asked_from_the_start_of_a_span(tmp_path):
+    store = Store(cuts={SPANS[5][0]: 20_000}, has_versions=False)
+    require_right(stage(tmp_path, store))
+    assert Counter(store.asked)[SPANS[5]] == 2
+
+
+def test_a_file_replaced_while_requests_are_under_way_is_taken_anew_as_a_whole(tmp_path):
+    store = Store(replaced_at=SPANS[8][0])
+    require_right(stage(tmp_path, store), version=1)
+    asked = Counter(store.asked)
+    assert all(asked[span] >= 2 for span in SPANS[:8])
 
 
 def test_a_download_that_fails_leaves_no_request_behind(tmp_path):
-    store = Store(cuts=20_000)
+    store = Store(cuts={SPANS[5][0]: 20_000})
     with pytest.raises(StagingError, match="gave up after 1 attempts"):
         stage(tmp_path, store, max_attempts=1)
+    assert store.most_under_way >= 2
     assert ask_threads() == []
 
 
 def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_it(tmp_path):
-    store = Store(stalls_at=SPANS[2][0])
-    source = Source(read=store.read, plan_ranges=lambda tail, size, name: SPANS)
-    with Stager(Staging(directory=str(tmp_path), mode="ranges"), source) as stager:
+    store = Store(stalls=SPANS[2][0])
+    with Stager(Staging(directory=str(tmp_path), mode="ranges"), source_of(store, SPANS)) as stager:
         stager.stage([StageItem(key=0, url="http://store/f.parquet", size_bytes=SIZE_BYTES)])
         while SPANS[2] not in store.asked:
             time.sleep(0.001)
@@ -137,3 +202,70 @@ def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_
     for thread in ask_threads():
         thread.join(60)
     assert not list(tmp_path.glob("*/*.part"))
+
+
+def test_room_is_made_for_holes_beside_what_is_under_way(tmp_path, monkeypatch):
+    """The first, long answer shows a quick line, on which holes are bridged, while others were asked for one by one."""
+    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
+    spans = [(0, 5_000_000), *((at, at + 60_000) for at in range(6_000_000, 30_000_000, 360_000))]
+    store = Store(block_bytes=1 << 20)
+    with _watched_reservations() as reserved:
+        stage(tmp_path, store, spans=spans)
+    assert len(reserved) >= MOST_REQUESTS
+    assert len(store.asked) < len(spans)
+    assert all(coming_bytes <= reserved_bytes for coming_bytes, reserved_bytes in reserved)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    places=st.lists(st.integers(0, 200), min_size=2, max_size=40, unique=True),
+    cuts=st.dictionaries(st.integers(0, 200), st.integers(1, 60_000), max_size=6),
+    refuses=st.sets(st.integers(0, 200), max_size=4),
+    replaced_at=st.none() | st.integers(0, 200),
+    mode=st.sampled_from(["ranges", "auto", "whole"]),
+    budget_bytes=st.sampled_from([10**9, SIZE_BYTES, 6_000_000]),
+    data=st.data(),
+)
+def test_whatever_breaks_bytes_are_right_of_one_version_and_within_what_was_reserved(
+    places, cuts, refuses, replaced_at, mode, budget_bytes, data
+):
+    """Places are of 240,000 bytes; spans lie at the pairs of places."""
+    ascending = [240_000 * place for place in sorted(places)]
+    spans = [(first, min(end, first + data.draw(st.integers(1, 120_000)))) for first, end in pairwise(ascending)]
+    store = Store(
+        cuts={240_000 * place: after for place, after in cuts.items()},
+        refuses=tuple(240_000 * place for place in refuses),
+        replaced_at=None if replaced_at is None else 240_000 * replaced_at,
+    )
+    with ExitStack() as stack:
+        directory = stack.enter_context(TemporaryDirectory())
+        reserved = stack.enter_context(_watched_reservations())
+        options = Staging(directory=directory, mode="ranges" if budget_bytes < SIZE_BYTES else mode, budget_bytes=budget_bytes)
+        stager = stack.enter_context(Stager(options, source_of(store, spans, max_attempts=20)))
+        with next(stager.stage([StageItem(key=0, url="http://store/f.parquet", size_bytes=SIZE_BYTES)])) as staged:
+            if staged.path is not None:
+                content, held = staged.path.read_bytes(), staged.held or ((0, SIZE_BYTES),)
+                assert covers(held, spans)
+                assert all(content[first:end] == bytes_of(first, end, store.version) for first, end in held)
+    assert all(coming_bytes <= reserved_bytes for coming_bytes, reserved_bytes in reserved)
+    assert ask_threads() == []
+
+
+@contextmanager
+def _watched_reservations():
+    """What is held or coming and what is reserved, each time that something is asked for ahead."""
+    seen = []
+
+    class Watched(Filling):
+        def __init__(self, url, size_bytes, path, line):
+            super().__init__(url, size_bytes, path, line)
+            self._root, self._name = path.parent, path.name.partition(".")[0]
+
+        def ask(self, first, end):
+            super().ask(first, end)
+            (part,) = self._root.glob(f"{self._name}.*.part")
+            seen.append((num_bytes(self.coming), int(part.name.split(".")[1])))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("featstore.staging.fetcher.Filling", Watched)
+        yield seen

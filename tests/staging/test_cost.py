@@ -211,4 +211,29 @@ def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(
 
 def test_the_window_is_what_comes_in_a_round_trip_and_half_of_it_more():
     assert REMOTES["regional"].window_bytes == 1_500_000
-    assert Remote(latency_s=2, bytes_per_s=1e9).window_bytes == 64 << 20
+    assert Remote(latency_s=2, bytes_per_s=1e9, weight_bytes=1e9).window_bytes == 64 << 20
+    assert Remote(latency_s=2, bytes_per_s=1e9, weight_bytes=1e9).together_bytes == 4 << 20
+
+
+def test_as_long_as_the_bandwidth_is_a_guess_no_more_than_a_short_request_is_under_way_beside_one():
+    assert Remote(latency_s=2).window_bytes == Remote(latency_s=2).request_bytes == 8 << 20
+
+
+def test_one_bad_moment_does_not_bridge_all_holes_for_ever():
+    """Where they are bridged no request is ahead, and none shows that the line is as it was."""
+    remote = Remote(latency_s=0.0025, bytes_per_s=100e6, weight_bytes=1e9)
+    before = remote.hole_bytes
+    hit = remote.observed(waited_s=3.0, num_bytes=0, later_bytes=0, stream_s=0, was_ahead=True)
+    assert hit.hole_bytes <= 250_000  # what comes in a round trip
+    for _ in range(60):
+        hit = hit.observed(waited_s=0.0025, num_bytes=0, later_bytes=0, stream_s=0)
+    assert hit.hole_bytes == pytest.approx(before, rel=0.1)
+
+
+def test_short_answers_between_others_that_waited_count_with_them():
+    remote = replace(REMOTES["regional"], has_last=True, weight_bytes=1e6)
+    for size_bytes in (60_000, 480_000, 60_000, 480_000):
+        stream_s = size_bytes / 50e6
+        remote = remote.observed(waited_s=0.004, num_bytes=size_bytes, later_bytes=0, stream_s=stream_s, was_ahead=True)
+    assert remote.weight_bytes > 2e6
+    assert remote.bytes_per_s == pytest.approx(50e6, rel=0.01)
