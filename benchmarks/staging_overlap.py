@@ -8,9 +8,7 @@
 - model: rows shuffled, steps that take twice as long as the data of a batch (a pause, as for a device), and the share of the
   time that is spent in `next()`, the making of the batch with it.
 
-The sides run in turn, `--repeats` times; the ratios are medians of neighbouring runs. Where decoding limits, a loop of fixed
-work before, between and after two runs tells whether the machine kept its speed: pairs during which that changed by more than a
-fifth are printed, but do not count, and others are run instead, up to three times as many.
+The sides run in turn, `--repeats` times; the ratios are medians of neighbouring runs.
 
     python benchmarks/staging_overlap.py [--small] [--repeats N] [--directory DIR]
 """
@@ -36,7 +34,6 @@ MOST_OF_SLOWEST, MOST_WAIT_SHARE = 1.05, 0.02
 BATCH_SIZE = 4096
 SHUFFLE = {"window_rows": 100_000}
 NUM_LIST_FILES, NUM_TOLD = 96, 3
-MOST_CHANGE, MOST_TRIES = 1.2, 3
 TOLD = {
     "shuffled_in_one_thread": (1, SHUFFLE),
     "shuffled_on_all_cores": (None, SHUFFLE),
@@ -70,7 +67,7 @@ def _parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     arguments.num_files = 6 if arguments.small else 16
     arguments.file_bytes = 40_000_000 if arguments.small else 64_000_000
-    arguments.num_pairs = arguments.repeats or (3 if arguments.small else 7)
+    arguments.num_pairs = arguments.repeats or (3 if arguments.small else 11)
     arguments.repeats = arguments.repeats or (1 if arguments.small else 3)
     return arguments
 
@@ -110,32 +107,15 @@ def _decoding_ratio(
 
 def _ratio(lists: Snapshot, num_pairs: int, name: str, shuffle: dict[str, int] | None) -> tuple[float, str]:
     remote = Remote(name="fast", latency_s=0.001, bytes_per_s=400e6)
-    ratios, others, said = list[float](), list[float](), ""
+    ratios, said = [], ""
     _epoch(lists, "direct", shuffle=shuffle)  # the files into the kernel's cache, for both sides
     with served(Path(lists.data_files[0].url).parent, remote) as url:
-        while len(ratios) < num_pairs and len(ratios) + len(others) < MOST_TRIES * num_pairs:
-            speeds = [_work_s()]
+        for _ in range(num_pairs):
             alone_s, _, _ = _epoch(lists, "direct", shuffle=shuffle)
-            speeds.append(_work_s())
             epoch_s, said, _ = _epoch(at(lists, url), "whole", shuffle=shuffle)
-            speeds.append(_work_s())
-            is_steady = max(speeds) <= MOST_CHANGE * min(speeds)
-            (ratios if is_steady else others).append(epoch_s / alone_s)
-            note = "" if is_steady else "; the machine changed its speed, not counted"
-            print(f"{name}: decoding of local files alone {alone_s:.2f} s, epoch {epoch_s:.2f} s; {said}{note}", flush=True)
-    every = statistics.median([*ratios, *others])
-    print(f"{name}: {len(ratios)} pairs counted, {len(others)} not; the median of all {every:.3f}", flush=True)
-    return statistics.median(ratios) if ratios else every, said
-
-
-def _work_s() -> float:
-    """What a loop of fixed work takes, some 15 ms, as a mean of twelve."""
-    since = time.perf_counter()
-    for _ in range(12):
-        number = 0
-        for term in range(200_000):
-            number += term * term
-    return (time.perf_counter() - since) / 12
+            ratios.append(epoch_s / alone_s)
+            print(f"{name}: decoding of local files alone {alone_s:.2f} s, epoch {epoch_s:.2f} s; {said}", flush=True)
+    return statistics.median(ratios), said
 
 
 def _model(lists: Snapshot) -> dict[str, Any]:

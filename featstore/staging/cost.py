@@ -17,9 +17,6 @@ _LEAST_BYTES, _LEAST_LATENCIES, _MUCH_BYTES = 128 << 10, 0.5, 4 << 20
 _AT_ONCE_S, _AT_ONCE_LATENCIES = 0.001, 0.5
 _SHORTEST_HOLE_BYTES, _LONGEST_HOLE_BYTES = 16 << 10, 64 << 20
 _WINDOW_LATENCIES, _LONGEST_WINDOW_BYTES = 1.5, 64 << 20
-# What several requests are for lies in the buffers of their connections until it is its turn. No more than these hold, or a
-# store that serves a later one first would wait for its reader, who waits for the store.
-_TOGETHER_BYTES = 4 << 20
 # As long as the bandwidth is a guess no request is longer than the second.
 _REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
 # A reader in place asks for the size, then twice for the footer, before it asks for column chunks.
@@ -77,11 +74,6 @@ class Remote:
         asked for and is not here yet."""
         longest_bytes = _LONGEST_WINDOW_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
         return int(min(_WINDOW_LATENCIES * self.latency_s * self.bytes_per_s, longest_bytes))
-
-    @property
-    def together_bytes(self) -> int:
-        """What several requests may be under way for, the one that is being read among them."""
-        return min(self.window_bytes, _TOGETHER_BYTES)
 
     @property
     def is_measured(self) -> bool:

@@ -7,6 +7,10 @@ from featstore.staging.cost import Remote
 from featstore.staging.filling import Filling
 from featstore.staging.ranges import Span, num_bytes
 
+# What several requests are for lies in the buffers of their connections until it is its turn. No more than these hold, or a
+# store that serves a later one first would wait for its reader, who waits for the store.
+_TOGETHER_BYTES = 4 << 20
+
 
 @dataclass(kw_only=True)
 class Lookahead:
@@ -28,7 +32,7 @@ class Lookahead:
         while (under_way_bytes := left_bytes + num_bytes(self.filling.asked)) <= remote.window_bytes:
             if 1 + len(self.filling.asked) >= remote.num_at_once > 1:
                 return False
-            if self._is_too_much(under_way_bytes, remote):
+            if self._is_too_much(under_way_bytes):
                 return True
             following = self.plan()
             if following == ():
@@ -36,12 +40,12 @@ class Lookahead:
             if not following or remote.num_at_once == 1:
                 return False
             self._next_bytes = num_bytes(following[:1])
-            if self._is_too_much(under_way_bytes, remote):
+            if self._is_too_much(under_way_bytes):
                 return True
             self.filling.ask(*following[0])
             self._next_bytes = 0
         return True
 
-    def _is_too_much(self, under_way_bytes: int, remote: Remote) -> bool:
+    def _is_too_much(self, under_way_bytes: int) -> bool:
         """Whether the next request is too long to be one of several."""
-        return bool(self.filling.asked) and under_way_bytes + self._next_bytes > remote.together_bytes
+        return bool(self.filling.asked) and under_way_bytes + self._next_bytes > _TOGETHER_BYTES
