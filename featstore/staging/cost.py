@@ -16,7 +16,8 @@ _LEAST_BYTES, _LEAST_LATENCIES, _MUCH_BYTES = 128 << 10, 0.5, 4 << 20
 # An answer that is there so soon, or after such a part of a round trip, was there before, or the line was busy.
 _AT_ONCE_S, _AT_ONCE_LATENCIES = 0.001, 0.5
 _SHORTEST_HOLE_BYTES, _LONGEST_HOLE_BYTES = 16 << 10, 64 << 20
-_WINDOW_LATENCIES, _LONGEST_WINDOW_BYTES = 1.5, 64 << 20
+# The shortest, or on a near store a few slow answers would have the next ones asked for late, which hides its bandwidth.
+_WINDOW_LATENCIES, _SHORTEST_WINDOW_BYTES, _LONGEST_WINDOW_BYTES = 1.5, 1 << 20, 64 << 20
 # As long as the bandwidth is a guess no request is longer than the second.
 _REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
 # A reader in place asks for the size, then twice for the footer, before it asks for column chunks.
@@ -73,7 +74,8 @@ class Remote:
         """What comes in a round trip, and half as much for those that take longer: the line stays busy as long as so much was
         asked for and is not here yet."""
         longest_bytes = _LONGEST_WINDOW_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
-        return int(min(_WINDOW_LATENCIES * self.latency_s * self.bytes_per_s, longest_bytes))
+        round_trip_bytes = _WINDOW_LATENCIES * self.latency_s * self.bytes_per_s
+        return int(min(max(round_trip_bytes, _SHORTEST_WINDOW_BYTES), longest_bytes))
 
     @property
     def is_measured(self) -> bool:

@@ -211,6 +211,7 @@ def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(
 
 def test_the_window_is_what_comes_in_a_round_trip_and_half_of_it_more():
     assert REMOTES["regional"].window_bytes == 1_500_000
+    assert REMOTES["near"].window_bytes == 1 << 20
     assert Remote(latency_s=2, bytes_per_s=1e9, weight_bytes=1e9).window_bytes == 64 << 20
 
 
