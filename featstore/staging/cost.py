@@ -52,21 +52,21 @@ class Remote:
         the `num_at_once` under way no more comes than one a round trip (Little's law)."""
         stream_s, num_further = num_bytes / self.bytes_per_s, max(0, num_requests - 1)
         in_turns_s = (num_further * self.latency_s + stream_s) / self.num_at_once
-        return min(1, num_requests) * self.latency_s + max(stream_s + num_further * self.least_stall_s, in_turns_s)
+        return min(1, num_requests) * self.latency_s + max(stream_s + num_further * self.likely_stall_s, in_turns_s)
 
     def seconds_in_turn(self, num_requests: int, num_bytes: int) -> float:
         """How long they take a reader that waits for each before it asks for the next."""
         return num_requests * self.latency_s + num_bytes / self.bytes_per_s
 
     @property
-    def least_stall_s(self) -> float:
+    def likely_stall_s(self) -> float:
         """The stall, which is no longer than a round trip where it is not a bad moment."""
         return min(self.stall_s, self.latency_s)
 
     @property
     def hole_bytes(self) -> int:
         """The largest hole that is as cheap to fetch as a further request."""
-        bytes_a_request = self.bytes_per_s * max(self.latency_s / self.num_at_once, self.least_stall_s)
+        bytes_a_request = self.bytes_per_s * max(self.latency_s / self.num_at_once, self.likely_stall_s)
         return int(min(max(bytes_a_request, _SHORTEST_HOLE_BYTES), _LONGEST_HOLE_BYTES))
 
     @property
