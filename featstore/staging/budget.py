@@ -59,16 +59,10 @@ def require_fits(files: Iterable[tuple[str, int]], budget_bytes: int, *, num_ope
 
 @dataclass(frozen=True, kw_only=True)
 class CachedFile:
-    """A file of the cache: `used_at_ns` orders by last use; a pinned file is being read or written by some process.
-
-    `unwritten_bytes`: what a download has reserved, and not yet taken of the disk.
-    """
+    """A file of the cache, and what it takes of the budget."""
 
     name: str
     size_bytes: int
-    used_at_ns: int
-    is_pinned: bool = False
-    unwritten_bytes: int = 0
 
 
 def excess(
@@ -85,11 +79,10 @@ def excess(
 
 
 def choose_evictions(files: Iterable[CachedFile], excess_bytes: int) -> tuple[str, ...] | None:
-    """The least recently used unpinned files whose removal frees `excess_bytes`; None where all together do not."""
-    chosen: list[str] = []
-    for file in sorted((file for file in files if not file.is_pinned), key=lambda file: (file.used_at_ns, file.name)):
-        if excess_bytes <= 0:
-            break
+    """The first of the files, which come in the order in which they may go, that together free `excess_bytes`; None where all
+    do not. No more are drawn than that takes."""
+    chosen, files = list[str](), iter(files)
+    while excess_bytes > 0 and (file := next(files, None)) is not None:
         chosen.append(file.name)
         excess_bytes -= file.size_bytes
     return tuple(chosen) if excess_bytes <= 0 else None

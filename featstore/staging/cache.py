@@ -19,12 +19,11 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import cast
@@ -32,11 +31,11 @@ from typing import cast
 from featstore.files import local_path, without_user
 from featstore.private import PrivateDirectory, make_private, try_lock, unlock
 from featstore.staging.budget import CachedFile, choose_evictions, excess
+from featstore.staging.listing import HELD, PART, STAGED, Glance, Listing, Uses, number_of
 from featstore.staging.patience import Stopped
 from featstore.staging.record import FORMAT, Record, checksum
 
 _LAYOUT = f"featstore-staging-{FORMAT}"
-_OURS = re.compile(r"([0-9a-f]{40})\.(0|[1-9][0-9]{0,17})\.(staged|held|part)")
 _LIMITS = "limits"
 _RECORD_BYTES = 64 << 20
 _BLOCK_BYTES = 4 << 20
@@ -71,7 +70,7 @@ class Pin:
     @property
     def num_bytes(self) -> int:
         """What the file takes of the budget."""
-        return int(self.path.name.split(".")[1])
+        return number_of(self.path.name)
 
     def is_intact(self, stop: threading.Event) -> bool:
         """Whether the file's bytes are those that were downloaded. Stopped once that is set."""
@@ -87,24 +86,25 @@ class Pin:
 
 
 class Download:
-    """A reserved file, to be filled through `path` and then published, or abandoned. `path` changes with `reserve()`.
+    """A reserved file, to be filled through `path` and then published, or abandoned. `path` changes with `reserve()`; `others`
+    are staged files that hold some of the same one.
 
     Whoever does not wait for the thread that fills it may abandon it: that thread is Stopped at its next step.
     """
 
-    def __init__(self, cache: "Cache", name: str, num_bytes: int, lock: int) -> None:
-        self._cache, self._name = cache, name
+    def __init__(self, cache: "Cache", name: str, num_bytes: int, lock: int, others: Iterable[str]) -> None:
+        self._cache, self._name, self._others = cache, name, tuple(others)
         self._lock: int | None = lock
         self.num_bytes = num_bytes
 
     @property
     def path(self) -> Path:
-        return self._cache.root / f"{self._name}.{self.num_bytes}.part"
+        return self._cache.root / f"{self._name}.{self.num_bytes}{PART}"
 
     def reserve(self, num_bytes: int) -> Refusal | None:
-        """Makes the reservation `num_bytes`; or says why that must be tried again later."""
+        """Makes the reservation `num_bytes`; or says why that must be tried again later. Never why not to take less."""
         with self._held():
-            if not self._cache.make_room(num_bytes - self.num_bytes):
+            if num_bytes > self.num_bytes and not self._cache.make_room(num_bytes - self.num_bytes):
                 return Refusal.FULL
             self._rename(num_bytes)
         return None
@@ -116,13 +116,13 @@ class Download:
         """
         with self._held() as lock:
             self._rename(self._cache.free_number(self._name, record.held_bytes))
-            target = self.path.with_suffix(".staged")
-            _write_record(self.path.with_suffix(".held"), record)
+            target = self.path.with_suffix(STAGED)
+            _write_record(self.path.with_suffix(HELD), record)
             _touch(lock)
             self.path.rename(target)
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._lock = None
-            self._cache.remove_narrower(self._name, record.held_bytes)
+            self._cache.remove_unpinned(other for other in self._others if number_of(other) < record.held_bytes)
         return Pin(target, lock, record)
 
     def abandon(self) -> None:
@@ -146,7 +146,8 @@ class Download:
 
     def _rename(self, num_bytes: int) -> None:
         before, self.num_bytes = self.path, num_bytes
-        before.rename(self.path)
+        if before != self.path:
+            before.rename(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +189,7 @@ class Cache:
             base = cast(Path, local_path(directory))
         self.root = base / _LAYOUT
         make_private(self.root)
+        self._glance, self._uses = Glance(self.root), Uses(self.root)
         with self.locked():
             self._list()
 
@@ -208,39 +210,42 @@ class Cache:
         """One attempt, without waiting: the file that holds most, pinned, if it holds more than `beyond_bytes`; or the
         right to download, `num_bytes` of `size_bytes` reserved; or why not."""
         with self.locked():
-            pin = self._pin(name, size_bytes, beyond_bytes)
-            return self._reserve(name, size_bytes, num_bytes) if pin is None else pin
+            whole = Listing([f"{name}.{size_bytes}{STAGED}"])  # there is no need to list for what is most often asked for
+            if (pin := self._pin(whole, name, size_bytes, beyond_bytes)) is not None:
+                return pin
+            pin = self._pin(listing := self._list(), name, size_bytes, beyond_bytes)
+            return self._reserve(listing, name, size_bytes, num_bytes) if pin is None else pin
 
     def has(self, name: str) -> bool:
         """Whether a file, or some of it, is staged under this name: a glance, without locks."""
-        return any(True for _ in self.root.glob(f"{name}.*.staged"))
+        return self._glance.has(name)
 
     def entries(self) -> list[Entry]:
         """What is staged, the last used first."""
         with self.locked():
-            files = [self._with_pin(file) for file in self._list() if file.name.endswith(".staged")]
             found = [
-                Entry(record=record, path=self.root / file.name, used_at_ns=file.used_at_ns, is_pinned=file.is_pinned)
-                for file in files
-                if (record := self._record(file.name)) is not None
+                Entry(record=record, path=path, used_at_ns=path.stat().st_mtime_ns, is_pinned=self._is_pinned(name))
+                for name in self._list().staged
+                if (record := self._record(name)) is not None and (path := self.root / name)
             ]
         return sorted(found, key=lambda entry: (-entry.used_at_ns, entry.path))
 
     def clear(self) -> list[CachedFile]:
         """Removes all files that nobody reads; returns them."""
         with self.locked():
-            files = [self._with_pin(file) for file in self._list()]
-            for file in (unpinned := [file for file in files if not file.is_pinned]):
+            listing = self._list()
+            files = [_cached_file(name) for name in listing.staged if not self._is_pinned(name)]
+            for file in files:
                 self._unlink(file.name)
-            if len(unpinned) == len(files):
+            if len(files) == len(listing.staged) + len(listing.parts):
                 self.limits_path.unlink(missing_ok=True)
-        return unpinned
+        return files
 
     def discard(self, pin: Pin) -> None:
         """Lets go of a pinned file that proved wrong, so that nobody finds it again."""
         with self.locked():
             pin.release()
-            self._remove_unpinned(pin.path.name)
+            self.remove_unpinned([pin.path.name])
 
     def remove(self, pin: Pin) -> None:
         """Removes a pinned file whose bytes are not what they were, also where others have it pinned."""
@@ -263,20 +268,19 @@ class Cache:
             finally:
                 unlock(lock)
 
-    def make_room(self, num_bytes: int) -> bool:
+    def make_room(self, num_bytes: int, listing: Listing | None = None) -> bool:
         """Evicts until `num_bytes` more fit; False, and nothing is evicted, where they do not. Under `locked()`."""
-        files = self._list()
+        listing = listing or self._list()
         excess_bytes = excess(
             num_bytes,
-            used_bytes=sum(file.size_bytes for file in files),
-            unwritten_bytes=sum(file.unwritten_bytes for file in files),
+            used_bytes=sum(map(number_of, listing.staged)) + sum(map(number_of, listing.parts)),
+            unwritten_bytes=sum(map(self._unwritten_bytes, listing.parts)),
             free_bytes=shutil.disk_usage(self.root).free,
             budget_bytes=self._limits.budget_bytes,
             min_free_bytes=self._limits.min_free_bytes,
         )
-        if excess_bytes <= 0:
-            return True
-        evictions = choose_evictions([self._with_pin(file) for file in files], excess_bytes)
+        unpinned = (name for name in self._uses.in_order(listing.staged) if not self._is_pinned(name))
+        evictions = choose_evictions(map(_cached_file, unpinned), excess_bytes)
         for name in evictions or ():
             self._unlink(name)
             self._num_evicted += 1
@@ -284,59 +288,54 @@ class Cache:
 
     def free_number(self, name: str, num_bytes: int) -> int:
         """`num_bytes`, or the next number where a pinned file that holds other bytes has that name. Under `locked()`."""
-        while (path := self.root / f"{name}.{num_bytes}.staged").exists() and not self._remove_unpinned(path.name):
+        while (self.root / (other := f"{name}.{num_bytes}{STAGED}")).exists() and not self.remove_unpinned([other]):
             num_bytes += 1
         return num_bytes
 
-    def remove_narrower(self, name: str, held_bytes: int) -> None:
-        """Removes files of this name that hold less, and that nobody reads. Under `locked()`."""
-        for path in self.root.glob(f"{name}.*.staged"):
-            if (found := _OURS.fullmatch(path.name)) and int(found[2]) < held_bytes:
-                self._remove_unpinned(path.name)
+    def remove_unpinned(self, names: Iterable[str]) -> bool:
+        """Removes these files but for those that are pinned or being downloaded; whether that was all. Under `locked()`."""
+        return all([self._remove_unpinned(name) for name in names])
 
-    def _pin(self, name: str, size_bytes: int, beyond_bytes: int) -> Pin | None:
-        found = [match for path in self.root.glob(f"{name}.*.staged") if (match := _OURS.fullmatch(path.name))]
-        for match in sorted(found, key=lambda match: int(match[2]), reverse=True):
-            lock = try_lock(path := self.root / match[0], fcntl.LOCK_SH) if int(match[2]) > beyond_bytes else None
+    def _unwritten_bytes(self, part: str) -> int:
+        """What a download has reserved, and not yet taken of the disk."""
+        return max(0, number_of(part) - (self.root / part).stat().st_blocks * 512)
+
+    def _pin(self, listing: Listing, name: str, size_bytes: int, beyond_bytes: int) -> Pin | None:
+        for found in sorted(listing.staged_of(name), key=number_of, reverse=True):
+            lock = try_lock(path := self.root / found, fcntl.LOCK_SH) if number_of(found) > beyond_bytes else None
             if lock is None:
                 continue
-            record = self._record(match[0])
+            record = self._record(found)
             if record is not None and os.fstat(lock).st_size == record.size_bytes == size_bytes:
                 _touch(lock)
                 return Pin(path, lock, record)
-            self._unlink(match[0])
+            self._unlink(found)
+            listing.staged.remove(found)
             unlock(lock)
         return None
 
-    def _reserve(self, name: str, size_bytes: int, num_bytes: int) -> Download | Refusal:
-        parts = [file.name for file in self._list() if file.name.endswith(".part")]
-        if any(part.startswith(f"{name}.") for part in parts):
+    def _reserve(self, listing: Listing, name: str, size_bytes: int, num_bytes: int) -> Download | Refusal:
+        if any(part.startswith(name) for part in listing.parts):
             return Refusal.BUSY
-        if self._limits.max_connections is not None and len(parts) >= self._limits.max_connections:
+        if self._limits.max_connections is not None and len(listing.parts) >= self._limits.max_connections:
             return Refusal.CROWDED
-        if not self.make_room(num_bytes):
+        if not self.make_room(num_bytes, listing):
             return Refusal.FULL
-        path = self.root / f"{name}.{num_bytes}.part"
+        path = self.root / f"{name}.{num_bytes}{PART}"
         lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(lock, size_bytes)
-        return Download(self, name, num_bytes, lock)
+        return Download(self, name, num_bytes, lock, listing.staged_of(name))
 
-    def _list(self) -> list[CachedFile]:
+    def _list(self) -> Listing:
         """Files staged and under way; what a dead process left half done is removed first."""
-        with os.scandir(self.root) as found:
-            ours = {
-                entry.name: entry for entry in found if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-            }
-        files = []
-        for name, entry in ours.items():
-            stem, _, kind = name.rpartition(".")
-            if kind == "held":
-                if f"{stem}.staged" not in ours:
-                    (self.root / name).unlink(missing_ok=True)
-            elif (kind == "staged" and f"{stem}.held" in ours) or not self._remove_unpinned(name):
-                files.append(_cached_file(entry))
-        return files
+        listing = Listing.of(self.root)
+        for name in listing.left_over:
+            if name.endswith(HELD):
+                (self.root / name).unlink(missing_ok=True)
+        unfinished = [*listing.parts, *(name for name in listing.left_over if name.endswith(STAGED))]
+        listing.parts[:] = [name for name in unfinished if not self._remove_unpinned(name)]
+        return listing
 
     def _remove_unpinned(self, name: str) -> bool:
         """False where it is pinned or being downloaded."""
@@ -350,11 +349,11 @@ class Cache:
     def _unlink(self, name: str) -> None:
         path = self.root / name
         path.unlink(missing_ok=True)
-        if path.suffix == ".staged":
-            path.with_suffix(".held").unlink(missing_ok=True)
+        if path.suffix == STAGED:
+            path.with_suffix(HELD).unlink(missing_ok=True)
 
     def _record(self, name: str) -> Record | None:
-        path = (self.root / name).with_suffix(".held")
+        path = (self.root / name).with_suffix(HELD)
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -362,17 +361,15 @@ class Cache:
         with open(file, encoding="utf-8", errors="replace") as text:  # noqa: PTH123  a descriptor
             return Record.from_json(text.read(_RECORD_BYTES))
 
-    def _with_pin(self, file: CachedFile) -> CachedFile:
-        lock = try_lock(self.root / file.name, fcntl.LOCK_EX)
+    def _is_pinned(self, name: str) -> bool:
+        lock = try_lock(self.root / name, fcntl.LOCK_EX)
         if lock is not None:
             unlock(lock)
-        return replace(file, is_pinned=lock is None)
+        return lock is None
 
 
-def _cached_file(entry: os.DirEntry[str]) -> CachedFile:
-    num_bytes, found = int(entry.name.split(".")[1]), entry.stat(follow_symlinks=False)
-    unwritten_bytes = max(0, num_bytes - found.st_blocks * 512) if entry.name.endswith(".part") else 0
-    return CachedFile(name=entry.name, size_bytes=num_bytes, used_at_ns=found.st_mtime_ns, unwritten_bytes=unwritten_bytes)
+def _cached_file(name: str) -> CachedFile:
+    return CachedFile(name=name, size_bytes=number_of(name))
 
 
 def _write_record(path: Path, record: Record) -> None:

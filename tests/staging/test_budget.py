@@ -48,21 +48,26 @@ def test_a_budget_must_hold_the_files_that_are_open_at_once():
     require_fits([("a", 10), ("b", 40), ("c", 30)], 70, num_open=2)
 
 
-FILES = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50), st.booleans()), max_size=12).map(
-    lambda rows: [CachedFile(name=str(i), size_bytes=s, used_at_ns=u, is_pinned=p) for i, (s, u, p) in enumerate(rows)]
+FILES = st.lists(st.integers(0, 100), max_size=12).map(
+    lambda sizes: [CachedFile(name=str(i), size_bytes=size) for i, size in enumerate(sizes)]
 )
 
 
 @given(files=FILES, excess_bytes=st.integers(-10, 600))
-def test_evictions_are_the_least_recently_used_unpinned_files_and_no_more_than_needed(files, excess_bytes):
+def test_evictions_are_the_first_files_and_no_more_than_needed(files, excess_bytes):
     chosen = choose_evictions(files, excess_bytes)
-    free = sorted((f for f in files if not f.is_pinned), key=lambda f: (f.used_at_ns, f.name))
     if chosen is None:
-        assert sum(f.size_bytes for f in free) < excess_bytes
+        assert sum(f.size_bytes for f in files) < excess_bytes
         return
-    assert list(chosen) == [f.name for f in free[: len(chosen)]]
-    assert sum(f.size_bytes for f in free[: len(chosen)]) >= excess_bytes
-    assert not chosen or sum(f.size_bytes for f in free[: len(chosen) - 1]) < excess_bytes
+    assert list(chosen) == [f.name for f in files[: len(chosen)]]
+    assert sum(f.size_bytes for f in files[: len(chosen)]) >= excess_bytes
+    assert not chosen or sum(f.size_bytes for f in files[: len(chosen) - 1]) < excess_bytes
+
+
+def test_no_file_is_looked_at_that_need_not_go():
+    files = (CachedFile(name=str(i), size_bytes=10) for i in range(4))
+    assert choose_evictions(files, 15) == ("0", "1")
+    assert [file.name for file in files] == ["2", "3"]
 
 
 def test_ahead_is_bounded_by_files_and_bytes_but_lets_one_file_through():
