@@ -138,31 +138,38 @@ class _Out:
         self._column, self._num_rows = column, num_rows
         self.num_values = sum(chunk.num_values for chunk in chunks)
         self.chunks = [_place(chunk) for chunk in chunks]
-        self._values = pa.allocate_buffer(self.num_values * len(column.mark))
-        self._offsets = pa.allocate_buffer((num_rows + 1) * 4 if column.max_repetition else 0)
+        # One piece of memory: each time that Arrow is asked for some, another thread may take the interpreter's lock.
+        self._offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
+        self._values_at = _aligned(self._offset_bytes)
+        self._memory = pa.allocate_buffer(self._values_at + self.num_values * len(column.mark))
         # A chunk as it is stored, and behind it its dictionary and one page at a time.
         size = max(chunk.total_compressed_size + chunk.total_uncompressed_size for chunk in chunks) + _SLOP_BYTES
-        self.room_bytes = -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        self.room_bytes = _aligned(size)
 
     @property
     def name(self) -> str:
         return self._column.name
 
     @property
-    def buffers(self) -> tuple[bytes, int, int, int, pa.Buffer, pa.Buffer]:
+    def buffers(self) -> tuple[bytes, int, int, int, memoryview, memoryview]:
         """What the kernels decode the column with, and where to."""
-        of = self._column
-        return of.mark, of.max_repetition, of.max_definition, of.null_below, self._offsets, self._values
+        of, memory = self._column, memoryview(self._memory)
+        offsets, values = memory[: self._offset_bytes], memory[self._values_at :]
+        return of.mark, of.max_repetition, of.max_definition, of.null_below, offsets, values
 
     def array(self, num_values: int) -> pa.Array:
         """The column, once so many values are decoded."""
-        type_ = self._column.type
+        type_, offsets = self._column.type, self._memory.slice(0, self._offset_bytes)
         values = pa.Array.from_buffers(
-            type_.value_type if self._column.max_repetition else type_, num_values, [None, self._values], 0
+            type_.value_type if self._column.max_repetition else type_, num_values, [None, self._memory.slice(self._values_at)], 0
         )
         if not self._column.max_repetition:
             return values
-        return pa.Array.from_buffers(type_, self._num_rows, [None, self._offsets], 0, children=[values])
+        return pa.Array.from_buffers(type_, self._num_rows, [None, offsets], 0, children=[values])
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int, int]:
