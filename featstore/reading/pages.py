@@ -159,12 +159,12 @@ class _Out:
 
     def array(self, num_values: int) -> pa.Array:
         """The column, once so many values are decoded."""
-        type_, offsets = self._column.type, self._memory.slice(0, self._offset_bytes)
-        values = pa.Array.from_buffers(
-            type_.value_type if self._column.max_repetition else type_, num_values, [None, self._memory.slice(self._values_at)], 0
-        )
+        type_, memory = self._column.type, self._memory
+        value_type = type_.value_type if self._column.max_repetition else type_
+        values = pa.Array.from_buffers(value_type, num_values, [None, memory.slice(self._values_at)], 0)
         if not self._column.max_repetition:
             return values
+        offsets = memory.slice(0, self._offset_bytes)
         return pa.Array.from_buffers(type_, self._num_rows, [None, offsets], 0, children=[values])
 
 

@@ -294,7 +294,8 @@ class Cache:
 
     def remove_unpinned(self, names: Iterable[str]) -> bool:
         """Removes these files but for those that are pinned or being downloaded; whether that was all. Under `locked()`."""
-        return all([self._remove_unpinned(name) for name in names])
+        num_left = sum(not self._remove_unpinned(name) for name in names)
+        return num_left == 0
 
     def _unwritten_bytes(self, part: str) -> int:
         """What a download has reserved, and not yet taken of the disk."""

@@ -61,7 +61,7 @@ class Glance:
 
 
 class Uses:
-    """When files were last used, which their modification times say. What was seen of them is kept: it can only be later now."""
+    """When files were last used, as their modification times say. What was seen of them is kept: it can only be later now."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._used_at_ns = root, dict[str, int]()
