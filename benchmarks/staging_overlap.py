@@ -33,7 +33,7 @@ from staging_parts.table import Remote, at, served, write_flat, write_lists
 MOST_OF_SLOWEST, MOST_WAIT_SHARE = 1.05, 0.02
 BATCH_SIZE = 4096
 SHUFFLE = {"window_rows": 100_000}
-NUM_LIST_FILES, NUM_TOLD = 96, 3
+NUM_TOLD = 3
 TOLD = {
     "shuffled_in_one_thread": (1, SHUFFLE),
     "shuffled_on_all_cores": (None, SHUFFLE),
@@ -49,7 +49,7 @@ def main() -> int:
         flat = write_flat(
             directory / f"flat{arguments.num_files}", num_files=arguments.num_files, file_bytes=arguments.file_bytes
         )
-        lists = write_lists(directory / f"lists{NUM_LIST_FILES}", num_files=NUM_LIST_FILES, num_rows=100_000)
+        lists = write_lists(directory / f"lists{arguments.num_lists}", num_files=arguments.num_lists, num_rows=100_000)
         found = [_remote(flat, arguments), _decoding(lists, arguments), _model(lists)]
         told = {} if arguments.small else {name: _told(lists, *case) for name, case in TOLD.items()}
     result = {"ok": all(part["ok"] for part in found), **{part["part"]: part for part in found}}
@@ -60,14 +60,15 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="6 files of 40 MB over the slow line instead of 16 of 64 MB")
+    parser.add_argument("--small", action="store_true", help="a quarter of the files and a third of the pairs")
     parser.add_argument("--line", type=float, default=40.0, help="MB/s of the remote that is the bottleneck")
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--directory", help="keep the data here, and use it again")
     arguments = parser.parse_args()
     arguments.num_files = 6 if arguments.small else 16
     arguments.file_bytes = 40_000_000 if arguments.small else 64_000_000
-    arguments.num_pairs = arguments.repeats or (3 if arguments.small else 11)
+    arguments.num_lists = 48 if arguments.small else 192
+    arguments.num_pairs = arguments.repeats or (5 if arguments.small else 15)
     arguments.repeats = arguments.repeats or (1 if arguments.small else 3)
     return arguments
 

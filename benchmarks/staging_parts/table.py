@@ -17,6 +17,7 @@ from featstore import api
 from featstore.table.snapshot import Snapshot
 
 ROWS_PER_ROW_GROUP = 65_536
+_MOST_LISTS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +39,25 @@ def write_flat(directory: Path, *, num_files: int, file_bytes: int, num_slots: i
 
 def write_lists(directory: Path, *, num_files: int, num_rows: int, num_slots: int = 20) -> Snapshot:
     """Files of required list columns of few values, with a dictionary as featstore writes them: long to decode for their
-    bytes."""
-    return _write(directory, num_files, lambda draw: _lists(draw, num_rows, num_slots), use_dictionary=True)
+    bytes. No more than `_MOST_LISTS` are different; others are further names of them, which a cache does not know."""
+    return _write(directory, num_files, lambda draw: _lists(draw, num_rows, num_slots), use_dictionary=True, most=_MOST_LISTS)
 
 
 def _write(
-    directory: Path, num_files: int, make: Callable[[np.random.Generator], pa.Table], *, use_dictionary: bool = False
+    directory: Path,
+    num_files: int,
+    make: Callable[[np.random.Generator], pa.Table],
+    *,
+    use_dictionary: bool = False,
+    most: int | None = None,
 ) -> Snapshot:
     directory.mkdir(parents=True, exist_ok=True)
+    most = most or num_files
     for index in range(num_files):
-        path = directory / f"part-{index:03}.parquet"
-        if not path.exists():
+        path, same = (directory / f"part-{number:03}.parquet" for number in (index, index % most))
+        if not path.exists() and index >= most:
+            path.hardlink_to(same)
+        elif not path.exists():
             table = make(np.random.default_rng(index))
             pq.write_table(table, path, row_group_size=ROWS_PER_ROW_GROUP, use_dictionary=use_dictionary, compression="snappy")
     return api.open_table(str(directory)).snapshot
