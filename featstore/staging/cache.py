@@ -146,8 +146,7 @@ class Download:
 
     def _rename(self, num_bytes: int) -> None:
         before, self.num_bytes = self.path, num_bytes
-        if before != self.path:
-            before.rename(self.path)
+        before.rename(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +206,8 @@ class Cache:
         return self.root / _LIMITS
 
     def request(self, name: str, size_bytes: int, num_bytes: int, *, beyond_bytes: int = -1) -> Pin | Download | Refusal:
-        """One attempt, without waiting: the file that holds most, pinned, if it holds more than `beyond_bytes`; or the
-        right to download, `num_bytes` of `size_bytes` reserved; or why not."""
+        """One attempt, without waiting: the whole file, or else what holds most of it, pinned, if it holds more than
+        `beyond_bytes`; or the right to download, `num_bytes` of `size_bytes` reserved; or why not."""
         with self.locked():
             whole = Listing([f"{name}.{size_bytes}{STAGED}"])  # there is no need to list for what is most often asked for
             if (pin := self._pin(whole, name, size_bytes, beyond_bytes)) is not None:
@@ -237,7 +236,7 @@ class Cache:
             files = [_cached_file(name) for name in listing.staged if not self._is_pinned(name)]
             for file in files:
                 self._unlink(file.name)
-            if len(files) == len(listing.staged) + len(listing.parts):
+            if len(files) == len(listing.staged) + len(listing.parts) + len(listing.left_over):
                 self.limits_path.unlink(missing_ok=True)
         return files
 
@@ -273,7 +272,7 @@ class Cache:
         listing = listing or self._list()
         excess_bytes = excess(
             num_bytes,
-            used_bytes=sum(map(number_of, listing.staged)) + sum(map(number_of, listing.parts)),
+            used_bytes=sum(map(number_of, (*listing.staged, *listing.parts, *listing.left_over))),
             unwritten_bytes=sum(map(self._unwritten_bytes, listing.parts)),
             free_bytes=shutil.disk_usage(self.root).free,
             budget_bytes=self._limits.budget_bytes,
@@ -293,7 +292,7 @@ class Cache:
         return num_bytes
 
     def remove_unpinned(self, names: Iterable[str]) -> bool:
-        """Removes these files but for those that are pinned or being downloaded; whether that was all. Under `locked()`."""
+        """Removes these files but for those that are pinned or being downloaded; whether all are removed. Under `locked()`."""
         num_left = sum(not self._remove_unpinned(name) for name in names)
         return num_left == 0
 
@@ -331,11 +330,12 @@ class Cache:
     def _list(self) -> Listing:
         """Files staged and under way; what a dead process left half done is removed first."""
         listing = Listing.of(self.root)
+        listing.parts = [name for name in listing.parts if not self._remove_unpinned(name)]
         for name in listing.left_over:
             if name.endswith(HELD):
                 (self.root / name).unlink(missing_ok=True)
-        unfinished = [*listing.parts, *(name for name in listing.left_over if name.endswith(STAGED))]
-        listing.parts[:] = [name for name in unfinished if not self._remove_unpinned(name)]
+        # A file without a record stays as long as it is read, and takes room.
+        listing.left_over = [name for name in listing.left_over if name.endswith(STAGED) and not self._remove_unpinned(name)]
         return listing
 
     def _remove_unpinned(self, name: str) -> bool:

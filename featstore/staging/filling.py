@@ -26,8 +26,10 @@ _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
 _SYNC_BYTES = 16 << 20
 _LEAVE_S = 1.0
-# Called with how many bytes of a span are still to come, until it returns False; again from the start with each attempt.
-OnLeft = Callable[[int], bool]
+# Called with how many bytes of a span are still to come, and again once they are no more than what it returned; from the start
+# with each attempt.
+OnLeft = Callable[[int], int]
+NEVER = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +227,7 @@ class Filling:
         """Sends the request for a span that is fetched later, in vain where one before that breaks. `fetch` raises for it."""
         self._asked[first, end] = self._askers.ask(partial(self._read, first, end))
 
-    def fetch(self, first: int, end: int, on_left: OnLeft = lambda left_bytes: False) -> None:
+    def fetch(self, first: int, end: int, on_left: OnLeft = lambda left_bytes: NEVER) -> None:
         """Downloads one span, going on where a connection broke.
 
         A store that does not name versions is asked again for all of it: what comes might be of another file. StagingError
@@ -273,7 +275,7 @@ class Filling:
     def _try(self, at: int, end: int, on_left: OnLeft) -> tuple[int, str]:
         """One request: how far it came, and what failed if trying again may help."""
         asked = self._asked.pop((at, end), None)
-        watch, pace, is_looked_at = _Watch(was_ahead=asked is not None), _Pace(self._line.retry), True
+        watch, pace, call_at_bytes = _Watch(was_ahead=asked is not None), _Pace(self._line.retry), end - at
         try:
             answer = self._read(at, end) if asked is None else asked.result()
             watch.begin(answer.setup_s)
@@ -283,7 +285,8 @@ class Filling:
                 watch.see(len(block))
                 pace.see(len(block))
                 at = self._write(block, at, end)
-                is_looked_at = is_looked_at and on_left(end - at)
+                if end - at <= call_at_bytes:
+                    call_at_bytes = on_left(end - at)
                 pace.ask()
         except (OSError, EOFError) as error:
             if isinstance(error, OSError) and is_local(error):

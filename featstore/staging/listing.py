@@ -3,13 +3,14 @@
 import heapq
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 STAGED, HELD, PART = ".staged", ".held", ".part"
 _OURS = re.compile(r"[0-9a-f]{40}\.(?:0|[1-9][0-9]{0,17})\.(?:staged|held|part)")
-_HEAD = 40
+_HEAD, _TICK_NS = 40, 20_000_000
 
 
 def number_of(name: str) -> int:
@@ -17,7 +18,7 @@ def number_of(name: str) -> int:
     return int(name.split(".")[1])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Listing:
     """One look at a directory, by file names. `staged`: files that have a record; `parts`: files under way, or left so by a
     process that died; `left_over`: other remains of one. What is not named as ours, or is no regular file, is not there."""
@@ -54,10 +55,17 @@ class Glance:
 
     def has(self, name: str) -> bool:
         """Whether the file of this name, or some of it, is staged."""
-        changed_at_ns = self._root.stat().st_mtime_ns
-        if changed_at_ns != self._seen[0]:
-            self._seen = changed_at_ns, frozenset(other[:_HEAD] for other in Listing.of(self._root).staged)
-        return name in self._seen[1]
+        try:
+            changed_at_ns = self._root.stat().st_mtime_ns
+            if changed_at_ns == self._seen[0]:
+                return name in self._seen[1]
+            names = frozenset(other[:_HEAD] for other in os.listdir(self._root) if other.endswith(STAGED))  # noqa: PTH208
+        except FileNotFoundError:
+            return False
+        # The clock of files is coarse: what changes again within its tick cannot be told from what was listed.
+        is_settled = time.time_ns() - changed_at_ns > _TICK_NS
+        self._seen = (changed_at_ns if is_settled else -1), names
+        return name in names
 
 
 class Uses:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from featstore.staging.cost import Remote
-from featstore.staging.filling import Filling
+from featstore.staging.filling import NEVER, Filling
 from featstore.staging.ranges import Span, num_bytes
 
 # What several requests are for lies in the buffers of their connections until it is its turn. No more than these hold, or a
@@ -14,7 +14,8 @@ _TOGETHER_BYTES = 4 << 20
 
 @dataclass(kw_only=True)
 class Lookahead:
-    """Called with how many bytes of the current request are still to come. False where there is nothing to do before the next.
+    """Called with how many bytes of the current request are still to come; says with how few left it wants to be called again,
+    `NEVER` where there is nothing to do before the next request.
 
     As much is kept under way as `remote()` carries in its window: of short requests several, a long one only behind the last
     bytes before it. `plan()` says what is still to be asked for, None where that is decided once all that was asked for is
@@ -27,25 +28,27 @@ class Lookahead:
     pass_on: Callable[[], None]
     _next_bytes: int = field(default=0, init=False)
 
-    def __call__(self, left_bytes: int) -> bool:
+    def __call__(self, left_bytes: int) -> int:
         remote = self.remote()
-        while (under_way_bytes := left_bytes + num_bytes(self.filling.asked)) <= remote.window_bytes:
+        while left_bytes <= (at_bytes := remote.window_bytes - num_bytes(self.filling.asked)):
             if 1 + len(self.filling.asked) >= remote.num_at_once > 1:
-                return False
-            if self._is_too_much(under_way_bytes):
-                return True
+                return NEVER
+            if left_bytes > self._together_bytes:
+                return self._together_bytes
             following = self.plan()
             if following == ():
                 self.pass_on()
             if not following or remote.num_at_once == 1:
-                return False
+                return NEVER
             self._next_bytes = num_bytes(following[:1])
-            if self._is_too_much(under_way_bytes):
-                return True
+            if left_bytes > self._together_bytes:
+                return self._together_bytes
             self.filling.ask(*following[0])
             self._next_bytes = 0
-        return True
+        return at_bytes
 
-    def _is_too_much(self, under_way_bytes: int) -> bool:
-        """Whether the next request is too long to be one of several."""
-        return bool(self.filling.asked) and under_way_bytes + self._next_bytes > _TOGETHER_BYTES
+    @property
+    def _together_bytes(self) -> int:
+        """With how few left the next request may be one of several."""
+        asked_bytes = num_bytes(self.filling.asked)
+        return _TOGETHER_BYTES - asked_bytes - self._next_bytes if asked_bytes else self.remote().window_bytes

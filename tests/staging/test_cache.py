@@ -266,6 +266,39 @@ def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_p
     assert list(_cache(tmp_path).root.iterdir()) == []
 
 
+def test_a_file_that_is_read_and_lost_its_record_takes_room_and_holds_up_no_download(tmp_path):
+    cache = _cache(tmp_path, 100, max_connections=1, min_free_bytes=1)
+    pin = _fill(cache, _name(1), 50, [(0, 40)])
+    pin.path.with_suffix(".held").unlink()
+    assert cache.request(_name(1), 50, 61) is Refusal.FULL
+    download = cache.request(_name(1), 50, 50)
+    assert isinstance(download, Download)
+    download.abandon()
+    assert cache.clear() == []
+    assert pin.path.exists()
+    pin.release()
+    assert isinstance(cache.request(_name(2), 100, 100), Download)
+    assert not pin.path.exists()
+
+
+def test_a_reservation_shrinks_also_where_there_is_no_room(tmp_path, monkeypatch):
+    free_bytes = 1000
+    usage = type("Usage", (), {"free": property(lambda self: free_bytes)})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage())
+    download = _cache(tmp_path, 10_000, min_free_bytes=500).request(_name(1), 1000, 300)
+    free_bytes = 0
+    assert download.reserve(301) is Refusal.FULL
+    assert download.reserve(200) is None
+
+
+def test_a_download_that_somebody_removed_leaves_no_record(cache):
+    download = _request(cache, _name(1))
+    download.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        download.publish(_record())
+    assert list(cache.root.iterdir()) == []
+
+
 def test_a_record_that_is_a_link_is_not_followed(tmp_path, cache):
     pin = _fill(cache, _name(1))
     pin.release()

@@ -38,24 +38,39 @@ def test_a_listing_tells_files_by_their_names(tmp_path, staged):
     assert list(listing.staged_of(_name(7))) == []
 
 
-def test_a_glance_sees_what_came_and_what_went(tmp_path, staged):
+def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(tmp_path, staged):
     glance = Glance(tmp_path)
     assert not glance.has(_name(1))
+    now_ns = tmp_path.stat().st_mtime_ns
     name = staged(1)
-    os.utime(tmp_path, ns=(10, 10))  # the clock of files is coarse
+    os.utime(tmp_path, ns=(now_ns, now_ns))
     assert glance.has(_name(1))
     (tmp_path / name).unlink()
-    os.utime(tmp_path, ns=(20, 20))
+    os.utime(tmp_path, ns=(now_ns, now_ns))
     assert not glance.has(_name(1))
 
 
 def test_a_glance_at_a_directory_that_did_not_change_does_not_list_it(tmp_path, staged, monkeypatch):
     staged(1)
+    os.utime(tmp_path, ns=(10, 10))
     glance = Glance(tmp_path)
     assert glance.has(_name(1))
-    monkeypatch.setattr("os.scandir", None)
+    monkeypatch.setattr("os.listdir", None)
     assert glance.has(_name(1))
     assert not glance.has(_name(2))
+
+
+def test_there_is_nothing_in_a_directory_that_is_gone(tmp_path):
+    assert not Glance(tmp_path / "gone").has(_name(1))
+
+
+def test_a_use_that_seems_to_be_earlier_than_the_last_one_seen_counts(tmp_path, staged):
+    names = [staged(number, used_at_ns=number + 10) for number in range(3)]
+    uses = Uses(tmp_path)
+    assert list(uses.in_order(names)) == names
+    os.utime(tmp_path / names[0], ns=(5, 5))
+    os.utime(tmp_path / names[1], ns=(99, 99))
+    assert list(uses.in_order(names)) == [names[0], names[2], names[1]]
 
 
 @given(changes=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=6, max_size=30))
