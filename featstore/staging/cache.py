@@ -122,7 +122,9 @@ class Download:
             self.path.rename(target)
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._lock = None
-            self._cache.remove_unpinned(other for other in self._others if number_of(other) < record.held_bytes)
+            for other in self._others:
+                if number_of(other) < record.held_bytes:
+                    self._cache.remove_unpinned(other)
         return Pin(target, lock, record)
 
     def abandon(self) -> None:
@@ -244,7 +246,7 @@ class Cache:
         """Lets go of a pinned file that proved wrong, so that nobody finds it again."""
         with self.locked():
             pin.release()
-            self.remove_unpinned([pin.path.name])
+            self.remove_unpinned(pin.path.name)
 
     def remove(self, pin: Pin) -> None:
         """Removes a pinned file whose bytes are not what they were, also where others have it pinned."""
@@ -287,14 +289,18 @@ class Cache:
 
     def free_number(self, name: str, num_bytes: int) -> int:
         """`num_bytes`, or the next number where a pinned file that holds other bytes has that name. Under `locked()`."""
-        while (self.root / (other := f"{name}.{num_bytes}{STAGED}")).exists() and not self.remove_unpinned([other]):
+        while (self.root / (other := f"{name}.{num_bytes}{STAGED}")).exists() and not self.remove_unpinned(other):
             num_bytes += 1
         return num_bytes
 
-    def remove_unpinned(self, names: Iterable[str]) -> bool:
-        """Removes these files but for those that are pinned or being downloaded; whether all are removed. Under `locked()`."""
-        num_left = sum(not self._remove_unpinned(name) for name in names)
-        return num_left == 0
+    def remove_unpinned(self, name: str) -> bool:
+        """Removes a file; False where it is pinned, being downloaded, or not there. Under `locked()`."""
+        lock = try_lock(self.root / name, fcntl.LOCK_EX)
+        if lock is None:
+            return False
+        self._unlink(name)
+        unlock(lock)
+        return True
 
     def _unwritten_bytes(self, part: str) -> int:
         """What a download has reserved, and not yet taken of the disk."""
@@ -330,22 +336,13 @@ class Cache:
     def _list(self) -> Listing:
         """Files staged and under way; what a dead process left half done is removed first."""
         listing = Listing.of(self.root)
-        listing.parts = [name for name in listing.parts if not self._remove_unpinned(name)]
+        listing.parts = [name for name in listing.parts if not self.remove_unpinned(name)]
         for name in listing.left_over:
             if name.endswith(HELD):
                 (self.root / name).unlink(missing_ok=True)
         # A file without a record stays as long as it is read, and takes room.
-        listing.left_over = [name for name in listing.left_over if name.endswith(STAGED) and not self._remove_unpinned(name)]
+        listing.left_over = [name for name in listing.left_over if name.endswith(STAGED) and not self.remove_unpinned(name)]
         return listing
-
-    def _remove_unpinned(self, name: str) -> bool:
-        """False where it is pinned or being downloaded."""
-        lock = try_lock(self.root / name, fcntl.LOCK_EX)
-        if lock is None:
-            return False
-        self._unlink(name)
-        unlock(lock)
-        return True
 
     def _unlink(self, name: str) -> None:
         path = self.root / name
