@@ -21,7 +21,7 @@ from featstore.table.groups import drop_groups, groups_commit
 from featstore.table.layout import data_file_name, new_tag, unit_of
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.open import open_table_or_none
-from featstore.table.running import marked
+from featstore.table.running import check_there, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
 from featstore.table.writer import open_data_file
 
@@ -64,7 +64,7 @@ def compact(table_url: str, *, commit: Callable[[str, delta.Change], int] = delt
     if partitions:
         tag, base = new_tag(run_id), snapshot.in_partitions(partitions)
         with (
-            marked(table_url, tag),
+            marked(table_url, tag) as mark,
             _removing_on_conflict(table_url) as written,
             ThreadPoolExecutor(num_cores(), "featstore-compact") as threads,
         ):
@@ -72,6 +72,7 @@ def compact(table_url: str, *, commit: Callable[[str, delta.Change], int] = delt
             deque(done, maxlen=0)
             files = tuple(sorted(written, key=lambda file: file.path))
             change = _change(snapshot, partitions, files, run_id)
+            check_there(mark, table_url, files)
             version = commit(table_url, change)
     if snapshot.groups:
         version = _drop(snapshot, files)

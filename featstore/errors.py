@@ -41,7 +41,7 @@ class SelectionError(FeatstoreError, ValueError):
 
 class InputError(FeatstoreError, ValueError):
     """Raw input cannot be extracted: not Parquet, a column is missing or of the wrong type, a malformed value where the spec
-    says `on_error: fail`."""
+    says `on_error: fail`, a file that changed while it was read."""
 
 
 class EmptyInputError(InputError):
@@ -57,7 +57,8 @@ class TableNotFoundError(FeatstoreError, FileNotFoundError):
 
 
 class CommitConflictError(FeatstoreError, RuntimeError):
-    """Another writer committed the same partition first; nothing of this run is visible."""
+    """Another writer committed the same partition first, or files of this run were removed before it could commit them;
+    nothing of this run is visible."""
 
 
 class UnsafeStoreError(FeatstoreError, OSError):

@@ -188,13 +188,17 @@ class _RemoteFile(io.RawIOBase):
         return len(found)
 
 
-def open_read(url: str) -> BinaryIO:
-    """A seekable binary reader; the caller closes it. FileNotFoundError where there is none."""
+def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
+    """A seekable binary reader; the caller closes it. FileNotFoundError where there is none.
+
+    `listed_bytes` is the size that the caller knows from a listing: an object store is then not asked for it.
+    """
     path = local_path(url)
     if path is not None:
         return path.open("rb")
     if scheme(url) in _OBSTORE:
-        return cast(BinaryIO, io.BufferedReader(_RemoteFile(url, size_bytes(url)), BUFFER_BYTES))
+        file = _RemoteFile(url, size_bytes(url) if listed_bytes is None else listed_bytes)
+        return cast(BinaryIO, io.BufferedReader(file, BUFFER_BYTES))
     return cast(BinaryIO, filesystem(url).open(url, "rb"))
 
 

@@ -4,10 +4,11 @@ import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from featstore.files import SCHEME, FileSystem, as_os_errors, filesystem, has_object_store, head, local_path, scheme
+from featstore.errors import InputError
+from featstore.files import SCHEME, FileSystem, as_os_errors, filesystem, has_object_store, head, local_path, redact, scheme
 
 _VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
 _GLOB = re.compile(r"[*?\[]")
@@ -17,34 +18,78 @@ _GLOB = re.compile(r"[*?\[]")
 class FileEntry:
     """One file of a listing: `url` opens it, `name` is its path below what was listed.
 
-    `version` changes when the content is replaced: the time of the last change, or what the store calls its version;
-    empty where the store says neither.
+    `version` changes when the content is replaced: the time of the last change, or what the store
+    calls its version; empty where the store says neither. Local files alone have an inode and the
+    times, in ns, when their content (`modified_ns`) and anything of them (`changed_ns`) changed.
     """
 
     url: str
     name: str
     size_bytes: int
     version: str = ""
+    modified_ns: int = 0
+    changed_ns: int = 0
+    inode: int = 0
+
+    def is_same(self, other: "FileEntry") -> bool:
+        """Whether two looks at one file saw the same content.
+
+        Of inode and `changed_ns` one may differ. A new hard link or other permissions change the
+        time alone; a mount in user space (FUSE) may number a file anew, on another host or once
+        the kernel forgot it. A file that took the place of another differs in both.
+        """
+        one, two = ((entry.size_bytes, entry.version, entry.modified_ns) for entry in (self, other))
+        return one == two and (self.inode == other.inode or self.changed_ns == other.changed_ns)
+
+    def __str__(self) -> str:
+        """What tells its content, for messages."""
+        version = f"version {self.version or 'unknown'}"
+        if self.inode:
+            version = f"modified {self.modified_ns} ns after 1970, inode {self.inode}"
+        return f"{self.size_bytes:,} bytes, {version}"
 
 
-def list_files(url: str, suffix: str = ".parquet", *, hidden: bool = False) -> list[FileEntry]:
+def check_unchanged(listed: FileEntry, now: FileEntry | None) -> None:
+    """InputError unless a raw file is, after it was read, what it was when it was listed.
+
+    `now` is a second look at it, None where it is gone.
+    """
+    if now is None or not listed.is_same(now):
+        raise InputError(
+            f"{redact(listed.url)} changed while it was read: expected {listed}, found "
+            f"{now or 'no such file'}; nothing is committed: run it again once the file is whole. "
+            f"Write such files under a name that begins with '_' or '.', and rename them when they are whole"
+        )
+
+
+def find_file(url: str) -> FileEntry | None:
+    """The one file that a URL names, None where there is none."""
+    fs, root = filesystem(url), _listing_root(url)
+    with as_os_errors(url):
+        entry = _single(fs, url, root)
+    return None if entry is None else _entry(url, root, entry, posixpath.dirname(root))
+
+
+def list_files(url: str, suffix: str = ".parquet", *, hidden: bool = False, literal: bool = False) -> list[FileEntry]:
     """The files that a path, a directory (recursively) or a glob names, sorted by name; empty where nothing matches.
 
     Names that begin with `_` or `.` are left out, as Spark and Hive do, unless `hidden`. In a directory, also in one
     that a glob names, only names that end with `suffix` count; other files that a glob matches, and a single file, are taken
-    as given.
+    as given. With `literal` the URL is no glob, whatever characters are in it.
     """
     fs, root = filesystem(url), _listing_root(url)
-    glob = _GLOB.search(root)
+    glob = None if literal else _GLOB.search(root)
     if glob:
         base = root[: glob.start()].rpartition("/")[0]
         found = _matches(url, lambda: _with_directories(fs, fs.glob(root, detail=True), suffix))
     elif (entry := _single(fs, url, root)) is not None:
-        return [_entry(url, root, entry, posixpath.dirname(root))]
+        base, found = posixpath.dirname(root), {root: entry}
+        hidden = True
     else:
         base, found = root, _matches(url, lambda: _below(fs, root, suffix))
     entries = (_entry(url, path, entry, base) for path, entry in found.items())
-    return sorted((entry for entry in entries if hidden or not _is_hidden(entry.name)), key=lambda entry: entry.name)
+    there = (entry for entry in entries if entry is not None and (hidden or not _is_hidden(entry.name)))
+    return sorted(there, key=lambda entry: entry.name)
 
 
 def _listing_root(url: str) -> str:
@@ -91,12 +136,35 @@ def _matches(url: str, listing: Callable[[], dict[str, dict[str, Any]]]) -> dict
         raise
 
 
-def _entry(url: str, path: str, entry: dict[str, Any], base: str) -> FileEntry:
-    full = path if scheme(url) == "file" else _with_scheme(url, path)
-    stem = base if scheme(url) == "file" else _with_scheme(url, base)
+def _entry(url: str, path: str, entry: dict[str, Any], base: str) -> FileEntry | None:
+    """A file as a listing shows it; None where a local one is gone meanwhile."""
+    if scheme(url) == "file":
+        return _local_entry(path, _name(path, base))
+    full = _with_scheme(url, path)
     version = next((entry[key] for key in _VERSION_KEYS if entry.get(key)), "")
-    name = full.removeprefix(stem.rstrip("/")).lstrip("/")
+    name = _name(full, _with_scheme(url, base))
     return FileEntry(url=full, name=name, size_bytes=int(entry["size"]), version=str(version))
+
+
+def _local_entry(path: str, name: str) -> FileEntry | None:
+    """All that it says comes from one look, so that size and version are of the same content."""
+    try:
+        found = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return FileEntry(
+        url=path,
+        name=name,
+        size_bytes=found.st_size,
+        version=str(found.st_mtime),
+        modified_ns=found.st_mtime_ns,
+        changed_ns=found.st_ctime_ns,
+        inode=found.st_ino,
+    )
+
+
+def _name(path: str, base: str) -> str:
+    return path.removeprefix(base.rstrip("/")).lstrip("/")
 
 
 def _with_scheme(url: str, path: str) -> str:

@@ -188,7 +188,7 @@ def _check_files(spec: Spec, files: Sequence[RawFile]) -> None:
 
 def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
     """Names the raw input, and how rows are bound: other rows could be bound another way."""
-    digest = input_digest(files)
+    digest = input_digest(file.listed for file in files)
     return digest if group.key is None else hashlib.sha256(f"{digest}\nkey {group.key}\n".encode()).hexdigest()
 
 

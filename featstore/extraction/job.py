@@ -35,7 +35,7 @@ from featstore.table.evolution import check_case, merge_schemas
 from featstore.table.layout import STATISTICS_DIR, has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_table_or_none
-from featstore.table.running import Mark, marked
+from featstore.table.running import Mark, check_there, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, replaced
 from featstore.table.statistics import add_counts
 
@@ -140,7 +140,7 @@ def extract_files(
     files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
     _check_files(Extractor(job.spec), files)
     partitions = tuple({to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values())
-    run = begin_run(job, base, partitions, input_digest(files), started_s)
+    run = begin_run(job, base, partitions, input_digest(file.listed for file in files), started_s)
     input_bytes = sum(file.size_bytes for file in files)
     earlier = earlier_report(run, input_bytes)
     if earlier is not None:
@@ -186,7 +186,7 @@ def end_run(
     """Commits the files that the units report, as one version. If that fails, they are removed only where it is proven
     that no commit names them: one whose reply was lost may still land, and until it is too old `mark` guards its files.
 
-    InputError if the mark lapsed, as of a process that was stopped for long, and files were removed meanwhile.
+    CommitConflictError, and nothing is committed, where the mark or any of the files is no longer there.
     """
     url = run.task.table_url
     files = tuple(sorted((_data_file(url, report) for report in reports if report.num_rows), key=lambda file: file.path))
@@ -196,7 +196,11 @@ def end_run(
         raise _nothing_to_commit(run.task.spec, num_rows_skipped, examples)
     if run.task.spec.output.statistics:
         with removing_files_on_failure(run):
-            _merge_statistics(run, reports, files)
+            try:
+                _merge_statistics(run, reports, files)
+            except FileNotFoundError:
+                check_there(mark, url, files)  # what removed statistics took more than these
+                raise
     metadata = CommitMetadata(
         run_id=run.task.run_id,
         spec_hash=run.task.spec.hash,
@@ -211,8 +215,8 @@ def end_run(
         num_rows_skipped=num_rows_skipped,
     )
     change = delta.Change(base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata)
-    if not mark.check():
-        _check_there(run, files)
+    with removing_files_on_failure(run):
+        check_there(mark, url, files)
     version = _commit(run, change, commit, mark)
     return replace(_report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples)
 
@@ -232,21 +236,6 @@ def _merge_statistics(run: Run, reports: Sequence[UnitReport], files: Sequence[D
     for key, of_partition in by_partition.items():
         counts = (report.counts for report in reports if to_json(report.partition) == key)
         merge_partition(run.task.table_url, run.task.tag, of_partition, counts)
-
-
-def _check_there(run: Run, files: Sequence[DataFile]) -> None:
-    """Files of a run that others may have taken for dead must still be there; else nothing is committed."""
-    there: dict[str, int] = {}
-    for partition in run.partitions:
-        directory = partition_path(partition)
-        found = list_files(join(run.task.table_url, directory))
-        there |= {f"{directory}/{entry.name}" if directory else entry.name: entry.size_bytes for entry in found}
-    gone = [file.path for file in files if there.get(file.path) != file.size_bytes]
-    if gone:
-        raise InputError(
-            f"{len(gone)} of the run's {len(files)} data files ({gone[0]}, ...) were removed while it was stopped for long; "
-            f"nothing is committed: run it again"
-        )
 
 
 def _commit(run: Run, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:
@@ -369,6 +358,6 @@ def _remove_files(run: Run) -> None:
     with contextlib.suppress(Exception):
         for partition in run.partitions:
             for directory in (partition_path(partition), join(STATISTICS_DIR, partition_path(partition))):
-                for entry in list_files(join(run.task.table_url, directory), suffix=""):
+                for entry in list_files(join(run.task.table_url, directory), suffix="", literal=True):
                     if has_tag(entry.name, run.task.tag):
                         delete(entry.url)

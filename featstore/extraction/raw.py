@@ -2,16 +2,16 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from featstore.errors import DataFileError, InputError
+from featstore.errors import DataFileError, FeatstoreError, InputError
 from featstore.files import local_path, open_read, redact
-from featstore.listings import FileEntry, list_files
+from featstore.listings import FileEntry, check_unchanged, find_file, list_files
 from featstore.table.layout import NULL_PARTITION, parse_partition, partition_path
 from featstore.table.parquet_dir import delta_table_around, read_footers
 
@@ -20,26 +20,42 @@ BATCH_ROWS, BATCH_VALUES = 16_384, 1 << 21
 
 @dataclass(frozen=True, kw_only=True)
 class RawFile:
-    """One raw file: the rows of its row groups, and the partition that its rows belong to."""
+    """One raw file as it was listed: the rows of its row groups, and the partition that its rows belong to."""
 
-    url: str
-    name: str
-    size_bytes: int
-    version: str
+    listed: FileEntry
     partition: Mapping[str, str]
     row_groups: tuple[int, ...]
     schema: pa.Schema
 
+    @property
+    def url(self) -> str:
+        return self.listed.url
+
+    @property
+    def name(self) -> str:
+        return self.listed.name
+
+    @property
+    def size_bytes(self) -> int:
+        return self.listed.size_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class RawRange:
-    """Row groups of a raw file, `last_row_group` included; `first_row` counts from the file's start."""
+    """Row groups of a raw file, `last_row_group` included; `first_row` counts from its start.
 
-    url: str
+    `listed` is the file as the run's listing shows it, under whose digest its rows are committed.
+    """
+
+    listed: FileEntry
     first_row_group: int
     last_row_group: int
     first_row: int
     num_rows: int
+
+    @property
+    def url(self) -> str:
+        return self.listed.url
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +75,8 @@ def find_raw_files(url: str, constant: Mapping[str, str], from_path: Sequence[st
     """The raw files at `url` with their footers read, sorted by name within each partition.
 
     `constant` holds for every file; the keys `from_path` are taken from `key=value/` directories. InputError where there
-    is no file, one is no Parquet, or has no such directory, and where the files are a Delta table's.
+    is no file, one is no Parquet, or has no such directory, where the files are a Delta table's, and for a file without rows
+    that is no longer what was listed: nothing is read of it later, which would show that.
     """
     if (table := delta_table_around(url)) is not None:
         raise InputError(
@@ -74,6 +91,9 @@ def find_raw_files(url: str, constant: Mapping[str, str], from_path: Sequence[st
         footers = read_footers([entry.url for entry in entries])
     except DataFileError as error:
         raise InputError(f"raw input: {error}") from None
+    for entry, footer in zip(entries, footers, strict=True):
+        if not footer.num_rows:
+            check_unchanged(entry, find_file(entry.url))
     files = list(map(_raw_file, entries, footers, partitions))
     return sorted(files, key=lambda file: partition_path(file.partition))
 
@@ -105,7 +125,7 @@ def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]
     return tuple(units)
 
 
-def input_digest(files: Sequence[RawFile] | Sequence[FileEntry]) -> str:
+def input_digest(files: Iterable[FileEntry]) -> str:
     """Names the raw input: sha256 over the sorted lines `name, size, version`, tab-separated, of its files."""
     lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -114,13 +134,10 @@ def input_digest(files: Sequence[RawFile] | Sequence[FileEntry]) -> str:
 def read_batches(file: pq.ParquetFile, raw: RawRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The range's rows in batches, only the `columns` named. InputError for rows that cannot be decoded."""
     row_groups = list(range(raw.first_row_group, raw.last_row_group + 1))
-    try:
+    with _as_input_errors(raw):
         yield from file.iter_batches(
             batch_size=batch_rows(len(columns)), row_groups=row_groups, columns=list(columns), use_threads=False
         )
-    except (pa.ArrowException, OSError) as error:
-        where = f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
-        raise InputError(f"{where}: cannot be read ({str(error).splitlines()[0]})") from error
 
 
 def batch_rows(num_columns: int) -> int:
@@ -129,14 +146,32 @@ def batch_rows(num_columns: int) -> int:
 
 
 @contextlib.contextmanager
-def open_raw(url: str) -> Iterator[pq.ParquetFile]:
-    """A raw file, open for reading. Remote column chunks are fetched in large reads."""
+def open_range(raw: RawRange) -> Iterator[pq.ParquetFile]:
+    """The file of a range, open for reading. InputError where that cannot be.
+
+    InputError also where the file is not, or no longer, what was listed: at the end of the block, as rows may be of two
+    files then, and in place of any error of ours that the block ends with, as that is what made it.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            with _as_input_errors(raw):
+                file = stack.enter_context(open_raw(raw.url, raw.listed.size_bytes))
+            yield file
+        except FeatstoreError:
+            check_unchanged(raw.listed, find_file(raw.url))
+            raise
+    check_unchanged(raw.listed, find_file(raw.url))
+
+
+@contextlib.contextmanager
+def open_raw(url: str, listed_bytes: int | None = None) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, open for reading. Remote column chunks are fetched in large reads."""
     path = local_path(url)
     if path is not None:
         with pq.ParquetFile(path) as file:
             yield file
         return
-    with open_read(url) as source, pq.ParquetFile(source, pre_buffer=True) as file:
+    with open_read(url, listed_bytes) as source, pq.ParquetFile(source, pre_buffer=True) as file:
         yield file
 
 
@@ -184,10 +219,7 @@ def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
 
 def _raw_file(entry: FileEntry, footer: pq.FileMetaData, partition: Mapping[str, str]) -> RawFile:
     return RawFile(
-        url=entry.url,
-        name=entry.name,
-        size_bytes=entry.size_bytes,
-        version=entry.version,
+        listed=entry,
         partition=partition,
         row_groups=tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups)),
         schema=footer.schema.to_arrow_schema(),
@@ -198,7 +230,9 @@ def _row_groups(file: RawFile) -> Iterator[RawRange]:
     first_row = 0
     for index, num_rows in enumerate(file.row_groups):
         if num_rows:
-            yield RawRange(url=file.url, first_row_group=index, last_row_group=index, first_row=first_row, num_rows=num_rows)
+            yield RawRange(
+                listed=file.listed, first_row_group=index, last_row_group=index, first_row=first_row, num_rows=num_rows
+            )
         first_row += num_rows
 
 
@@ -206,14 +240,19 @@ def _coalesce(ranges: Sequence[RawRange]) -> Iterator[RawRange]:
     current = ranges[0]
     for following in ranges[1:]:
         if following.url == current.url and following.first_row_group == current.last_row_group + 1:
-            current = RawRange(
-                url=current.url,
-                first_row_group=current.first_row_group,
-                last_row_group=following.last_row_group,
-                first_row=current.first_row,
-                num_rows=current.num_rows + following.num_rows,
-            )
+            last, num_rows = following.last_row_group, current.num_rows + following.num_rows
+            current = replace(current, last_row_group=last, num_rows=num_rows)
         else:
             yield current
             current = following
     yield current
+
+
+@contextlib.contextmanager
+def _as_input_errors(raw: RawRange) -> Iterator[None]:
+    """Errors of the reader, which name neither file nor rows, as InputError."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        where = f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
+        raise InputError(f"{where}: cannot be read ({str(error).partition(chr(10))[0]})") from error

@@ -10,7 +10,7 @@ from featstore.errors import InputError, OperatorError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import BATCH, Findings, Origin
 from featstore.extraction.intake import Intake
-from featstore.extraction.raw import find_raw_files, open_raw, plan_units, read_batches
+from featstore.extraction.raw import find_raw_files, open_range, plan_units, read_batches
 from featstore.files import redact
 from featstore.ops.rowwise import check_rows
 from featstore.ops.user import is_user_operator
@@ -62,6 +62,6 @@ def _first_rows(raw_url: str, extractor: Extractor) -> tuple[pa.RecordBatch, Ori
     if not units:
         raise InputError(f"{redact(raw_url)}: expected raw rows to try operators on, found none")
     raw = units[0].ranges[0]
-    with open_raw(raw.url) as file:
+    with open_range(raw) as file:
         batch = next(iter(read_batches(file, raw, extractor.columns_in(file.schema_arrow.names))))
         return batch.slice(0, _NUM_ROWS), Origin(source=redact(raw.url), first_row=raw.first_row)

@@ -11,7 +11,7 @@ from featstore.errors import InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, Origin
 from featstore.extraction.gathering import Gathering
-from featstore.extraction.raw import RawRange, Unit, check_constant, open_raw, read_batches
+from featstore.extraction.raw import RawRange, Unit, check_constant, open_range, read_batches
 from featstore.files import join, redact
 from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
@@ -141,9 +141,12 @@ def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
 
 
 def extract_range(raw: RawRange, extractor: Extractor, partition: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """The range's rows, extracted batch by batch; errors name the raw file and the row."""
+    """The range's rows, extracted batch by batch; errors name the raw file and the row.
+
+    InputError, after the last batch, if the file changed since it was listed.
+    """
     origin = Origin(source=redact(raw.url), first_row=raw.first_row)
-    with open_raw(raw.url) as file:
+    with open_range(raw) as file:
         bind(raw.url, extractor, file.schema_arrow)
         for batch in read_batches(file, raw, raw_columns(extractor, file.schema_arrow.names, partition)):
             yield run_batch(extractor, batch, partition, origin)

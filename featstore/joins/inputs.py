@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from featstore.errors import InputError, nearest
 from featstore.files import local_path, redact
 from featstore.joins.options import Label, LabelJoin, Lookup, Source
-from featstore.listings import list_files
+from featstore.listings import FileEntry, check_unchanged, list_files
 from featstore.table.parquet_dir import delta_table_around
 
 Types = Mapping[str, str]
@@ -93,19 +93,37 @@ def _comparable(url: str) -> str:
     return f"{url if path is None else path.absolute()}".rstrip("/") + "/"
 
 
-def input_digest(join: LabelJoin) -> str | None:
-    """Names what is read, None where that cannot be: sha256 over the sha256 of each log's sorted lines `name, size, version`.
+def list_logs(join: LabelJoin) -> dict[Source, list[FileEntry]]:
+    """The files of each log; none where any log is a query or a table, whose files are not known.
 
-    To be taken before Spark lists the files, so that one that comes in between is seen as new by the next join. InputError
-    where there is no file, and for a Delta table's.
+    To be taken before Spark lists them, so that one that comes in between is seen as new by the
+    next join. InputError where there is no file, and for a Delta table's.
     """
     if any(source.url is None for source in join.sources):
+        return {}
+    return {source: _files(source, source.url or "") for source in join.sources}
+
+
+def input_digest(join: LabelJoin, logs: Mapping[Source, Iterable[FileEntry]]) -> str | None:
+    """Names what is read, None without `logs`.
+
+    It is the sha256 over the sha256 of each log's sorted lines `name, size, version`.
+    """
+    if not logs:
         return None
-    digests = [_files_digest(source, source.url or "") for source in join.sources]
+    digests = [_files_digest(logs[source]) for source in join.sources]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _files_digest(source: Source, url: str) -> str:
+def check_logs(logs: Mapping[Source, Iterable[FileEntry]]) -> None:
+    """After all rows were read: InputError for a file that is no longer what it was when listed."""
+    for source, listed in logs.items():
+        now = {file.url: file for file in list_files(source.url or "")}
+        for file in listed:
+            check_unchanged(file, now.get(file.url))
+
+
+def _files(source: Source, url: str) -> list[FileEntry]:
     if (table := delta_table_around(url)) is not None:
         raise InputError(
             f"{source} lies in the Delta table {redact(table)}, some of whose files may be replaced ones: use a query (sql=...)"
@@ -113,5 +131,9 @@ def _files_digest(source: Source, url: str) -> str:
     files = list_files(url)
     if not files:
         raise InputError(f"no raw files at {source}: expected a Parquet file, a directory or a glob of .parquet files")
+    return files
+
+
+def _files_digest(files: Iterable[FileEntry]) -> str:
     lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from featstore.errors import InputError
 from featstore.files import join as join_url
 from featstore.joins import sql
-from featstore.joins.inputs import check_apart, check_impressions, check_label, check_lookup, input_digest
+from featstore.joins.inputs import (
+    check_apart,
+    check_impressions,
+    check_label,
+    check_logs,
+    check_lookup,
+    input_digest,
+    list_logs,
+)
 from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Source
 from featstore.joins.output import Output, spark_url
 from featstore.joins.report import (
@@ -50,17 +58,20 @@ def join_labels(join: LabelJoin, spark: "SparkSession", *, write: WriteFunction 
     """Runs the join and publishes its rows, or finds that an equal join (same options, same files) did so before.
 
     InputError or JoinError leave the output as it was; so does an interrupt. What a query will read cannot be named, so a
-    join that reads one always runs. An output that an earlier join wrote is replaced.
+    join that reads one always runs. An output that an earlier join wrote is replaced. A file that
+    changes while it is read is an InputError, unless a log is a query or a table.
     """
     check_apart(join)
     url = join_url(join.output_url, partition_path(join.partition))
-    output, found = Output(spark, url), input_digest(join)
+    output, logs = Output(spark, url), list_logs(join)
+    found = input_digest(join, logs)
     earlier = output.earlier()
     same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (join.digest, found)
     if earlier is not None and found is not None and same:
         return JoinReport(url=url, written=False, document=earlier)
     with output.removing_on_failure(), _settings(spark):
         figures = _run(_Plan(join, spark), output.rows_url, write)
+        check_logs(logs)
         check(figures, join)
         num_files, size_bytes = output.size()
         made = document(join, figures, input_digest=found, num_files=num_files, size_bytes=size_bytes)

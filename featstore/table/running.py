@@ -1,23 +1,27 @@
 """The marks of runs at work: a small file for each, renewed while the run lives, so that nobody removes what it writes.
 
-A run may last longer than any age at which a file without a snapshot counts as left over; its mark says that it lives.
+A run may last longer than any age at which a file without a snapshot counts as left over; its mark
+says that it lives. Ages are differences of the store's own times: clocks of hosts take no part.
 """
 
 import contextlib
 import json
+import posixpath
 import threading
-import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from featstore.files import delete, join, modified_s, open_write
+from featstore.errors import CommitConflictError
+from featstore.files import delete, join, modified_s, open_write, redact, size_bytes
 from featstore.listings import list_files
 from featstore.table.layout import RUNS_DIR
+from featstore.table.metadata import to_json
+from featstore.table.snapshot import DataFile
 from featstore.table.store import check_store
 
 RENEW_S = 60.0
-MAX_UNRENEWED_S = 1800.0
-"""Half of the least age at which `vacuum` takes a mark for dead."""
 
 
 @dataclass(kw_only=True)
@@ -25,30 +29,24 @@ class Mark:
     """The mark of one run. `keep()` leaves it behind, for a run that does not know whether it was committed."""
 
     url: str
-    clock: Callable[[], float] = time.time
-    renewed_s: float = 0.0
-    lapsed: bool = False
-    """Whether it went unrenewed for so long that another may have taken the run for dead."""
     _kept: bool = False
     _ended: threading.Event = field(default_factory=threading.Event)
 
-    def renew(self) -> None:
-        """Writes the mark, and notices if that comes too late."""
+    def write(self) -> None:
         with open_write(self.url) as file:
             file.write(json.dumps({"format": 1}).encode())
-        self.check()
-        self.renewed_s = self.clock()
 
-    def check(self) -> bool:
-        """Whether the mark has been there, without a gap, since the run began."""
-        self.lapsed = self.lapsed or (self.renewed_s > 0 and self.clock() - self.renewed_s > MAX_UNRENEWED_S)
-        return not self.lapsed
+    def renew(self) -> None:
+        """Writes the mark anew. FileNotFoundError where it was removed: then it stays away, so that
+        the run can tell that it was taken for dead."""
+        size_bytes(self.url)
+        self.write()
 
     def keep(self) -> None:
         self._kept = True
 
     def run(self) -> None:
-        """Renews the mark until it ends. A renewal that fails is tried again; `lapsed` tells if that went on too long."""
+        """Renews the mark until it ends. A renewal that fails is tried again."""
         while not self._ended.wait(RENEW_S):
             with contextlib.suppress(OSError):
                 self.renew()
@@ -71,7 +69,7 @@ def marked(table_url: str, tag: str) -> Iterator[Mark]:
     """
     check_store(table_url)
     mark = Mark(url=join(table_url, RUNS_DIR, tag))
-    mark.renew()
+    mark.write()
     thread = threading.Thread(target=mark.run, name="featstore-mark")
     thread.start()
     try:
@@ -82,10 +80,43 @@ def marked(table_url: str, tag: str) -> Iterator[Mark]:
         mark.remove()
 
 
+def check_there(mark: Mark, table_url: str, files: Sequence[DataFile]) -> None:
+    """What a run does last before it commits `files`: its mark and all of them must still be there.
+
+    The mark is renewed first, so that a vacuum that begins now leaves the files alone; then the
+    listings, one for each partition, show what an earlier one removed. CommitConflictError where
+    anything is gone; OSError where the store fails.
+    """
+    try:
+        mark.renew()
+    except FileNotFoundError:
+        raise _taken_for_dead(table_url, f"its mark {RUNS_DIR}/{mark.url.rpartition('/')[2]} is gone") from None
+    there = _sizes(table_url, files)
+    gone = [file.path for file in files if there.get(file.path) != file.size_bytes]
+    if gone:
+        what = f"{len(gone)} of {len(files)} data files are gone or of another size ({gone[0]}, ...)"
+        raise _taken_for_dead(table_url, what)
+
+
 def running(table_url: str, *, now_s: float, grace_s: float) -> set[str]:
-    """The tags of the runs whose marks were renewed within the last `grace_s`."""
-    found = list_files(join(table_url, RUNS_DIR), suffix="")
+    """The tags of the runs whose marks were renewed within the last `grace_s`; `now_s` is the store's time."""
+    found = list_files(join(table_url, RUNS_DIR), suffix="", literal=True)
     return {entry.name for entry in found if now_s - _modified_s(entry.url, now_s) <= grace_s}
+
+
+def store_now_s(table_url: str) -> float:
+    """What time it is by the clock of the table's store: that of an object written for it.
+
+    The object is removed again; one that is left behind is a dead run's mark to a later vacuum.
+    OSError where nothing can be written to the table.
+    """
+    url = join(table_url, RUNS_DIR, f"clock-{uuid.uuid4().hex}")
+    try:
+        with open_write(url) as file:
+            file.write(b"{}")
+        return modified_s(url)
+    finally:
+        delete(url)
 
 
 def _modified_s(url: str, now_s: float) -> float:
@@ -94,3 +125,23 @@ def _modified_s(url: str, now_s: float) -> float:
         return modified_s(url)
     except FileNotFoundError:
         return now_s
+
+
+def _sizes(table_url: str, files: Sequence[DataFile]) -> dict[str, int]:
+    """The sizes, by path, of what lies where these files do: one listing for each partition, of the
+    innermost directory that its files share."""
+    paths: defaultdict[str, list[str]] = defaultdict(list)
+    for file in files:
+        paths[to_json(file.partition)].append(posixpath.dirname(file.path))
+    found: dict[str, int] = {}
+    for directory in {posixpath.commonpath(of_partition) for of_partition in paths.values()}:
+        entries = list_files(join(table_url, directory), literal=True)
+        found |= {posixpath.join(directory, entry.name): entry.size_bytes for entry in entries}
+    return found
+
+
+def _taken_for_dead(table_url: str, what: str) -> CommitConflictError:
+    return CommitConflictError(
+        f"{redact(table_url)}: expected the mark and the data files of this run to be there until its commit, but "
+        f"{what}: a vacuum took the run for dead, or somebody else removed them; nothing is committed: run it again"
+    )

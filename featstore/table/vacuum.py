@@ -1,13 +1,14 @@
 """Removes files that no retained version of a table names: those replaced long ago, and those that dead runs left.
 
 Never one of a retained version, never one that a running job may still write or commit: a file goes only if it is older than
-the grace, and its run has no living mark. Files that neither the log nor a featstore run knows are not touched.
+the grace, and its run has no living mark. Files that neither the log nor a featstore run knows are not touched. All times,
+and what they are compared with, are the store's, so that it does not matter what a host's clock says.
 """
 
 import contextlib
 import json
+import math
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from featstore.table.layout import (
     statistics_tag,
     tag_of,
 )
-from featstore.table.running import running
+from featstore.table.running import running, store_now_s
 from featstore.table.snapshot import Snapshot
 
 RETAIN_S = 7 * 86_400.0
@@ -112,26 +113,29 @@ def vacuum(
 
     Only files last written more than `grace_s` ago, of runs that have not renewed their mark for as long. Of slot groups the
     files stay that retained versions of the table read, and those that the group's next commit could name. A removal that
-    fails raises; what was removed before stays removed, which harms no retained version. TableNotFoundError, InputError for
-    times that cannot be.
+    fails raises; what was removed before stays removed, which harms no retained version. `now_s` is the store's time, by
+    default that of an object written for it. TableNotFoundError, InputError for times that cannot be, OSError where nothing
+    can be written.
     """
     if grace_s < MIN_GRACE_S or retain_s < 0:
         raise InputError(f"vacuum: expected a grace of at least {MIN_GRACE_S:.0f} s and a retention of 0 s or more, "
                          f"found {grace_s:g} and {retain_s:g}")  # fmt: skip
     if not is_delta(url):
         raise TableNotFoundError(f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)")
-    now_s = time.time() if now_s is None else now_s
+    now_s = store_now_s(url) if now_s is None else now_s
     tally = _Tally()
-    entries = list_files(url, suffix="", hidden=True)  # before marks and log: what is committed meanwhile is then live
+    # Before marks and log are read: what is committed meanwhile is then live.
+    entries = list_files(url, suffix="", hidden=True, literal=True)
     groups = {name: join(url, GROUPS_DIR, name) for name in _group_names(entries)}
     tags = set().union(*(running(place, now_s=now_s, grace_s=grace_s) for place in (url, *groups.values())))
     commits = history(url)
-    known = read_known(url, commits, oldest_retained(commits, now_s - retain_s), keep_versions)
+    known = read_known(url, commits, oldest_retained(_log_times(url, commits), now_s - retain_s), keep_versions)
     known_groups = {
         name: _known_group(place, known.live, known.groups.get(name, frozenset()), now_s - retain_s)
         for name, place in groups.items()
     }
-    for left in find_left(entries, known, known_groups):
+    # Marks first: a run that was taken for dead and goes on finds its mark gone before its files.
+    for left in sorted(find_left(entries, known, known_groups), key=lambda left: left.what != _MARK):
         _remove(url, left, tags, now_s - grace_s, tally, dry_run=dry_run)
     return VacuumReport(
         table_url=url,
@@ -162,10 +166,17 @@ def read_known(url: str, commits: Sequence[Commit], oldest: int, keep_versions: 
     )
 
 
-def oldest_retained(commits: Sequence[Commit], cutoff_s: float) -> int:
-    """The version that was current at the cutoff, or the oldest that there is. Commits are given newest first."""
-    before = (commit.version for commit in commits if commit.timestamp_ms / 1000 <= cutoff_s)
-    return next(before, commits[-1].version)
+def oldest_retained(written: Iterable[tuple[int, float]], cutoff_s: float) -> int:
+    """The version that was current at the cutoff, or the oldest that there is.
+
+    `written` are versions, at least one, newest first, each with the store's time of its commit;
+    it is read no further than needed.
+    """
+    for version, written_s in written:
+        oldest = version
+        if written_s <= cutoff_s:
+            break
+    return oldest
 
 
 def find_left(entries: Iterable[FileEntry], known: Known, groups: Mapping[str, Known]) -> list[Left]:
@@ -209,6 +220,8 @@ def _remove(url: str, left: Left, tags: set[str], before_s: float, tally: _Tally
     except FileNotFoundError:
         return
     if young:
+        if left.what == _MARK:  # renewed since marks were read: a run that stood still goes on
+            tags.add(_tag(left.path) or "")
         tally.num_young += 1
         return
     if not dry_run:
@@ -241,8 +254,18 @@ def _known_group(group_url: str, base_live: Set[str], named: Set[int], cutoff_s:
         return Known()
     commits = history(group_url)
     versions = {commit.version for commit in commits}
-    known = read_known(group_url, commits, min({oldest_retained(commits, cutoff_s), *(named & versions)}))
+    oldest = oldest_retained(_log_times(group_url, commits), cutoff_s)
+    known = read_known(group_url, commits, min({oldest, *(named & versions)}))
     return replace(known, live=frozenset(path for path in known.live if base_path(path) in base_live))
+
+
+def _log_times(url: str, commits: Iterable[Commit]) -> Iterator[tuple[int, float]]:
+    """When the store took each commit. What a commit itself says is by its host's clock."""
+    for commit in commits:
+        try:
+            yield commit.version, modified_s(join(url, LOG_DIR, f"{commit.version:020d}.json"))
+        except FileNotFoundError:  # cleaned up meanwhile: its age can no longer be seen
+            yield commit.version, math.inf
 
 
 def _group_names(entries: Iterable[FileEntry]) -> set[str]:
@@ -260,7 +283,7 @@ class _LogEntry:
 
 
 def _read_log(url: str) -> Iterator[_LogEntry]:
-    for entry in list_files(join(url, LOG_DIR), suffix=".json"):
+    for entry in list_files(join(url, LOG_DIR), suffix=".json", literal=True):
         if found := _LOG_FILE.fullmatch(entry.name):
             with open_read(entry.url) as file:
                 actions = list(map(json.loads, file))

@@ -18,14 +18,12 @@ from featstore.extraction.raw import (
     plan_units,
     read_batches,
 )
+from featstore.listings import FileEntry
 
 
 def raw_file(name: str, row_groups: list[int], **partition: str) -> RawFile:
     return RawFile(
-        url=f"/raw/{name}",
-        name=name,
-        size_bytes=1,
-        version="1",
+        listed=FileEntry(url=f"/raw/{name}", name=name, size_bytes=1, version="1"),
         partition=partition,
         row_groups=tuple(row_groups),
         schema=pa.schema([]),
@@ -97,7 +95,7 @@ def test_a_raw_file_that_is_no_parquet_is_named(raw: Path, write_raw: Any) -> No
 
 def test_the_input_digest_changes_when_a_file_is_replaced(raw: Path, write_raw: Any) -> None:
     def digest() -> str:
-        return input_digest(find_raw_files(str(raw), {}, []))
+        return input_digest(file.listed for file in find_raw_files(str(raw), {}, []))
 
     write_raw("a.parquet", 10)
     before = digest()

@@ -178,25 +178,6 @@ def test_a_driver_killed_between_writing_and_commit_leaves_the_old_day_and_its_f
     assert rows_of(job.table_url) == NEW
 
 
-def test_a_run_whose_files_were_removed_while_it_stood_still_commits_nothing(job: ExtractJob, monkeypatch: Any) -> None:
-    """The machine slept for longer than any mark lives, and somebody vacuumed meanwhile."""
-
-    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-        reports = [run_unit(task, unit) for unit in units]
-        monkeypatch.setattr("featstore.table.running.MAX_UNRENEWED_S", -1.0)
-        if removes:
-            (Path(task.table_url) / reports[3].path).unlink()
-        return reports
-
-    removes = True
-    with pytest.raises(featstore.FeatstoreError, match=r"1 of the run's 5 data files \(dt=1/part-00003-.* were removed while"):
-        extract_files(job, runner=run)
-    assert rows_of(job.table_url) == OLD
-    removes = False
-    extract_files(replace(job, run_id="again"), runner=run)
-    assert rows_of(job.table_url) == NEW
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB."""

@@ -8,7 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import InputError
-from featstore.joins.inputs import check_apart, check_impressions, check_label, check_lookup, input_digest
+from featstore.joins.inputs import (
+    check_apart,
+    check_impressions,
+    check_label,
+    check_logs,
+    check_lookup,
+    input_digest,
+    list_logs,
+)
 from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Source
 
 TYPES = {"rid": "string", "user": "bigint", "ts": "timestamp", "price": "double"}
@@ -79,18 +87,25 @@ def write(directory: Path, **columns: Any) -> Source:
 def test_the_digest_names_the_files(tmp_path: Path) -> None:
     join = replace(JOIN, lookups=(), impressions=replace(IMPRESSIONS, source=write(tmp_path / "i", a=[1])))
     join = replace(join, labels=(replace(LABEL, source=write(tmp_path / "c", a=[1])),))
-    first = input_digest(join)
-    assert input_digest(join) == first
+    logs = list_logs(join)
+    first = input_digest(join, logs)
+    assert input_digest(join, list_logs(join)) == first
+    check_logs(logs)
     write(tmp_path / "c", a=[1, 2, 3])
-    assert input_digest(join) not in (first, None)
-    assert input_digest(replace(join, lookups=(LOOKUP,))) is None
+    assert input_digest(join, list_logs(join)) not in (first, None)
+    with_query = replace(join, lookups=(LOOKUP,))
+    assert input_digest(with_query, list_logs(with_query)) is None
+    with pytest.raises(
+        InputError, match=r"c/a\.parquet changed while it was read: expected .*, found .*; nothing is committed"
+    ):
+        check_logs(logs)
 
 
 def test_no_files_and_files_of_a_delta_table_are_refused(tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
     join = replace(JOIN, lookups=(), impressions=replace(IMPRESSIONS, source=Source(url=str(tmp_path / "i"))))
     with pytest.raises(InputError, match=r"no raw files at .*i: expected a Parquet file"):
-        input_digest(join)
+        list_logs(join)
     (tmp_path / "i" / "_delta_log").mkdir()
     with pytest.raises(InputError, match=r"lies in the Delta table .*use a query \(sql=...\)"):
-        input_digest(join)
+        list_logs(join)

@@ -6,8 +6,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -18,8 +18,11 @@ import pytest
 
 import featstore
 from featstore import files
-from featstore.errors import CommitConflictError, UnsafeStoreError
+from featstore.errors import CommitConflictError, InputError, UnsafeStoreError
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.local import LocalRunner
+from featstore.extraction.raw import Unit
+from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import Change, open_delta
@@ -246,6 +249,70 @@ def test_vacuum_on_s3_removes_orphans_and_leaves_what_is_live_or_of_a_running_jo
     assert {left.what for left in report.removed} == {"orphan", "replaced", "statistics"}
     assert below(store) == {file.path for file in open_delta(job.table_url).data_files} | {"dt=1/theirs.parquet"}
     assert featstore.open_table(job.table_url).profile(stored=True).num_rows == 30
+
+
+def test_a_vacuum_of_s3_by_a_host_whose_clock_is_ahead_takes_nothing_of_a_running_job(store: Store, job: ExtractJob) -> None:
+    told: list[str] = []
+
+    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        reports = LocalRunner()(task, units, progress)
+        command = [sys.executable, str(Path(__file__).with_name("vacuum_ahead.py")), job.table_url, "26"]
+        told.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        return reports
+
+    extract_files(job)
+    extract_files(replace(job, partition={"dt": "of day 2"}, run_id="r2"), runner=run)
+    assert "0 files, 0 bytes removed" in told[0]
+    assert not [path for path in below(store) if path.startswith("_runs/")]
+    assert featstore.open_table(job.table_url).to_arrow().num_rows == 40
+
+
+@pytest.mark.parametrize("what", ["dt=2/part-", "_runs/"])
+def test_a_job_on_s3_whose_mark_or_file_is_gone_commits_nothing(store: Store, job: ExtractJob, what: str) -> None:
+    gone: list[str] = []
+
+    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        reports = LocalRunner()(task, units, progress)
+        gone.extend(path for path in below(store) if path.startswith(what))
+        files.delete(f"{job.table_url}/{gone[0]}")
+        return reports
+
+    extract_files(job)
+    with pytest.raises(CommitConflictError, match=r"s3://tables/clicks: expected the mark and .* gone.*nothing is committed"):
+        extract_files(replace(job, partition={"dt": "2"}, run_id="r2"), runner=run)
+    assert len(gone) == 1
+    assert open_delta(job.table_url).version == 0
+    assert below(store) == {file.path for file in open_delta(job.table_url).data_files}
+
+
+def test_a_raw_object_that_is_replaced_while_it_is_read_is_named_and_nothing_is_committed(
+    store: Store, job: ExtractJob, tmp_path: Path
+) -> None:
+    """Its tag differs, its size does not."""
+    raw = "s3://tables/raw/log.parquet"
+
+    def put(prices: list[float]) -> int:
+        rows = pa.table({"id": [str(row) for row in range(200)], "user": ["u"] * 200, "price": prices})
+        with files.open_write(raw) as file:
+            pq.write_table(rows, file, row_group_size=100, use_dictionary=False, compression="none")
+        return files.size_bytes(raw)
+
+    sizes = [put([1.0] * 200)]
+
+    def replace_it(num_files: int, num_files_total: int, num_rows: int) -> None:
+        if num_rows == 100 and len(sizes) == 1:
+            sizes.append(put([2.0] * 200))
+
+    spec = load_spec(SPEC | {"output": {"rows_per_file": 100, "rows_per_row_group": 100}})
+    job = replace(job, spec=spec, input_url="s3://tables/raw")
+    with pytest.raises(
+        InputError, match=r"^s3://tables/raw/log\.parquet changed while it was read: expected [\d,]+ bytes, version .* found"
+    ):
+        extract_files(job, runner=LocalRunner(1), progress=replace_it)
+    assert len(sizes) == 2
+    assert sizes[0] == sizes[1]
+    assert below(store) == {"raw/log.parquet"}
+    assert extract_files(job).num_rows == 200
 
 
 def test_a_run_on_s3_has_its_mark_while_it_works_and_none_after_it(store: Store, job: ExtractJob) -> None:

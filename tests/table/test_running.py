@@ -1,18 +1,20 @@
 import os
 import threading
+import time
 from pathlib import Path
 
-from featstore.table.running import MAX_UNRENEWED_S, Mark, marked, running
+import pytest
+
+from featstore.table.running import Mark, marked, running, store_now_s
 
 TAG = "0a0a0a0a-1b1b1b1b"
 
 
 def test_a_run_has_a_mark_until_it_ends(tmp_path: Path) -> None:
-    with marked(str(tmp_path), TAG) as mark:
+    with marked(str(tmp_path), TAG):
         there = tmp_path / "_runs" / TAG
         now_s = there.stat().st_mtime
         assert running(str(tmp_path), now_s=now_s, grace_s=3600) == {TAG}
-        assert mark.check()
     assert running(str(tmp_path), now_s=now_s, grace_s=3600) == set()
     assert not [thread for thread in threading.enumerate() if thread.name == "featstore-mark"]
 
@@ -26,19 +28,25 @@ def test_a_mark_that_is_kept_lapses_with_time(tmp_path: Path) -> None:
     assert running(str(tmp_path), now_s=4601, grace_s=3600) == set()
 
 
-def test_a_run_that_stood_still_for_long_knows_it_even_after_it_is_renewed(tmp_path: Path) -> None:
-    now = [1000.0]
-    mark = Mark(url=str(tmp_path / "_runs" / TAG), clock=lambda: now[0])
+def test_a_mark_is_renewed_but_not_once_it_was_removed(tmp_path: Path) -> None:
+    there = tmp_path / "_runs" / TAG
+    mark = Mark(url=str(there))
+    mark.write()
+    os.utime(there, (1000, 1000))
     mark.renew()
-    now[0] += MAX_UNRENEWED_S
-    mark.renew()
-    assert mark.check()
-    now[0] += MAX_UNRENEWED_S + 1
-    mark.renew()
-    assert not mark.check()
-    now[0] += 1
-    assert not mark.check()
+    assert there.stat().st_mtime > 1000
+    there.unlink()
+    with pytest.raises(FileNotFoundError):
+        mark.renew()
+    assert not there.exists()
 
 
 def test_a_table_without_marks_has_no_runs(tmp_path: Path) -> None:
     assert running(str(tmp_path / "nowhere"), now_s=0, grace_s=1) == set()
+
+
+def test_the_time_is_the_stores_whatever_the_hosts_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: told_s + 26 * 3600)
+    assert abs(store_now_s(str(tmp_path)) - told_s) < 60
+    assert not list((tmp_path / "_runs").iterdir())

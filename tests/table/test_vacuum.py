@@ -1,4 +1,7 @@
+import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 from featstore.errors import InputError, TableNotFoundError
-from featstore.table.delta import Change, Commit, commit, open_delta
+from featstore.table.delta import Change, commit, open_delta
 from featstore.table.layout import tag_of
 from featstore.table.metadata import CommitMetadata
-from featstore.table.running import marked
+from featstore.table.running import marked, running
 from featstore.table.snapshot import files_digest
 from featstore.table.vacuum import oldest_retained, vacuum
 
@@ -205,8 +208,51 @@ def test_a_version_whose_log_is_gone_is_not_waited_for(table: Path) -> None:
 
 
 def test_the_oldest_retained_version_is_the_one_that_was_current_at_the_cutoff() -> None:
-    commits = [Commit(version=v, timestamp_ms=v * 1000, operation="WRITE", metadata=None) for v in (5, 4, 3)]
-    assert [oldest_retained(commits, cutoff_s) for cutoff_s in (9.0, 5.0, 4.5, 4.0, 2.0)] == [5, 5, 4, 4, 3]
+    written = [(version, float(version)) for version in (5, 4, 3)]
+    assert [oldest_retained(written, cutoff_s) for cutoff_s in (9.0, 5.0, 4.5, 4.0, 2.0)] == [5, 5, 4, 4, 3]
+
+
+def test_versions_age_by_the_store_and_not_by_the_clock_of_who_committed_them(table: Path) -> None:
+    """Each commit says that it was made a month ago, by a host whose clock is behind."""
+    for path in (table / "_delta_log").glob("*.json"):
+        actions = list(map(json.loads, path.read_text().splitlines()))
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] -= int(30 * DAY_S * 1000)
+        path.write_text("\n".join(map(json.dumps, actions)))
+    assert vacuum(str(table)).removed == ()
+    assert live(table, 0) <= on_disk(table)
+    os.utime(table / "_delta_log" / f"{2:020d}.json", (time.time() - 8 * DAY_S,) * 2)
+    assert vacuum(str(table)).oldest_version == 2
+
+
+def test_a_vacuum_by_a_host_whose_clock_is_ten_days_ahead_keeps_what_is_retained(table: Path) -> None:
+    before = on_disk(table)
+    command = [sys.executable, str(Path(__file__).with_name("vacuum_ahead.py")), str(table), "240"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "0 files, 0 bytes removed; 0 too young, 0 of running jobs left alone; versions from 0 on can be read" in told
+    assert on_disk(table) == before
+
+
+def test_a_run_that_stood_still_and_goes_on_during_the_vacuum_keeps_its_files(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It renews its mark between the vacuum's look at the marks and the first removal."""
+    put(table, ORPHAN)
+    renewed: list[set[str]] = []
+    with marked(str(table), TAG) as mark:
+        os.utime(table / "_runs" / TAG, (time.time() - 2 * DAY_S,) * 2)
+
+        def look(*arguments: Any, **options: Any) -> set[str]:
+            renewed.append(running(*arguments, **options))
+            mark.renew()
+            return renewed[0]
+
+        monkeypatch.setattr("featstore.table.vacuum.running", look)
+        report = vacuum(str(table))
+    assert renewed == [set()]
+    assert (report.removed, report.num_young, report.num_running) == ((), 1, 1)
+    assert (table / ORPHAN).exists()
 
 
 @pytest.mark.parametrize("times", [{"grace_s": 3599}, {"retain_s": -1}])
