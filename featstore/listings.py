@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -19,8 +20,9 @@ class FileEntry:
     """One file of a listing: `url` opens it, `name` is its path below what was listed.
 
     `version` changes when the content is replaced: the time of the last change, or what the store
-    calls its version; empty where the store says neither. Local files alone have an inode and the
-    times, in ns, when their content (`modified_ns`) and anything of them (`changed_ns`) changed.
+    calls its version; empty where the store says neither. Where it is a time, `modified_ns` is the
+    same time in ns. Local files alone have an inode, and in `changed_ns` the time when anything of
+    them changed.
     """
 
     url: str
@@ -32,14 +34,16 @@ class FileEntry:
     inode: int = 0
 
     def is_same(self, other: "FileEntry") -> bool:
-        """Whether two looks at one file saw the same content.
+        """Whether two looks at one file saw the same content: equal sizes, and versions that are
+        equal or that one of the looks does not tell.
 
         Of inode and `changed_ns` one may differ. A new hard link or other permissions change the
         time alone; a mount in user space (FUSE) may number a file anew, on another host or once
         the kernel forgot it. A file that took the place of another differs in both.
         """
-        one, two = ((entry.size_bytes, entry.version, entry.modified_ns) for entry in (self, other))
-        return one == two and (self.inode == other.inode or self.changed_ns == other.changed_ns)
+        versions = {file.modified_ns or file.version for file in (self, other)} - {""}
+        is_same_inode = self.inode == other.inode or self.changed_ns == other.changed_ns
+        return self.size_bytes == other.size_bytes and len(versions) <= 1 and is_same_inode
 
     def __str__(self) -> str:
         """What tells its content, for messages."""
@@ -142,8 +146,19 @@ def _entry(url: str, path: str, entry: dict[str, Any], base: str) -> FileEntry |
         return _local_entry(path, _name(path, base))
     full = _with_scheme(url, path)
     version = next((entry[key] for key in _VERSION_KEYS if entry.get(key)), "")
-    name = _name(full, _with_scheme(url, base))
-    return FileEntry(url=full, name=name, size_bytes=int(entry["size"]), version=str(version))
+    return FileEntry(
+        url=full,
+        name=_name(full, _with_scheme(url, base)),
+        size_bytes=int(entry["size"]),
+        version=str(version),
+        modified_ns=_modified_ns(version),
+    )
+
+
+def _modified_ns(version: object) -> int:
+    """A file system may tell one time as a number in its listings, and as a date of a single file."""
+    seconds = version.timestamp() if isinstance(version, datetime) else version
+    return int(seconds * 1e9) if isinstance(seconds, int | float) else 0
 
 
 def _local_entry(path: str, name: str) -> FileEntry | None:

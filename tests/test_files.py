@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,39 @@ def test_listings_of_directories_globs_and_files(tree, path, form):
     found = listings.list_files(form.format(path, tmp=tree))
     assert [entry.name for entry in found] == LISTINGS[path]
     assert all(Path(entry.url).read_bytes() == b"12345" and entry.size_bytes == 5 and entry.version for entry in found)
+
+
+LISTED = listings.FileEntry(url="/a", name="a", size_bytes=5, version="7.5", modified_ns=7_500, changed_ns=8_000, inode=3)
+
+
+@pytest.mark.parametrize(
+    ("now", "is_same"),
+    [
+        ({"name": "b"}, True),
+        ({"size_bytes": 6}, False),
+        ({"modified_ns": 7_501}, False),
+        ({"changed_ns": 9_000}, True),  # a new hard link
+        ({"inode": 4}, True),  # a FUSE mount, on another host
+        ({"changed_ns": 9_000, "inode": 4}, False),
+    ],
+)
+def test_a_local_file_is_known_by_size_time_and_inode(now, is_same):
+    assert LISTED.is_same(replace(LISTED, **now)) == is_same
+
+
+@pytest.mark.parametrize(("now", "is_same"), [("e1", True), ("e2", False), ("", True)])
+def test_a_remote_file_is_known_by_its_version_where_the_store_tells_one(now, is_same):
+    listed = listings.FileEntry(url="s3://b/a", name="a", size_bytes=5, version="e1")
+    assert listed.is_same(replace(listed, version=now)) == is_same
+    assert not listed.is_same(replace(listed, version=now, size_bytes=6))
+
+
+def test_a_literal_listing_takes_a_bracket_for_what_it_is(tmp_path):
+    (tmp_path / "t[1]").mkdir()
+    (tmp_path / "t[1]" / "a.parquet").write_bytes(b"12345")
+    url = f"{tmp_path}/t[1]"
+    assert listings.list_files(url) == []
+    assert [entry.name for entry in listings.list_files(url, literal=True)] == ["a.parquet"]
 
 
 @pytest.mark.parametrize("path", LISTINGS)

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from featstore import files, listings
-from featstore.errors import ReplacedError
+from featstore.errors import InputError, ReplacedError
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
 from featstore.transfer import read_span
@@ -77,6 +77,17 @@ def test_listings_name_urls_that_open(place, at):
             assert entry.version
             with files.open_read(entry.url) as file:
                 assert file.read().decode().endswith(entry.name.rpartition("/")[2])
+
+
+def test_a_file_is_the_one_that_was_listed_until_it_is_replaced(place, at):
+    url = _put(place, at, "m=1/a.parquet", DATA)
+    (listed,) = listings.list_files(at if place.is_listed else url)
+    for _ in range(2):
+        listings.check_unchanged(listed, listings.find_file(url))
+    _put(place, at, "m=1/a.parquet", OTHER)
+    with pytest.raises(InputError, match=r"a\.parquet changed while it was read: expected 3,072,000 .* found 3,072,000 "):
+        listings.check_unchanged(listed, listings.find_file(url))
+    assert listings.find_file(f"{at}/m=1/none.parquet") is None
 
 
 def test_a_file_is_written_whole_and_deleted(place, at):

@@ -76,6 +76,12 @@ def test_the_table_is_read_by_other_engines(job: ExtractJob, write_raw: Any) -> 
     assert rows["month"].unique().to_list() == ["1"]
 
 
+def test_a_table_may_lie_where_a_name_has_brackets(job: ExtractJob, write_raw: Any, tmp_path: Path) -> None:
+    write_raw("a.parquet", 100)
+    report = extract_files(replace(job, table_url=str(tmp_path / "tables[1]" / "clicks")))
+    assert (report.committed, report.num_rows) == (True, 100)
+
+
 def test_several_partitions_from_the_path_arrive_in_one_commit(job: ExtractJob, write_raw: Any) -> None:
     for month in range(1, 4):
         write_raw(f"month={month}/a.parquet", 100 * month, month=str(month))

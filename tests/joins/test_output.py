@@ -129,6 +129,23 @@ def test_lost_and_doubled_rows_fail_the_join_and_nothing_changes(spark: Any, joi
     assert not hidden(join)
 
 
+def test_a_log_that_changes_while_it_is_read_is_named_and_nothing_changes(spark: Any, join: LabelJoin, tmp_path: Path) -> None:
+    join_labels(join, spark)
+    before, changed = visible(join), []
+
+    def changing_a_log(rows: Any, url: str, partition_by: tuple[str, ...]) -> None:
+        write_parquet(rows, url, partition_by)
+        write_impressions(tmp_path / "impressions")
+        changed.append(url)
+
+    later = replace(join, cut_off=CUT_OFF + datetime.timedelta(hours=1))
+    with pytest.raises(InputError, match=r"impressions/a\.parquet changed while it was read: expected .*, found "):
+        join_labels(later, spark, write=changing_a_log)
+    assert len(changed) == 1
+    assert visible(join) == before
+    assert not hidden(join)
+
+
 def test_rows_counted_twice_in_passing_are_counted_again(spark: Any, join: LabelJoin) -> None:
     """A stage that runs again counts its rows again; the rows themselves are well."""
 
