@@ -6,6 +6,7 @@ compare-and-set; the keys of the splits are the only truth. While the process li
 
 import contextlib
 import hashlib
+import logging
 import os
 import random
 import threading
@@ -24,19 +25,22 @@ from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.registry import EpochNote, announce
-from featstore.dispatch.renewer import Renewer
+from featstore.dispatch.renewer import Renewer, in_step_pause_s, renewal_pause_s
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 from featstore.dispatch.survey import Part, Survey, Watch
 from featstore.dispatch.tail import Lookahead, Open, victims
-from featstore.dispatch.terms import Claim, Terms
+from featstore.dispatch.terms import Claim, Terms, WaitFor
 from featstore.errors import DispatchError
 
-_BEATS_PER_LEASE = 3
+_LOG = logging.getLogger(__name__)
 _SURVEYS_PER_LEASE = 2
 _SURVEY_SPLITS = 64
-_TAIL_SPLITS = 64
+# How many open leases a worker with nothing to do looks at: many such workers look at different ones. Each look that finds
+# nothing doubles it, so that a single such worker sees all that a cluster of hundreds has open within half a lease.
+_TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
 _LOOKS_PER_LEASE = 8
 _FIRST_PAUSE_S = 0.01
+_FIRST_LOOK_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 _UNBEGUN_PER_LEASE = 60
 
@@ -64,11 +68,11 @@ class Coordinator:
         self._done: Done = done or {}
         self._nonce = uuid.uuid4().hex[:12]
         self._pid = os.getpid()
-        self._watch = Watch(self._terms.lease_s, self._terms.stall_s)
+        self._watch = Watch(self._terms.lease_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
         self._cursor, self._surveyed_at, self._num_turns = 0, time.monotonic(), 0
         self._lookahead = Lookahead(self._terms.is_staged)
-        self._first_index: int | None = None
+        self._num_watched, self._named = _TAIL_SPLITS, set[str]()
         self.num_takeovers, self.num_cuts = 0, 0
         self._extents: dict[Part, int] = {}
         self._may_relieve = False
@@ -80,30 +84,34 @@ class Coordinator:
         self._hints = Hints(self._store, self._keys, self._survey, len(plan))
         try:
             self._require_same_plan()
-            self._renewer = Renewer(address.open(), self._terms.lease_s / _BEATS_PER_LEASE, self._renew_all, self._closed)
+            self._began_s, self._began_at = time.monotonic(), self._num_handed_out(self._store)
+            self._renewer = Renewer(address.open(), self._renewal_pause_s, self._renew_all, self._closed)
         except BaseException:
             self._store.close()
             raise
 
-    def claims(self, *, wait: bool = True, wait_for_living: bool = True) -> Iterator[Claim]:
+    def claims(self, wait_for: WaitFor = WaitFor.ALL) -> Iterator[Claim]:
         """Claims as they can be had: the next of the plan, splits given back, splits whose lease expired, and what a worker
         that holds nothing can take off the others at the end.
 
-        Ends when no split is left but those that this worker holds; waits while others hold some. A worker that loses a
-        lease may find it offered again, so iterate anew after completing all: an empty iteration means that all splits
-        are done. Ends at once after `close()`. With `wait=False` it ends where it would wait, for a worker that must first
-        deliver what it holds: two workers waiting for each other's last rows would wait for ever. With
-        `wait_for_living=False` it waits only for splits that were claimed before this worker came, until their holder is
-        seen to live, by a renewal, or to be dead.
+        Ends when no split is left but those that this worker holds, at once after `close()`, and where `wait_for` is not to
+        be waited for any more. A worker that must first deliver what it holds waits for nothing: two workers waiting for each
+        other's last rows would wait for ever. A worker that loses a lease may find it offered again, so iterate anew after
+        completing all: an empty iteration with `WaitFor.ALL` means that all splits are done.
         """
+        num_looks = 0
+        self._begin_waiting()
         while not self._closed.is_set():
-            claim, is_over = self._next_claim(wait, wait_for_living)
+            claim, is_over = self._next_claim(wait_for)
             if claim is not None:
                 yield claim
-            elif is_over or not wait:
+                num_looks = 0
+                self._begin_waiting()
+            elif is_over or wait_for is WaitFor.NOTHING:
                 return
             else:
-                self._rest()
+                self._rest(wait_for, num_looks)
+                num_looks += 1
 
     def reserve(self, claim: Claim, through: int, *, delivered: int = 0) -> int | None:
         """How far this worker may deliver the split, `through` at most: less where the rest was cut off for another worker.
@@ -122,6 +130,19 @@ class Coordinator:
                 self._store, part, lambda mine, work: leases.reserve(leases.advance(mine, delivered), through, work)
             )
         return None if mine is None else min(through, mine.reserved)
+
+    def start(self, claim_key: tuple[int, int, int]) -> bool:
+        """Rows of a claim are about to be delivered: to be called before the first of them, at each batch if that is simpler.
+
+        One write to the store for each claim, so that a receipt counts only what may have been delivered. False when the lease
+        was taken over: then none of its rows may be delivered.
+        """
+        index, part, fence = claim_key
+        mine = self._held.get((index, part), fence)
+        if mine is None or mine.started:
+            return not self._held.is_lost((index, part), fence)
+        self._require_usable()
+        return self._held.change(self._store, (index, part), leases.start) is not None
 
     def acknowledge(self, claim: Claim, num_rows: int) -> bool:
         """The split's rows before `num_rows`, in delivery order, are delivered: a takeover begins after them.
@@ -142,11 +163,6 @@ class Coordinator:
         if is_mine:
             self._hints.gave_back([(claim.index, claim.part)])
         return is_mine
-
-    def is_lost(self, claim_key: tuple[int, int, int]) -> bool:
-        """Whether a claim of this worker was found to be taken over, by its renewing thread too. Asks no store."""
-        index, part, fence = claim_key
-        return self._held.is_lost((index, part), fence)
 
     @property
     def is_done(self) -> bool:
@@ -192,9 +208,17 @@ class Coordinator:
         now, lease_s = time.time(), self._terms.lease_s
         announce(self._store, EpochNote.of(self._keys, self._plan, self._done, lease_s=lease_s, started_unix_s=now))
 
-    def _rest(self) -> None:
-        """Waits until a look at leases may be worth it: now and then, sooner where somebody may be relieved before long, and
-        where a hint says that something has changed. So idle workers ask for two keys, not for leases."""
+    def _begin_waiting(self) -> None:
+        with self._claiming:
+            self._watch.begin_waiting()
+
+    def _rest(self, wait_for: WaitFor, num_looks: int) -> None:
+        """Waits until a look at leases may be worth it: for signs of life a moment, longer each time; for the end now and
+        then, sooner where somebody may be relieved before long, and where a hint says that something has changed. So idle
+        workers ask for two keys, not for leases."""
+        if wait_for is WaitFor.SILENT:
+            self._closed.wait(min(_FIRST_LOOK_S * 2**num_looks, self._terms.lease_s / _LOOKS_PER_LEASE))
+            return
         longest_s = min(_LONGEST_PAUSE_S, self._terms.lease_s / 4)
         pause_s, until = _FIRST_PAUSE_S, time.monotonic() + self._terms.lease_s / _LOOKS_PER_LEASE * random.uniform(0.5, 1.5)
         while not self._closed.wait(pause_s * random.uniform(0.5, 1)):
@@ -206,7 +230,7 @@ class Coordinator:
                 return
             pause_s = min(2 * pause_s, longest_s)
 
-    def _next_claim(self, wait: bool, wait_for_living: bool) -> tuple[Claim | None, bool]:
+    def _next_claim(self, wait_for: WaitFor) -> tuple[Claim | None, bool]:
         """A claim, if one can be had now, and whether nothing is left to wait for."""
         with self._claiming:
             self._require_usable()
@@ -215,16 +239,14 @@ class Coordinator:
             claim = None
             if self._cursor < len(self._plan):
                 claim = self._revisit_now_and_then() or self._claim_staged() or self._advance()
-            claim = claim or self._look(everything=not wait)
-            return claim, claim is None and not self._others_pending(wait_for_living)
+            claim = claim or self._look(wait_for)
+            return claim, claim is None and not self._must_wait(wait_for)
 
-    def _others_pending(self, count_living: bool) -> bool:
+    def _must_wait(self, wait_for: WaitFor) -> bool:
+        """Whether others hold what this worker waits for."""
         pending = self._survey.pending(len(self._plan), len(self._plan))
-        return any(part not in self._held and (count_living or not self._is_alive(part)) for part in pending)
-
-    def _is_alive(self, part: Part) -> bool:
-        """Whether the holder of the split was seen to do something since this worker came."""
-        return part[0] >= (self._first_index or 0) or self._watch.has_moved(part)
+        is_for_all = wait_for is WaitFor.ALL
+        return any(part not in self._held and (is_for_all or not self._watch.is_living(part)) for part in pending)
 
     def _claim_staged(self) -> Claim | None:
         """A split a little further on, whose file this host has: whoever comes to its position finds it claimed."""
@@ -243,10 +265,7 @@ class Coordinator:
         return None
 
     def _take_position(self) -> int:
-        index = self._store.add(self._keys.cursor, 1) - 1
-        if self._first_index is None:
-            self._first_index = index
-        return index
+        return self._store.add(self._keys.cursor, 1) - 1
 
     def _revisit_now_and_then(self) -> Claim | None:
         """During the epoch: looks at the oldest splits that are not done, a bounded number, twice per lease time."""
@@ -257,13 +276,15 @@ class Coordinator:
             self._surveyed_at = time.monotonic()
         return claim
 
-    def _look(self, *, everything: bool) -> Claim | None:
-        """At the end: looks at some of what is not known to be done, and at more as long as some of it is; or at all of it."""
+    def _look(self, wait_for: WaitFor) -> Claim | None:
+        """At the end: looks at all that is not known to be done; who waits for all of it at some of it, and at more as long as
+        some is done."""
         num_open, claim = -1, None
-        limit = len(self._plan) + self._survey.num_open + 1 if everything else _TAIL_SPLITS
+        limit = self._num_watched if wait_for is WaitFor.ALL else len(self._plan) + self._survey.num_open + 1
         while claim is None and num_open != (num_open := self._survey.num_open):
             claim = self._revisit([*self._hints.given_back(), *self._survey.look(self._cursor, limit, self._nonce)])
             limit *= 2
+        self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
         self._hints.tell()
         return claim
 
@@ -277,7 +298,7 @@ class Coordinator:
                     todo += self._found(part, record)
                 if part in self._held or (record is not None and record.state in FINAL):
                     continue
-                if self._may_take(part, value, record) and (claim := self._take_over(part, value, record)) is not None:
+                if self._may_take(part, record) and (claim := self._take_over(part, value, record)) is not None:
                     return claim
                 if record is not None and value is not None:
                     seen.append(Open(part=part, record=record, value=value))
@@ -291,13 +312,36 @@ class Coordinator:
         self._extents.update({(part[0], first): end for first, end in leases.parts(record) if end is not None})
         return self._survey.add((part[0], first) for first in record.cuts)
 
-    def _may_take(self, part: Part, value: str | None, record: Lease | None) -> bool:
+    def _may_take(self, part: Part, record: Lease | None) -> bool:
         now = time.monotonic()
-        expired = self._watch.is_expired(part, value, now)
-        if record is None:
-            return expired
-        stalled = self._watch.is_stalled(part, record, now)
-        return expired or stalled or record.state is LeaseState.FREE
+        expired = self._watch.is_expired(part, record, now)
+        if record is None or record.state is LeaseState.FREE:
+            return expired or record is not None
+        standstill_s = self._watch.standstill_s(part, record, now)
+        if standstill_s >= self._terms.lease_s and not expired and self._is_idle:
+            self._name(part, record, standstill_s)
+        return expired or standstill_s >= self._terms.stall_s
+
+    @property
+    def _is_idle(self) -> bool:
+        return not len(self._held) and self._cursor >= len(self._plan)
+
+    def _name(self, part: Part, record: Lease, standstill_s: float) -> None:
+        """Says once of each worker that it lives and keeps others waiting."""
+        if record.nonce not in self._named:
+            self._named.add(record.nonce)
+            _LOG.warning(
+                "worker %s waits for worker %s, which lives and has not asked for a batch for %.0f s. "
+                "It holds rows %d to %s of split %s, and loses them after stall_s (%.0f s). "
+                "Where the workers train in step, set dispatch.in_step: true",
+                self._worker,
+                record.worker,
+                standstill_s,
+                record.rows,
+                record.limit,
+                record.split,
+                self._terms.stall_s,
+            )
 
     def _take_over(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
         if record is not None and leases.has_failed(record, self._terms.max_failures):
@@ -341,7 +385,7 @@ class Coordinator:
         named: dict[str, Any] = {"worker": self._worker, "nonce": self._nonce, "turn": self._num_turns}
         mine = leases.claim(self._extent(part), **named) if record is None else leases.claim_again(record, **named)
         if self._terms.boundaries is None:
-            mine = leases.reserve(mine, split.num_rows)
+            mine = leases.start(leases.reserve(mine, split.num_rows))
         if not self._write(part, value, mine):
             return None
         self._num_turns += 1
@@ -373,8 +417,30 @@ class Coordinator:
         return self._held.get(part, claim.fence) is not None and self._held.change(self._store, part, change) is not None
 
     def _renew_all(self, store: Store) -> None:
-        try:
+        with self._noting_failure():
             self._held.renew_all(store)
+
+    def _renewal_pause_s(self, store: Store) -> float:
+        if not self._terms.in_step:
+            return renewal_pause_s(self._terms.lease_s)
+        with self._noting_failure():
+            at = self._num_handed_out(store)
+        return in_step_pause_s(
+            self._terms.lease_s,
+            num_taken=at - self._began_at,
+            num_left=len(self._plan) - at,
+            elapsed_s=time.monotonic() - self._began_s,
+        )
+
+    def _num_handed_out(self, store: Store) -> int:
+        """How many positions of the plan were handed out, to any worker."""
+        return min(int(store.get_or_none(self._keys.cursor) or 0), len(self._plan))
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """In the renewing thread: whoever uses the coordinator next is told that the store is lost."""
+        try:
+            yield
         except DispatchError as error:
             self._failure = error
             raise

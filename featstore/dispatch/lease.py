@@ -3,14 +3,15 @@
 Nothing here has a clock or does I/O. A record is only ever replaced by compare-and-set from the very value that was read,
 so a value must be unique to its claim: it names a fence that grows by one with each claim of the split, and a nonce.
 
-    (no key) --claim--> held --renew, reserve, advance--> held --finish--> done
+    (no key) --claim--> held --renew, reserve, start, advance--> held --finish--> done
     held --release, fail--> free --claim again--> held (fence + 1)
     held --claim again: expired, stalled, or nothing reserved--> held (fence + 1)
     held --cut, by another worker--> held, ending earlier
     held, free --quarantine: too many failures--> quarantined
 
-A holder delivers no row that it has not reserved, and only rows beyond the reserved ones can be cut off or, where nothing is
-reserved, be taken. So what moves from one living worker to another is neither delivered twice nor lost.
+A holder delivers no row that it has not reserved, and none before it has started. Only rows beyond the reserved ones can be
+cut off or, where nothing is reserved, be taken. So what moves from one living worker to another is neither delivered twice
+nor lost, and what a dead one had only read ahead does not count as delivered.
 """
 
 import enum
@@ -50,10 +51,11 @@ class Lease:
 
     `fence` counts the claims, `nonce` is unique to the claim, `beat` grows with each renewal. `rows`: acknowledged through
     here, by this claim and those before it; `first`: where this claim began. `reserved`: the holder may deliver through
-    here. `end`: where the part ends (None: not said). `cuts`: where parts were cut off, ascending; each is a part with a key
-    of its own, ending at the next. `work` counts all that the worker acknowledged and reserved, of any split. `turn`: which
-    of the worker's claims this is. `failures`: claims in a row that began and came to nothing. `repeated`: rows that may have
-    been delivered twice, at most. `shares`: what earlier claims acknowledged. `split`: the split's id.
+    here; `started`: it may have delivered some of that. `end`: where the part ends (None: not said). `cuts`: where parts
+    were cut off, ascending; each is a part with a key of its own, ending at the next. `work` counts all that the worker
+    acknowledged and reserved, of any split. `turn`: which of the worker's claims this is. `failures`: claims in a row that
+    began and came to nothing. `repeated`: rows that may have been delivered twice, at most. `shares`: what earlier claims
+    acknowledged. `split`: the split's id.
     """
 
     state: LeaseState
@@ -64,6 +66,7 @@ class Lease:
     rows: int = 0
     first: int = 0
     reserved: int = 0
+    started: bool = False
     end: int | None = None
     cuts: tuple[int, ...] = ()
     work: int = 0
@@ -77,7 +80,7 @@ class Lease:
         """The record as JSON with sorted keys: what is written into the store. Later fields are left out at their default."""
         fields: dict[str, Any] = {"format": FORMAT, "state": self.state.value, "fence": self.fence, "worker": self.worker}
         fields |= {"nonce": self.nonce, "beat": self.beat, "rows": self.rows}
-        later = ("first", "reserved", "work", "turn", "failures", "repeated", "split")
+        later = ("first", "reserved", "started", "work", "turn", "failures", "repeated", "split")
         fields |= {name: value for name in later if (value := getattr(self, name))}
         fields |= {} if self.end is None else {"end": self.end}
         fields |= {"cuts": list(self.cuts)} if self.cuts else {}
@@ -107,8 +110,18 @@ class Lease:
 
     @property
     def is_begun(self) -> bool:
-        """Whether rows may have been delivered that are not acknowledged."""
+        """Whether rows were reserved that are not acknowledged: they are being read, or delivered."""
         return self.reserved > self.rows
+
+    @property
+    def num_unacknowledged(self) -> int:
+        """How many rows may have been delivered without an acknowledgement: none of what was only read ahead."""
+        return max(0, self.reserved - self.rows) if self.started or self.rows > self.first else 0
+
+    @property
+    def life(self) -> tuple[int, str, int]:
+        """What only the holder changes: its claim and its beat. A cut by another worker leaves it as it is."""
+        return (self.fence, self.nonce, self.beat)
 
     def same_claim(self, other: "Lease") -> bool:
         """Whether both records belong to one claim of one worker."""
@@ -140,7 +153,7 @@ def claim_again(current: Lease, *, worker: str, nonce: str, turn: int = 0) -> Le
     """
     ended = _ended(current)
     fresh = replace(ended, state=LeaseState.HELD, fence=ended.fence + 1, worker=worker, nonce=nonce, turn=turn, beat=0, work=0)
-    return replace(fresh, first=ended.rows, reserved=ended.rows, shares=all_shares(ended))
+    return replace(fresh, first=ended.rows, reserved=ended.rows, started=False, shares=all_shares(ended))
 
 
 def renew(mine: Lease, work: int = 0) -> Lease:
@@ -151,6 +164,11 @@ def reserve(mine: Lease, through: int, work: int = 0) -> Lease:
     """Rows up to `through`, or up to where the lease was cut, are the holder's to deliver."""
     through = through if mine.limit is None else min(through, mine.limit)
     return replace(renew(mine, work), reserved=max(mine.reserved, through))
+
+
+def start(mine: Lease, work: int = 0) -> Lease:
+    """The first of the reserved rows is about to be delivered."""
+    return replace(renew(mine, work), started=True)
 
 
 def advance(mine: Lease, num_rows: int, work: int = 0) -> Lease:
@@ -225,4 +243,4 @@ def _ended(current: Lease) -> Lease:
         return current
     came_to_nothing = current.is_begun and current.rows == current.first
     failures = 0 if current.rows > current.first else current.failures + came_to_nothing
-    return replace(current, failures=failures, repeated=current.repeated + max(0, current.reserved - current.rows))
+    return replace(current, failures=failures, repeated=current.repeated + current.num_unacknowledged)

@@ -1,4 +1,4 @@
-"""The thread that keeps a living worker's leases."""
+"""The thread that keeps a living worker's leases, and how often it renews them."""
 
 import contextlib
 import threading
@@ -7,12 +7,43 @@ from collections.abc import Callable
 from featstore.dispatch.stores.address import Store
 from featstore.errors import DispatchError
 
+_BEATS_PER_LEASE = 3
+# How long ranks in step wait for each other's sign of life at the end of an epoch, at most.
+_TAIL_BEAT_S = 0.5
+
+
+def renewal_pause_s(lease_s: float) -> float:
+    """Seconds between two renewals: three fit into a lease, so that a late one does not end it."""
+    return lease_s / _BEATS_PER_LEASE
+
+
+def in_step_pause_s(lease_s: float, *, num_taken: int, num_left: int, elapsed_s: float) -> float:
+    """Seconds to the next renewal of a rank that trains in step with others: short once the plan is handed out.
+
+    A rank that has become idle then waits for one renewal of each holder. Before, the pause is half of the time that is
+    expected to be left, so that the end is not missed and the store is asked little.
+
+    Args:
+        lease_s: The lease time in seconds.
+        num_taken: Positions of the plan that were handed out in the last `elapsed_s`.
+        num_left: Positions that are not handed out.
+        elapsed_s: Seconds since the worker began.
+    """
+    expected_s = elapsed_s * (num_left / num_taken if num_taken else 1)
+    shortest_s = min(_TAIL_BEAT_S, renewal_pause_s(lease_s))
+    return shortest_s if not num_left else max(shortest_s, min(expected_s / 2, renewal_pause_s(lease_s)))
+
 
 class Renewer:
-    """Renews leases at an even pace with a store handle of its own, which it closes; ends when `closed` is set."""
+    """Renews leases with a store handle of its own, which it closes; ends when `closed` is set.
 
-    def __init__(self, store: Store, interval_s: float, renew: Callable[[Store], None], closed: threading.Event) -> None:
-        self._store, self._interval_s, self._renew, self._closed = store, interval_s, renew, closed
+    `pause_s(store)` is asked before each wait.
+    """
+
+    def __init__(
+        self, store: Store, pause_s: Callable[[Store], float], renew: Callable[[Store], None], closed: threading.Event
+    ) -> None:
+        self._store, self._pause_s, self._renew, self._closed = store, pause_s, renew, closed
         self._thread = threading.Thread(target=self._run, name="featstore-lease-renewal", daemon=True)
         self._thread.start()
 
@@ -22,5 +53,5 @@ class Renewer:
 
     def _run(self) -> None:
         with contextlib.closing(self._store), contextlib.suppress(DispatchError):
-            while not self._closed.wait(self._interval_s):
+            while not self._closed.wait(self._pause_s(self._store)):
                 self._renew(self._store)

@@ -16,42 +16,53 @@ Part = tuple[int, int]
 class Watch:
     """What one observer has seen of the leases of others, and since when by its own monotonic clock.
 
-    A lease has expired when two reads at least `lease_s` apart found the same value and none between found another. A
-    missing key counts as a value: its claimer may have died between the cursor and the split's key. It has stalled when its
-    worker's work stood still for `stall_s` while this observer looked at least once per `lease_s`: one that slept itself,
-    as ranks do together in an evaluation, cannot tell.
+    A lease has expired when two reads at least `lease_s` apart found the same life (`Lease.life`) and none between found
+    another. A missing key counts as a life: its claimer may have died between the cursor and the split's key. How long a
+    holder has done nothing is known only while this observer looks at least once per `lease_s`: one that slept itself, as
+    ranks do together in an evaluation, cannot tell. Not safe for several threads.
     """
 
-    def __init__(self, lease_s: float, stall_s: float = math.inf) -> None:
-        self.lease_s, self.stall_s = lease_s, stall_s
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
         self._seen: dict[tuple[Part, str], tuple[Hashable, float, float]] = {}
-        self._moved: set[Part] = set()
+        self._before: dict[Part, Hashable] = {}
+        self._living: set[Part] = set()
 
-    def is_expired(self, part: Part, value: str | None, now: float) -> bool:
-        """Notes that `value` was read at `now`; whether the lease on the part is to be taken over."""
-        before = self._seen.get((part, "value"))
-        if before is not None and before[0] != value:
-            self._moved.add(part)
-        return self._still_s(part, "value", value, now, longest_gap_s=math.inf) >= self.lease_s
+    def begin_waiting(self) -> None:
+        """From now on `is_living` tells of whom a renewal is seen; what expires goes on to be measured."""
+        self._before.clear()
+        self._living.clear()
 
-    def is_stalled(self, part: Part, lease: Lease, now: float) -> bool:
-        """Whether the holder lives without doing anything."""
+    def is_expired(self, part: Part, lease: Lease | None, now: float) -> bool:
+        """Notes that `lease` was read at `now`, None for a missing key; whether the part is to be taken over."""
+        life = None if lease is None else lease.life
+        if self._before.setdefault(part, life) != life:
+            self._living.add(part)
+        return self._still_s(part, "life", life, now, longest_gap_s=math.inf) >= self._lease_s
+
+    def is_living(self, part: Part) -> bool:
+        """Whether the part was claimed or renewed between two reads since `begin_waiting`.
+
+        Two reads of that time are needed: what changed since an earlier one may have been the last act of a holder that died
+        before the waiting began.
+        """
+        return part in self._living
+
+    def standstill_s(self, part: Part, lease: Lease, now: float) -> float:
+        """For how long the holder has neither acknowledged nor reserved anything, of any split."""
         mark = (lease.worker, lease.nonce, lease.fence, lease.work)
-        return self._still_s(part, "work", mark, now, longest_gap_s=self.lease_s) >= self.stall_s
+        return self._still_s(part, "work", mark, now, longest_gap_s=self._lease_s)
 
     def is_unbegun(self, part: Part, lease: Lease, now: float, for_s: float) -> bool:
         """Whether the holder was seen for `for_s` to have reserved nothing that it did not acknowledge."""
         mark = (lease.nonce, lease.fence, lease.rows, lease.reserved)
-        return self._still_s(part, "begin", mark, now, longest_gap_s=self.lease_s) >= for_s and not lease.is_begun
-
-    def has_moved(self, part: Part) -> bool:
-        """Whether the part's value was seen to change: its holder lived while this observer watched."""
-        return part in self._moved
+        return self._still_s(part, "begin", mark, now, longest_gap_s=self._lease_s) >= for_s and not lease.is_begun
 
     def forget(self, part: Part) -> None:
-        for what in ("value", "work", "begin"):
+        for what in ("life", "work", "begin"):
             self._seen.pop((part, what), None)
-        self._moved.discard(part)
+        self._before.pop(part, None)
+        self._living.discard(part)
 
     def _still_s(self, part: Part, what: str, mark: Hashable, now: float, *, longest_gap_s: float) -> float:
         before, since, last = self._seen.get((part, what), (mark, now, now))

@@ -1,9 +1,23 @@
 """What a worker gets, and on which terms: claims on splits, and when the right to one ends."""
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from featstore.dispatch.plan import Split
+
+
+class WaitFor(enum.Enum):
+    """What a worker that finds nothing to claim waits for.
+
+    `ALL`: until every lease is final. `SILENT`: until each open lease is in the hands of a holder
+    that was seen to renew it since the waiting began; a holder that does not is waited for until
+    its lease expires. `NOTHING`: it takes what is free now.
+    """
+
+    ALL = "all"
+    SILENT = "silent"
+    NOTHING = "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +28,8 @@ class Terms:
     split whose claims failed so often in a row, each without an acknowledged row, is quarantined. `boundaries` gives the rows
     of a split at which it may be cut for a worker that has nothing left to do: claims then begin with nothing reserved, and
     nobody may deliver rows before `Coordinator.reserve`. `is_staged`: whether this host has a split's file, by its path.
+    `in_step`: workers meet in a collective operation at each step, so that none of them may wait for rows that a living one
+    holds; leases are then renewed every half second at the end of the plan, which shows quickly who lives.
     """
 
     lease_s: float = 60.0
@@ -21,6 +37,7 @@ class Terms:
     max_failures: int = 5
     boundaries: Callable[[Split], Sequence[int]] | None = field(default=None, compare=False)
     is_staged: Callable[[str], bool] | None = field(default=None, compare=False)
+    in_step: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,9 +62,10 @@ class Reports:
         self._failed.append(claim)
 
     def is_lost(self, span: Span) -> bool:
-        """Whether another worker has the claim that the span is of; counts the rows that are left to it."""
+        """Whether another worker has the claim that the span is of; counts the rows that are left to it. To be asked before
+        the span is delivered: the store learns that the claim has started."""
         key = span.block.origin.claim_key
-        if self.coordinator is None or not self.coordinator.is_lost(key):
+        if self.coordinator is None or self.coordinator.start(key):
             return False
         self._lose(key)
         self._stats.counts["rows_left_to_others"] += span.block.num_rows - span.begin

@@ -14,7 +14,7 @@ from featstore.dispatch.keys import EpochKeys, run_prefix
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import Terms
+from featstore.dispatch.terms import Terms, WaitFor
 from featstore.errors import DispatchError
 
 SHORT_S = 0.15
@@ -31,9 +31,10 @@ def make(address):
     """Makes coordinators over one store and closes them at the end."""
     made = []
 
-    def coordinator(worker="w", *, num_splits=10, seed=1, lease_s=60.0, done=None):
+    def coordinator(worker="w", *, num_splits=10, seed=1, done=None, boundaries=False, **options):
         plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=100) for i in range(num_splits)], seed=seed)
-        made.append(Coordinator(address, plan=plan, prefix=PREFIX, worker=worker, terms=Terms(lease_s=lease_s), done=done))
+        terms = Terms(**options, boundaries=(lambda split: range(10, 100, 10)) if boundaries else None)
+        made.append(Coordinator(address, plan=plan, prefix=PREFIX, worker=worker, terms=terms, done=done))
         return made[-1]
 
     yield coordinator
@@ -213,40 +214,102 @@ def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make):
 def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make):
     holder, other = make("holder", num_splits=2), make("other", num_splits=2)
     held = next(holder.claims())
-    claims = list(other.claims(wait=False))
+    claims = list(other.claims(WaitFor.NOTHING))
     assert [claim.index for claim in claims] == [1 - held.index]
-    assert list(other.claims(wait=False)) == []
+    assert list(other.claims(WaitFor.NOTHING)) == []
     holder.close()
-    assert [claim.index for claim in other.claims(wait=False)] == [held.index]
+    assert [claim.index for claim in other.claims(WaitFor.NOTHING)] == [held.index]
 
 
-def test_a_worker_that_waits_for_no_living_one_ends_once_the_holder_is_seen_to_live(make):
-    one, other = make("one", lease_s=3.0), make("other", lease_s=3.0)
-    early = next(one.claims())
-    share = [claim.index for claim in other.claims(wait=False)]
+def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(make):
+    holder, idle = make("holder", lease_s=30.0, in_step=True), make("idle", lease_s=30.0, in_step=True)
+    held = next(holder.claims())
+    rest = list(idle.claims(WaitFor.NOTHING))
+    assert held.index not in {claim.index for claim in rest}
     started = time.monotonic()
-    assert list(other.claims(wait_for_living=False)) == []
-    assert time.monotonic() - started < 2
-    assert early.index not in share
-    assert not other.is_done
+    assert list(idle.claims(WaitFor.SILENT)) == []
+    assert time.monotonic() - started < 5, "it waited for a third of the lease"
+    assert not idle.is_done
 
 
-def test_a_worker_that_waits_for_no_living_one_takes_over_what_a_dead_one_had_before_it_came(make):
-    dead = make("dead", lease_s=SHORT_S)
-    claim = next(dead.claims())
+def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_its_record_changed(make):
+    """The last beat of the dead holder is newer than what the rank had read while it was busy."""
+    holder, idle = make("holder", num_splits=1, lease_s=0.6), make("idle", num_splits=1, lease_s=0.6)
+    claim = next(holder.claims())
+    assert list(idle.claims(WaitFor.NOTHING)) == []
+    holder._renew_all(holder._store)
+    _stop_renewing(holder)
+    assert [taken.index for taken in idle.claims(WaitFor.SILENT)] == [claim.index]
+    assert idle.num_takeovers == 1
+
+
+@pytest.mark.parametrize("wait_for", [WaitFor.SILENT, WaitFor.ALL])
+def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_dies(make, wait_for):
+    idle, dead = make("idle", num_splits=3, lease_s=SHORT_S), make("dead", num_splits=3, lease_s=SHORT_S)
+    mine = next(idle.claims())
+    theirs = list(dead.claims(WaitFor.NOTHING))
     _stop_renewing(dead)
-    other = make("other", lease_s=SHORT_S)
-    assert sorted(taken.index for taken in other.claims(wait_for_living=False)) == list(range(10))
-    assert not dead.complete(claim)
+    assert idle.complete(mine)
+    taken = []
+    for claim in idle.claims(wait_for):
+        taken.append(claim.index)
+        assert idle.complete(claim)
+    assert sorted(taken) == sorted(claim.index for claim in theirs)
+    assert idle.is_done
 
 
-def test_a_worker_that_waits_for_no_living_one_does_not_wait_for_what_was_claimed_after_it_came(make):
-    one, other = make("one"), make("other")
-    mine = next(other.claims())
-    theirs = [claim.index for claim in one.claims(wait=False)]
-    assert other.complete(mine)
-    assert list(other.claims(wait_for_living=False)) == []
-    assert len(theirs) == 9
+def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(make):
+    holder, idle = make("holder", num_splits=2, lease_s=0.6), make("idle", num_splits=2, lease_s=0.6)
+    held = next(holder.claims())
+    ended = threading.Event()
+
+    def work():
+        for mine in idle.claims(WaitFor.ALL):
+            assert idle.complete(mine)
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert not ended.wait(1.0), "it ended while a living worker held rows"
+    assert holder.complete(held)
+    assert ended.wait(5)
+    thread.join()
+    assert (idle.is_done, idle.num_takeovers) == (True, 0)
+
+
+def test_a_cut_by_another_worker_is_no_sign_of_life(make):
+    """Two idle workers cut what a dead one holds; each cut changes its record and must not restart its time."""
+    dead = make("dead", num_splits=1, lease_s=0.8, boundaries=True)
+    claim = next(dead.claims())
+    assert dead.reserve(claim, 10) == 10
+    _stop_renewing(dead)
+    died = time.monotonic()
+    idle = make("idle", num_splits=1, lease_s=0.8, boundaries=True)
+    starts = {}
+    for mine in idle.claims():
+        starts[mine.part, mine.start_row] = time.monotonic() - died
+        assert idle.reserve(mine, mine.end_row) is not None
+        time.sleep(0.15)
+        idle.complete(mine)
+    assert idle.num_cuts >= 2, "nothing was cut"
+    assert idle.num_takeovers == 1
+    assert starts[0, 0] < 1.5 * 0.8 + 0.15
+    assert idle.is_done
+
+
+def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_loses_it_after_the_stall_time(make, caplog):
+    holder, idle = make("holder", num_splits=1, lease_s=0.4, stall_s=1.2), make("idle", num_splits=1, lease_s=0.4, stall_s=1.2)
+    claim = next(holder.claims())
+    started = time.monotonic()
+    (taken,) = [mine for mine in idle.claims() if idle.complete(mine)]
+    assert time.monotonic() - started >= 1.2
+    assert taken.index == claim.index
+    assert not holder.complete(claim)
+    named = [record.getMessage() for record in caplog.records if "has not asked for a batch" in record.getMessage()]
+    assert len(named) == 1
+    assert "worker holder, which lives" in named[0]
+    assert f"rows 0 to 100 of split {claim.split.id}" in named[0]
+    assert "dispatch.in_step: true" in named[0]
 
 
 def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make):

@@ -31,10 +31,11 @@ def store_keys():
         "claimed": held,
         "renewed": leases.renew(held, 3),
         "reserved": begun,
+        "started": leases.start(begun, 8),
         "acknowledged": leases.advance(begun, 50, 8),
     }
     records |= {"free": leases.release(held), "done": leases.finish(leases.reserve(held, 100)), "cut": leases.cut(begun, 80)}
-    records |= {"failed": leases.fail(begun), "quarantined": leases.quarantine(begun)}
+    records |= {"failed": leases.fail(begun), "quarantined": leases.quarantine(leases.start(begun))}
     taken = leases.claim_again(leases.advance(begun, 50, 8), worker="é", nonce="ba9876543210", turn=5)
     records |= {
         "taken over": taken,

@@ -11,7 +11,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.keys import EpochKeys, run_prefix
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import Terms
+from featstore.dispatch.terms import Terms, WaitFor
 
 PREFIX = run_prefix("run")
 
@@ -60,16 +60,16 @@ def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_
     holder, leaver, last = make("holder", 400), make("leaver", 400), make("last", 400)
     held = [claim for _, claim in zip(range(390), holder.claims(), strict=False)]
     given_back = next(leaver.claims())
-    held += list(holder.claims(wait=False))
+    held += list(holder.claims(WaitFor.NOTHING))
     leaver.close()
     assert len(held) == 399
-    assert [claim.index for claim in last.claims(wait=False)] == [given_back.index]
+    assert [claim.index for claim in last.claims(WaitFor.NOTHING)] == [given_back.index]
 
 
 def test_idle_workers_ask_for_two_hints_and_not_for_leases(make):
     counting = CountingAddress(make.address)
     holder, idle = make("holder", 300), make("idle", 300, through=counting)
-    held = list(holder.claims(wait=False))
+    held = list(holder.claims(WaitFor.NOTHING))
     got = []
     thread = threading.Thread(target=lambda: got.extend(idle.claims()))
     thread.start()
@@ -96,7 +96,7 @@ def test_idle_workers_ask_for_two_hints_and_not_for_leases(make):
 def test_the_last_look_at_thousands_of_splits_takes_a_few_exchanges(make):
     counting = CountingAddress(make.address)
     one = make("one", 2_000)
-    assert all(one.complete(claim) for claim in one.claims(wait=False))
+    assert all(one.complete(claim) for claim in one.claims(WaitFor.NOTHING))
     keys = EpochKeys(PREFIX, 0)
     store = make.address.open()
     store.set(keys.low, "0")

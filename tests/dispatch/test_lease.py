@@ -23,6 +23,7 @@ RECORDS = st.builds(
     rows=SMALL,
     first=SMALL,
     more=SMALL,
+    started=st.booleans(),
     end=st.none() | st.integers(18, 30),
     work=SMALL,
     turn=SMALL,
@@ -122,12 +123,17 @@ def test_what_nobody_holds_has_no_cut():
 
 
 def test_taking_over_what_was_begun_counts_a_failure_and_what_may_come_twice():
-    taken = leases.claim_again(_held(reserved=30), worker="v", nonce="m")
-    assert (taken.failures, taken.repeated) == (1, 30)
-    again = leases.claim_again(leases.reserve(taken, 20), worker="w", nonce="n")
+    taken = leases.claim_again(leases.start(_held(reserved=30)), worker="v", nonce="m")
+    assert (taken.failures, taken.repeated, taken.started) == (1, 30, False)
+    again = leases.claim_again(leases.start(leases.reserve(taken, 20)), worker="w", nonce="n")
     assert (again.failures, again.repeated) == (2, 50)
     assert leases.has_failed(leases.reserve(again, 1), 3)
     assert not leases.has_failed(again, 3)
+
+
+def test_rows_that_were_reserved_and_not_started_cannot_come_twice():
+    taken = leases.claim_again(leases.reserve(_held(), 100), worker="v", nonce="m")
+    assert (taken.failures, taken.repeated) == (1, 0)
 
 
 def test_progress_forgives_failures_and_what_was_not_begun_has_not_failed():
@@ -144,7 +150,7 @@ def test_giving_back_in_good_order_counts_nothing():
 
 
 def test_a_quarantined_split_keeps_what_was_acknowledged():
-    record = leases.quarantine(_held(rows=10, reserved=30))
+    record = leases.quarantine(_held(rows=10, reserved=30, started=True))
     assert (record.state, record.rows, record.repeated) == (LeaseState.QUARANTINED, 10, 20)
 
 

@@ -37,7 +37,7 @@ class Worker:
 
     def __init__(self, nonce):
         self.nonce = nonce
-        self.holdings, self.watch, self.survey = Holdings(KEYS), Watch(LEASE_S, STALL_S), Survey(frozenset())
+        self.holdings, self.watch, self.survey = Holdings(KEYS), Watch(LEASE_S), Survey(frozenset())
         self.delivered = {}
 
 
@@ -127,10 +127,10 @@ class Interleavings(RuleBasedStateMachine):
         if worker is None:
             return
         if waits:
-            worker.watch.is_expired(part, value, self.now)
+            worker.watch.is_expired(part, record, self.now)
             self.now += LEASE_S
-        expired = worker.watch.is_expired(part, value, self.now)
-        stalled = record is not None and worker.watch.is_stalled(part, record, self.now)
+        expired = worker.watch.is_expired(part, record, self.now)
+        stalled = record is not None and worker.watch.standstill_s(part, record, self.now) >= STALL_S
         if not (expired or stalled or (record is not None and record.state is LeaseState.FREE)):
             return
         if record is not None and leases.has_failed(record, MAX_FAILURES):
@@ -168,16 +168,19 @@ class Interleavings(RuleBasedStateMachine):
         worker.holdings.worked()
         mine = worker.holdings.change(self.store, part, lambda mine, work: leases.reserve(mine, through, work))
         if mine is not None and delivers:
-            self._deliver(worker, part, mine, NUM_ROWS)
+            self._deliver(worker, part, NUM_ROWS)
 
     @rule(data=st.data(), num_rows=st.integers(1, NUM_ROWS))
     def deliver(self, data, num_rows):
-        """Rows reach a consumer; whether the lease still stands is not asked."""
-        worker, part, mine = self._own(data)
+        """Rows reach a consumer; after the first of them whether the lease still stands is not asked."""
+        worker, part, _ = self._own(data)
         if worker is not None:
-            self._deliver(worker, part, mine, num_rows)
+            self._deliver(worker, part, num_rows)
 
-    def _deliver(self, worker, part, mine, num_rows):
+    def _deliver(self, worker, part, num_rows):
+        mine = worker.holdings._held[part]
+        if not mine.started and (mine := worker.holdings.change(self.store, part, leases.start)) is None:
+            return
         before = worker.delivered[part, mine.fence]
         after = min(before + num_rows, mine.reserved)
         self.counts.update((part[0], row) for row in range(before, after))
@@ -206,9 +209,9 @@ class Interleavings(RuleBasedStateMachine):
             taken = (part[0], at)
             self._claim(thief, taken, None, None)
         if taken in thief.holdings:
-            theirs = thief.holdings.change(self.store, taken, lambda mine, work: leases.reserve(mine, NUM_ROWS, work))
-            self._deliver(thief, taken, theirs, NUM_ROWS)
-        self._deliver(holder, part, mine, NUM_ROWS)
+            thief.holdings.change(self.store, taken, lambda mine, work: leases.reserve(mine, NUM_ROWS, work))
+            self._deliver(thief, taken, NUM_ROWS)
+        self._deliver(holder, part, NUM_ROWS)
         self.workers.remove(thief)
 
     @rule(data=st.data())
@@ -285,7 +288,7 @@ class Interleavings(RuleBasedStateMachine):
         for now in (self.now + turn * LEASE_S for turn in range(4)):
             for part in self._parts():
                 value, record = self._read(part)
-                expired = late.watch.is_expired(part, value, now)
+                expired = late.watch.is_expired(part, record, now)
                 if (record is not None and record.state in FINAL) or not (
                     expired or (record is not None and record.state is LeaseState.FREE)
                 ):

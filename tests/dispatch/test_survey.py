@@ -13,51 +13,88 @@ A = (0, 0)
 HELD = Lease(state=LeaseState.HELD, fence=1, worker="w", nonce="n", end=10)
 
 
-def test_a_lease_expires_only_when_its_value_stood_still_for_the_lease_time():
+def _beat(number):
+    return replace(HELD, beat=number)
+
+
+def test_a_lease_expires_only_when_its_life_stood_still_for_the_lease_time():
     watch = Watch(LEASE_S)
-    assert not watch.is_expired(A, "a", 100.0)
-    assert not watch.is_expired(A, "a", 109.9)
-    assert watch.is_expired(A, "a", 110.0)
-    assert not watch.is_expired(A, "b", 111.0)
-    assert watch.has_moved(A)
-    assert not watch.is_expired(A, "a", 121.0)
+    assert not watch.is_expired(A, _beat(1), 100.0)
+    assert not watch.is_expired(A, _beat(1), 109.9)
+    assert watch.is_expired(A, _beat(1), 110.0)
+    assert not watch.is_expired(A, _beat(2), 111.0)
+    assert not watch.is_expired(A, _beat(2), 120.9)
     watch.forget(A)
-    assert not watch.has_moved(A)
-    assert not watch.is_expired(A, "a", 500.0)
+    assert not watch.is_expired(A, _beat(2), 500.0)
 
 
-def test_a_missing_key_expires_as_a_value_does():
+@given(cuts=st.lists(st.integers(1, 9), unique=True), rows=st.integers(0, 5))
+def test_what_others_write_into_a_record_is_no_sign_of_life(cuts, rows):
     watch = Watch(LEASE_S)
+    watch.begin_waiting()
+    for number in range(len(cuts) + 1):
+        record = replace(HELD, cuts=tuple(sorted(cuts[:number])))
+        assert not watch.is_expired(A, record, LEASE_S * number / (len(cuts) + 1))
+    assert watch.is_expired(A, replace(HELD, cuts=tuple(sorted(cuts))), LEASE_S)
+    assert not watch.is_living(A)
+    watch.is_expired(A, replace(HELD, beat=1, rows=rows), LEASE_S + 1)
+    assert watch.is_living(A)
+
+
+def test_what_changed_before_the_waiting_began_is_no_sign_of_life():
+    watch = Watch(LEASE_S)
+    watch.is_expired(A, _beat(1), 0.0)
+    watch.begin_waiting()
+    assert not watch.is_expired(A, _beat(2), 5.0)
+    assert not watch.is_living(A)
+    watch.is_expired(A, _beat(3), 6.0)
+    assert watch.is_living(A)
+    watch.begin_waiting()
+    assert not watch.is_living(A)
+
+
+def test_waiting_anew_does_not_put_off_what_expires():
+    watch = Watch(LEASE_S)
+    assert not watch.is_expired(A, _beat(1), 0.0)
+    watch.begin_waiting()
+    assert watch.is_expired(A, _beat(1), LEASE_S)
+
+
+def test_a_key_that_is_missing_expires_and_lives_once_it_is_claimed():
+    watch = Watch(LEASE_S)
+    watch.begin_waiting()
     assert not watch.is_expired(A, None, 0.0)
     assert watch.is_expired(A, None, LEASE_S)
-    assert not watch.is_expired(A, "a", LEASE_S)
+    assert not watch.is_living(A)
+    assert not watch.is_expired(A, HELD, LEASE_S)
+    assert watch.is_living(A)
 
 
 def test_a_part_is_watched_apart_from_its_split():
     watch = Watch(LEASE_S)
-    assert not watch.is_expired(A, "a", 0.0)
-    assert not watch.is_expired((0, 5), "a", LEASE_S)
+    assert not watch.is_expired(A, HELD, 0.0)
+    assert not watch.is_expired((0, 5), HELD, LEASE_S)
 
 
 def _looks(watch, records, step_s):
-    return [watch.is_stalled(A, record, step * step_s) for step, record in enumerate(records)]
+    return [watch.standstill_s(A, record, step * step_s) >= STALL_S for step, record in enumerate(records)]
 
 
 def test_a_holder_that_renews_without_working_has_stalled_after_the_stall_time():
     beats = [replace(HELD, beat=beat) for beat in range(22)]
-    assert _looks(Watch(LEASE_S, STALL_S), beats, 5.0) == [False] * 20 + [True] * 2
+    assert _looks(Watch(LEASE_S), beats, 5.0) == [False] * 20 + [True] * 2
 
 
 def test_a_holder_that_works_has_not_stalled():
     beats = [replace(HELD, beat=beat, work=beat // 10) for beat in range(100)]
-    assert not any(_looks(Watch(LEASE_S, STALL_S), beats, 5.0))
+    assert not any(_looks(Watch(LEASE_S), beats, 5.0))
 
 
 def test_an_observer_that_slept_itself_cannot_tell_a_stalled_holder():
-    watch = Watch(LEASE_S, STALL_S)
-    assert not watch.is_stalled(A, HELD, 0.0)
-    assert not watch.is_stalled(A, HELD, 1000.0)
-    assert not watch.is_stalled(A, HELD, 1009.0)
+    watch = Watch(LEASE_S)
+    assert not watch.standstill_s(A, HELD, 0.0)
+    assert not watch.standstill_s(A, HELD, 1000.0)
+    assert not watch.standstill_s(A, HELD, 1009.0) >= STALL_S
 
 
 def test_a_lease_is_unbegun_while_nothing_is_reserved_beyond_what_is_acknowledged():

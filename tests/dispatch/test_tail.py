@@ -12,7 +12,7 @@ from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.tail import Lookahead, Open, victims
-from featstore.dispatch.terms import Terms
+from featstore.dispatch.terms import Terms, WaitFor
 
 SHORT_S = 0.3
 NUM_ROWS = 100
@@ -63,14 +63,14 @@ def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserve
 def test_a_worker_that_does_not_wait_cuts_too(make):
     busy, idle = make("busy"), make("idle")
     busy.reserve(next(busy.claims()), 20)
-    assert [claim.part for claim in idle.claims(wait=False)] == [60]
+    assert [claim.part for claim in idle.claims(WaitFor.NOTHING)] == [60]
 
 
 def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make):
     workers = [make(f"w{i}") for i in range(4)]
     slow = next(workers[0].claims())
     assert workers[0].reserve(slow, 10) == 10
-    rows = [_deliver(worker, claim) for _ in range(3) for worker in workers[1:] for claim in worker.claims(wait=False)]
+    rows = [_deliver(worker, claim) for _ in range(3) for worker in workers[1:] for claim in worker.claims(WaitFor.NOTHING)]
     rows.append(_deliver(workers[0], slow))
     assert len(rows) > 3
     assert sum(map(len, rows)) == len(set().union(*rows)) == NUM_ROWS
@@ -79,13 +79,13 @@ def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make):
 def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(make):
     whole = {"lease_s": SHORT_S, "boundaries": lambda split: ()}
     slow, idle = make("slow", 2, **whole), make("idle", 2, **whole)
-    begun, ahead = list(slow.claims(wait=False))
+    begun, ahead = list(slow.claims(WaitFor.NOTHING))
     slow.reserve(begun, NUM_ROWS)
     taken = next(idle.claims())
     assert (taken.index, taken.start_row, taken.end_row) == (ahead.index, 0, NUM_ROWS)
     assert slow.reserve(ahead, 10) is None
-    assert slow.is_lost(ahead.key)
-    assert not slow.is_lost(begun.key)
+    assert not slow.start(ahead.key)
+    assert slow.start(begun.key)
     assert len(_deliver(idle, taken)) == NUM_ROWS
 
 
@@ -93,7 +93,7 @@ def test_what_is_reserved_is_left_to_the_one_who_reserved_it(make):
     busy, idle = make("busy"), make("idle")
     claim = next(busy.claims())
     busy.reserve(claim, 95)
-    assert list(idle.claims(wait=False)) == []
+    assert list(idle.claims(WaitFor.NOTHING)) == []
     assert len(_deliver(busy, claim)) == NUM_ROWS
 
 

@@ -7,7 +7,7 @@ import pytest
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import Terms
+from featstore.dispatch.terms import Terms, WaitFor
 from featstore.loader.batching import Segment
 from featstore.loader.reporting import Reports
 from featstore.loader.stats import Stats
@@ -25,7 +25,7 @@ def reports():
 
 
 def claimed(reports):
-    claims = list(chain(reports.coordinator.claims(wait=False)))
+    claims = list(chain(reports.coordinator.claims(WaitFor.NOTHING)))
     for claim in claims:
         reports.coordinator.reserve(claim, claim.split.num_rows)
         reports.claims[claim.key] = claim
@@ -53,6 +53,6 @@ def test_a_claim_that_cannot_be_read_is_told_when_all_is_told(reports):
     assert reports.has_failed
     reports.settle()
     assert not reports.has_failed
-    again = next(reports.coordinator.claims(wait=False))
+    again = next(reports.coordinator.claims(WaitFor.NOTHING))
     assert again.split == first.split
     assert again.fence != first.fence
