@@ -63,7 +63,7 @@ def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Value
     for item in request.slots:
         columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
         before, now = now, time.perf_counter()
-        stats.column_s[item.slot.name] += now - before
+        stats.column_assemble_s[item.slot.name] += now - before
     for label in request.labels:
         columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
     if request.weight is not None:

@@ -1,7 +1,7 @@
 """Which columns the bytes that are read belong to, and the time that decoding them takes.
 
-The columns of a row group are decoded side by side: the time of a read is shared out among them by their uncompressed bytes.
-What converting each column to buffers takes is measured.
+The columns of a row group are decoded side by side: the time of a read is shared out among them by their uncompressed bytes,
+as `decode_s`. What converting each slot to buffers takes is measured, as `assemble_s`, by the thread that does it (decode.py).
 """
 
 import time
@@ -38,4 +38,4 @@ class Meter:
             sizes[name] = sum(chunk.total_uncompressed_size for chunk in chunks)
         total = sum(sizes.values()) or 1
         for name, size in sizes.items():
-            self._stats.column_s[name] += taken_s * size / total
+            self._stats.column_decode_s[name] += taken_s * size / total

@@ -33,7 +33,9 @@ class Stats:
     counts: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     column_bytes: Counter[str] = field(default_factory=Counter)
-    column_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # Apart, since one thread decodes and another one assembles.
+    column_decode_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    column_assemble_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     verdict: str = ""
 
     @contextmanager
@@ -69,8 +71,16 @@ class Stats:
         return {**zeros, **self.counts, "wait_s": 0.0, "decode_s": 0.0, "assemble_s": 0.0, **self.seconds}
 
     def slots(self) -> dict[str, dict[str, int | float]]:
-        """What each column that was read took: `bytes` as stored in the files, `decode_s` as metering.py says."""
-        return {name: {"bytes": self.column_bytes[name], "decode_s": self.column_s[name]} for name in self.column_bytes}
+        """What each column that was read took: `bytes` as stored in the files, `decode_s` and `assemble_s` as metering.py
+        says, which are parts of what the stages of these names were busy."""
+        return {
+            name: {
+                "bytes": num_bytes,
+                "decode_s": self.column_decode_s.get(name, 0.0),
+                "assemble_s": self.column_assemble_s.get(name, 0.0),
+            }
+            for name, num_bytes in list(self.column_bytes.items())
+        }
 
     def stages(self, staging: Mapping[str, int | float]) -> dict[str, dict[str, int | float]]:
         """The stages in the order of the data: what kept each busy, and what it waited for. `staging`: a stager's counts."""

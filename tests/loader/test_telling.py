@@ -55,9 +55,24 @@ def test_each_slot_has_its_bytes_and_its_share_of_the_time(url, where):
     assert all(told["decode_s"] > 0 for told in stats["slots"].values())
     if where is None:  # Read side by side, so that the shares are those of the bytes.
         assert stats["slots"]["tags"]["decode_s"] > stats["slots"]["y"]["decode_s"]
-    assert sum(told["decode_s"] for told in stats["slots"].values()) <= stats["decode_s"]
+    require_parts(stats)
     assert stats["stages"]["decode"]["bytes"] == sum(told["bytes"] for told in stats["slots"].values())
     assert stats["stages"]["decode"]["rows"] == stats["stages"]["delivery"]["rows"] == num_rows
+
+
+def require_parts(stats):
+    """Times of slots lie within those of the stages, on the same clock, so that it does not matter how fast the machine is."""
+    for name in ("decode_s", "assemble_s"):
+        assert sum(told[name] for told in stats["slots"].values()) <= stats[name] * (1 + 1e-9)
+
+
+def test_what_converting_a_slot_takes_is_no_part_of_decoding(url):
+    loader = FeatureLoader(url, slots=["id", {"name": "tags", "pad": 200}], labels=["y"])
+    assert sum(batch.num_rows for batch in loader) == 60_000
+    stats = loader.stats()
+    require_parts(stats)
+    assert stats["slots"]["tags"]["assemble_s"] > 0
+    assert stats["slots"]["y"]["assemble_s"] == 0  # a label
 
 
 def test_row_groups_that_are_ruled_out_cost_no_bytes(url):
@@ -79,9 +94,28 @@ def test_stages_say_what_they_did_and_what_they_waited_for(url):
     assert stages["staging"]["files"] == 3
     assert stages["staging"]["retries"] == 0
     assert stages["transform"]["busy_s"] >= 0.01 * num_batches
-    assert stages["decode"]["wait_for_room_s"] > 0
-    assert stages["delivery"]["wait_s"] > stages["transform"]["wait_for_blocks_s"]
+    assert all(stages["decode"][name] > 0 for name in ("busy_s", "wait_for_room_s"))
+    assert stages["transform"]["wait_for_blocks_s"] > 0
+    assert stages["delivery"]["wait_s"] > 0
     assert stages["delivery"]["batches"] == num_batches == 60
+
+
+def test_each_stage_tells_seconds_of_its_own():
+    names = ("decode_s", "decode_room_s", "assemble_s", "transform_s", "transform_wait_s", "transform_room_s", "wait_s")
+    stats = Stats()
+    stats.seconds.update({name: float(number) for number, name in enumerate(names)})
+    stages = stats.stages({"wait_s": 7.0})
+    told = {(stage, name): value for stage, of in stages.items() for name, value in of.items() if name.endswith("_s")}
+    assert told == {
+        ("decode", "busy_s"): 0.0,
+        ("decode", "wait_for_room_s"): 1.0,
+        ("assemble", "busy_s"): 2.0,
+        ("transform", "busy_s"): 3.0,
+        ("transform", "wait_for_blocks_s"): 4.0,
+        ("transform", "wait_for_room_s"): 5.0,
+        ("delivery", "wait_s"): 6.0,
+        ("decode", "wait_for_files_s"): 7.0,
+    }
 
 
 def test_the_time_until_an_item_is_taken_is_counted():
