@@ -277,8 +277,9 @@ class FeatureLoader(IterableDataset[Batch]):
         """What this process has done since the loader was made: counts, and seconds under names that end with `_s`.
 
         `wait_s` is what the consumer waited for batches, `decode_s` what reading and decoding took. `stages`: for each of
-        `staging`, `decode`, `transform` and `delivery` what kept it busy, what it waited for, bytes, rows and retries; `slots`:
-        for each column that was read `bytes`, as stored, and `decode_s`, which sum up to about all of it.
+        `staging`, `decode`, `assemble`, `transform` and `delivery` what kept it busy, what it waited for, bytes, rows and
+        retries; `slots`: for each column that was read `bytes`, as stored, and its parts of the seconds that the stages
+        `decode` and `assemble` were busy.
         """
         staged = vars(self._stager.stats()) if self._stager else {}
         told = {f"staging_{name}": value for name, value in staged.items()}
