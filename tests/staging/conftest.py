@@ -56,6 +56,7 @@ class Unruly:
     has_etags: bool = True
     has_times: bool = True
     ignores_ranges: bool = False
+    has_gone_on: bool = False
     log: list[Request] = field(default_factory=list)
 
     def gets(self, path: str) -> list[Request]:
@@ -76,12 +77,13 @@ class Unruly:
         return f'"{hash(self.files[path]):x}"'
 
     def stall(self) -> tuple[threading.Event, Callable[["Unruly", Request], None]]:
-        """An event that is set when the server stalls, and what makes it stall until the test ends."""
+        """An event that is set when the server stalls, and what makes it stall until the test ends, or for a minute: then it
+        `has_gone_on`."""
         begun = threading.Event()
 
         def act(site: "Unruly", request: Request) -> None:
             begun.set()
-            site.released.wait(60)
+            site.has_gone_on |= not site.released.wait(60)
 
         return begun, act
 

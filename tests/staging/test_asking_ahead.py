@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore.errors import ReplacedError, StagingError
-from featstore.staging.cost import MOST_REQUESTS
+from featstore.staging.cost import MOST_REQUESTS, Remote
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.filling import Filling
 from featstore.staging.options import Staging
@@ -107,9 +107,20 @@ def source_of(store: Store, spans, *, max_attempts: int = 5) -> Source:
     return Source(read=store.read, plan_ranges=lambda tail, size, name: spans, retry=retry)
 
 
-def stage(tmp_path, store: Store, *, spans=SPANS, max_attempts: int = 5, url="http://store/f.parquet", **options) -> bytes:
+def stage(
+    tmp_path,
+    store: Store,
+    *,
+    spans=SPANS,
+    max_attempts: int = 5,
+    url="http://store/f.parquet",
+    prior: Remote | None = None,
+    **options,
+) -> bytes:
+    """`prior`: what the store is taken for before anything was asked of it."""
     staging = Staging(**({"directory": str(tmp_path), "mode": "ranges"} | options))
     with Stager(staging, source_of(store, spans, max_attempts=max_attempts)) as stager:
+        stager.fetcher._remotes |= {} if prior is None else {"http://store": prior}
         item = StageItem(key=0, url=url, size_bytes=SIZE_BYTES)
         with next(stager.stage([item])) as staged:
             return staged.path.read_bytes()
@@ -127,7 +138,7 @@ def test_short_requests_are_under_way_together_but_never_more_than_a_few(tmp_pat
     store = Store()
     require_right(stage(tmp_path, store))
     assert 2 <= store.most_under_way <= MOST_REQUESTS
-    assert store.asked[1:] == SPANS
+    assert sorted(store.asked[1:]) == SPANS  # of two that are sent at one time either may be there first
 
 
 @pytest.mark.parametrize("case", [{"max_connections": 3}, {"url": "memory://store/f.parquet"}], ids=["limited", "by fsspec"])
@@ -147,7 +158,7 @@ def test_a_long_request_is_never_one_of_several(tmp_path):
     ]
     store = Store()
     stage(tmp_path, store, spans=spans)
-    assert store.asked[1:] == spans
+    assert sorted(store.asked[1:]) == spans
     assert store.most_bytes <= long + (4 << 20)
     assert store.most_under_way >= 2
 
@@ -196,21 +207,22 @@ def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_
         stager.stage([StageItem(key=0, url="http://store/f.parquet", size_bytes=SIZE_BYTES)])
         while SPANS[2] not in store.asked:
             time.sleep(0.001)
-        since = time.monotonic()
-    assert time.monotonic() - since < 10
+    stalled = ask_threads()
+    assert stalled  # it was not waited for
     store.released.set()
-    for thread in ask_threads():
+    for thread in stalled:
         thread.join(60)
     assert not list(tmp_path.glob("*/*.part"))
 
 
 def test_room_is_made_for_holes_beside_what_is_under_way(tmp_path, monkeypatch):
-    """The first, long answer shows a quick line, on which holes are bridged, while others were asked for one by one."""
+    """The first, long answer shows a quick line, on which holes are bridged, while others were asked for one by one. It was
+    taken for one of 1 MB/s, so that any machine is quick: 32 MB/s are enough for these holes."""
     monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
-    spans = [(0, 5_000_000), *((at, at + 60_000) for at in range(6_000_000, 30_000_000, 360_000))]
+    spans = [(0, 5_000_000), *((at, at + 60_000) for at in range(6_000_000, 12_000_000, 100_000))]
     store = Store(block_bytes=1 << 20)
     with _watched_reservations() as reserved:
-        stage(tmp_path, store, spans=spans)
+        stage(tmp_path, store, spans=spans, prior=Remote(bytes_per_s=1e6))
     assert len(reserved) >= MOST_REQUESTS
     assert len(store.asked) < len(spans)
     assert all(coming_bytes <= reserved_bytes for coming_bytes, reserved_bytes in reserved)

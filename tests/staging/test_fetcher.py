@@ -2,7 +2,7 @@
 
 import json
 import random
-import threading
+import time
 
 import pytest
 
@@ -316,24 +316,12 @@ def test_ranges_that_exceed_the_budget_are_an_error(site, make):
 
 
 def test_a_bandwidth_limit_is_kept(site, make):
-    stager = make(mode="whole", max_bytes_per_s=8_000_000)
+    """The last quarter of a second's bytes may pass as soon as those before them have had their time."""
+    stager, bytes_per_s = make(mode="whole", max_bytes_per_s=8_000_000), 8_000_000
+    since = time.monotonic()
     _stage(stager, site).release()
-    assert stager.fetcher.remote(site.url).bytes_per_s < 20_000_000
+    assert time.monotonic() - since >= len(DATA) / bytes_per_s - 0.25
     assert "limits" in [path.name for path in stager.cache.root.iterdir()]
-
-
-def test_a_reader_that_waits_for_a_server_that_stalls_is_told_of_in_the_log(site, make, monkeypatch, caplog):
-    monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.05)
-    begun, act = site.stall()
-    site.fail(PATH, site.fault(after_bytes=1000, act=act))
-    stager = make(mode="whole")
-    releaser = threading.Timer(0.4, site.released.set)
-    releaser.start()
-    assert _stage(stager, site).path.read_bytes() == DATA
-    releaser.join()
-    assert begun.is_set()
-    assert "the reader has waited" in caplog.text
-    assert PATH in caplog.text
 
 
 def test_what_is_learned_of_a_remote_is_kept_apart_by_host_and_without_credentials(site, make):
