@@ -318,15 +318,15 @@ class Coordinator:
         if record is None or record.state is LeaseState.FREE:
             return expired or record is not None
         standstill_s = self._watch.standstill_s(part, record, now)
-        if standstill_s >= self._terms.lease_s and not expired and self._is_idle:
-            self._name(part, record, standstill_s)
+        if self._is_idle and standstill_s >= self._terms.lease_s and self._watch.silent_s(part, now) < self._terms.lease_s / 2:
+            self._name(record, standstill_s)
         return expired or standstill_s >= self._terms.stall_s
 
     @property
     def _is_idle(self) -> bool:
         return not len(self._held) and self._cursor >= len(self._plan)
 
-    def _name(self, part: Part, record: Lease, standstill_s: float) -> None:
+    def _name(self, record: Lease, standstill_s: float) -> None:
         """Says once of each worker that it lives and keeps others waiting."""
         if record.nonce not in self._named:
             self._named.add(record.nonce)

@@ -8,6 +8,7 @@ from featstore.dispatch.terms import Terms
 from featstore.errors import ConfigError
 
 AUTO = "auto"
+ERROR, END = "error", "end"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,10 @@ class Dispatch:
     and named at the end. `split_rows`, or `split_bytes` (a number, or text such as `200MB`): larger data files are cut at
     their row groups into splits of at most so much; None leaves them whole. `run_id`: the same text for all workers of a
     run, another one for each run; None is for `auto` and `memory://`, and under torchrun, whose own it is then.
-    ConfigError for what cannot be.
+    `in_step`: whether the workers meet in a collective operation at each step, so that none may wait for rows that a living
+    one holds; `auto` is true where `WORLD_SIZE` is above 1 or a process group of several was initialised. `finished`: what a
+    worker does that finds every epoch of its pass read by an earlier start of the run: `error`, or `end` with a warning, for
+    launchers that restart everything. ConfigError for what cannot be.
     """
 
     store: str = AUTO
@@ -30,6 +34,8 @@ class Dispatch:
     max_failures: int = 5
     split_rows: int | None = None
     split_bytes: int | str | None = None
+    in_step: bool | str = AUTO
+    finished: str = ERROR
 
     @property
     def store_timeout_s(self) -> float:
@@ -47,6 +53,10 @@ class Dispatch:
             raise ConfigError("dispatch: expected split_rows or split_bytes, found both")
         if self.split_rows is not None and (isinstance(self.split_rows, bool) or self.split_rows < 1):
             raise ConfigError(f"dispatch.split_rows: expected an integer of 1 or more, found {self.split_rows!r}")
+        if self.in_step not in (AUTO, True, False):
+            raise ConfigError(f"dispatch.in_step: expected auto, true or false, found {self.in_step!r}")
+        if self.finished not in (ERROR, END):
+            raise ConfigError(f"dispatch.finished: expected error or end, found {self.finished!r}")
         if self.store != AUTO:
             bind(self.store)
         if self.run_id is not None:

@@ -48,6 +48,11 @@ class Watch:
         """
         return part in self._living
 
+    def silent_s(self, part: Part, now: float) -> float:
+        """For how long the part's life has stood still, as far as it was looked at."""
+        _, since, _ = self._seen.get((part, "life"), (None, now, now))
+        return now - since
+
     def standstill_s(self, part: Part, lease: Lease, now: float) -> float:
         """For how long the holder has neither acknowledged nor reserved anything, of any split."""
         mark = (lease.worker, lease.nonce, lease.fence, lease.work)

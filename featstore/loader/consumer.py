@@ -110,9 +110,13 @@ class Iteration:
         """The batch of a step that all ranks make: these rows, padding, or None where no rank goes on."""
         self._num_steps += 1
         if with_rows is None:
-            return self._padding(run) if steps.pads(self._num_steps) else None
+            if steps.pads(self._num_steps):
+                return self._padding(run)
+            run.require_nothing_unread()
+            return None
         if not steps.makes(self._num_steps, with_rows.num_ahead(run.batch_size)):
             run.stop()
+            run.require_nothing_unread()
             return None
         self._last = run.hand_over(with_rows)
         return self._last

@@ -7,7 +7,8 @@ QUARANTINED = (
 ALL_DONE = (
     "epochs {first} to {last}: nothing is left to read: in dispatch store {url} an earlier run, or another loader "
     "with the same selection, has read every row under this run_id; give each run, and each loader that is to read for "
-    "itself, a run_id of its own; to go on after a checkpoint, call load_state_dict"
+    "itself, a run_id of its own; to go on after a checkpoint, call load_state_dict; where a launcher restarts workers that "
+    "had ended, dispatch.finished: end lets them end empty"
 )
 FOLLOWED_BY_WORKER = (
     "follow: expected a process that reads by itself, found a worker of a DataLoader: it asks its workers in turn, and one "
@@ -20,4 +21,8 @@ SEVERAL_EPOCHS = (
 FORKED = (
     "this iteration is of process {parent}, and was copied into {child} by a fork: iterate anew in this process, under a "
     "dispatch store that both reach, or start DataLoader workers, which share each epoch"
+)
+UNREAD = (
+    "tail {tail}: all ranks have agreed to stop, and rows are unread whose holders have been silent for {silent_s:g} s: "
+    "{leases}; load the state of a checkpoint in all ranks to read them"
 )

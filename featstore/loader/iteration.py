@@ -16,7 +16,8 @@ from featstore.dispatch.delivered import Done
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
-from featstore.dispatch.terms import Claim
+from featstore.dispatch.terms import Claim, WaitFor
+from featstore.dispatch.unfinished import LeftOpen, open_leases, silent_leases
 from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.agreement import agreement
 from featstore.loader.assembly import Assembler
@@ -24,7 +25,7 @@ from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batching import Cut, cut
 from featstore.loader.boundaries import Boundaries
 from featstore.loader.budget import Budget
-from featstore.loader.endings import ALL_DONE, FOLLOWED_BY_WORKER, FORKED, QUARANTINED, SEVERAL_EPOCHS
+from featstore.loader.endings import ALL_DONE, FOLLOWED_BY_WORKER, FORKED, QUARANTINED, SEVERAL_EPOCHS, UNREAD
 from featstore.loader.follow import Follower, NewFiles
 from featstore.loader.job import Job
 from featstore.loader.pacing import paced
@@ -39,6 +40,7 @@ from featstore.loader.shared import shared
 from featstore.loader.state import LoaderState, delivered
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Memo, Order, SplitReader, Work, read_windows
+from featstore.loader.tail import PAD
 from featstore.loader.tensors import Batch
 from featstore.loader.transform import transformed
 from featstore.loader.verdict import EpochTimes, verdict
@@ -68,7 +70,9 @@ class Run:
         self._quarantined: list[str] = []
         self._bad_files = BadFiles(stats)
         self._boundaries = Boundaries(self._job)
-        self._has_claimed = self._finds_done = False
+        self._has_claimed = self._finds_done = self._is_last_sibling = False
+        self.left_open = LeftOpen(begun.address)
+        self._in_step = begun.place.in_step if job.in_step is None else job.in_step
         self._open: list[_Closeable] = []
         # The consumer waits for the last of the threads.
         self._waits = "wait_s" if job.transform is None else "transform_wait_s"
@@ -96,6 +100,24 @@ class Run:
         self._done.clear()
         self.is_exhausted = True
         self.close()
+
+    def require_nothing_unread(self) -> None:
+        """To be called once all ranks have agreed to stop. DispatchError where a holder that is silent has rows of the pass.
+
+        Waits for signs of life, at most a lease. What tail `drop` leaves out on purpose was given back, and is counted.
+        """
+        if not self._job.ordering.is_dynamic:
+            return
+        lease_s, unread = self._job.terms.lease_s, []
+        with closing(self._begun.address.open()) as store:
+            for epoch in range(self._begun.first_epoch, self._begun.first_epoch + self._job.num_epochs):
+                keys = EpochKeys(self._begun.prefix, epoch)
+                unread += silent_leases(store, keys, lease_s, threading.Event())
+                if self._job.tail == PAD:
+                    unread += [lease for lease in open_leases(store, keys) if not lease.is_held]
+        if unread:
+            leases = "; ".join(map(str, unread))
+            raise DispatchError(UNREAD.format(tail=self._job.tail, silent_s=lease_s, leases=leases))
 
     def _ended_done(self) -> Done | None:
         """What one of several workers has delivered of the epoch that its pass ended with."""
@@ -143,7 +165,10 @@ class Run:
             for notes in (self._done, self._reports, self._bad_files):
                 notes.clear()
         if finds_all_done and not self.follows:
-            raise DispatchError(ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url))
+            told = ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url)
+            if not self._job.ends_finished:
+                raise DispatchError(told)
+            _LOG.warning("%s", told)
         self.is_exhausted = True
         if self._quarantined:
             told = QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined))
@@ -167,14 +192,18 @@ class Run:
 
     def _dispatched(self, epoch: int) -> Iterator[Cut]:
         """What this worker can claim of an epoch."""
+        self._is_last_sibling = False
+        self.left_open.name()
         try:
             with self._coordinate(epoch) as coordinator, self._settling():
-                while not self.is_closed and (claim := next(self._awaited(coordinator), None)) is not None:
-                    yield from self._read(chain([claim], coordinator.claims(wait=False)))
+                while not self.is_closed and (claim := self._awaited(coordinator, epoch)) is not None:
+                    yield from self._read(chain([claim], coordinator.claims(WaitFor.NOTHING)))
                     if self._reports.has_failed and not self.is_closed:  # It is offered again, until it is quarantined.
                         self._reports.settle()
                 if not self.is_closed:
                     self._finds_done = not self._has_claimed and coordinator.is_done
+                    if not coordinator.is_done:
+                        self.left_open.note(EpochKeys(self._begun.prefix, epoch))
                     self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
         finally:
             self._reports.coordinator = None
@@ -294,7 +323,7 @@ class Run:
             plan=self._job.plan(epoch),
             prefix=self._begun.prefix,
             worker=self._worker,
-            terms=replace(self._job.terms, boundaries=self._boundaries.of, is_staged=self._is_staged),
+            terms=replace(self._job.terms, boundaries=self._boundaries.of, is_staged=self._is_staged, in_step=self._in_step),
             done=dict(self._done),
         )
         return coordinator
@@ -340,13 +369,19 @@ class Run:
         pipeline.close()
         self._open.clear()
 
-    def _awaited(self, coordinator: Coordinator) -> Iterator[Claim]:
-        """Claims for a worker that holds none, as whoever waits for leases of others must: they may be waiting too.
+    def _awaited(self, coordinator: Coordinator, epoch: int) -> Claim | None:
+        """A claim for a worker that holds none, as whoever waits for leases of others must: they may be waiting too.
 
-        Nobody waits for those that live: a rank that trains in step with others cannot deliver its last batch before this
-        one goes on. Workers of a DataLoader never wait: it asks them in turn, and raises if one dies.
+        A rank that trains in step with others cannot deliver its last batch before this one goes on, so nobody waits for those
+        that live. A DataLoader asks its workers in turn, so only the last of them to end waits for workers elsewhere: while
+        it waits the others have nothing to deliver. Independent workers wait until every lease is final.
         """
-        return coordinator.claims(wait=not self._begun.is_dataloader, wait_for_living=False)
+        if self._begun.is_dataloader and not self._is_last_sibling:
+            claim = next(coordinator.claims(WaitFor.NOTHING), None)
+            self._is_last_sibling = claim is None and self._begun.is_last_sibling(epoch)
+            if not self._is_last_sibling:
+                return claim
+        return next(coordinator.claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
 
     def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         for claim in claims:

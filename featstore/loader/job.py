@@ -28,7 +28,11 @@ from featstore.table.snapshot import DataFile
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a loader reads and how: equal in all of its workers."""
+    """What a loader reads and how: equal in all of its workers.
+
+    `in_step`: as of `Dispatch.in_step`, None for `auto`. `ends_finished`: a pass that an earlier start of the run has read
+    ends empty, and is no error.
+    """
 
     request: Request
     files: Mapping[str, tuple[DataFile, Partition]]
@@ -51,6 +55,8 @@ class Job:
     progress: bool = False
     on_bad_file: str = ERROR
     transform: Transform | None = None
+    in_step: bool | None = None
+    ends_finished: bool = False
 
     def in_parts(self, listing: Listing) -> "Job":
         """The job in rank order: each part lists its own files, and this one only counts them."""

@@ -1,5 +1,6 @@
 """`FeatureLoader`: from a table and a selection to batches. Where dispatch, staging, reading and tensors meet."""
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -10,10 +11,10 @@ from typing import Any, Protocol
 from torch.utils.data import IterableDataset, get_worker_info
 
 from featstore.datafiles import staging_source
-from featstore.dispatch.options import Dispatch
+from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.plan import Split
-from featstore.errors import ConfigError, StateError
+from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
@@ -44,6 +45,8 @@ from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot, open_without_files, stream_data_files
 from featstore.table.snapshot import DataFile, Snapshot
+
+_LOG = logging.getLogger(__name__)
 
 
 class TableLike(Protocol):
@@ -126,6 +129,8 @@ class FeatureLoader(IterableDataset[Batch]):
             shuffle=as_options(Shuffle, shuffle, "shuffle"),
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
+            in_step=None if options.in_step == AUTO else bool(options.in_step),
+            ends_finished=options.finished == END,
             follow=_follow(follow, snapshot, request),
             tail=require_tail(tail),
             transform=checked_transform(transform),
@@ -164,6 +169,8 @@ class FeatureLoader(IterableDataset[Batch]):
     def begin_run(self) -> Run:
         """A new pass, for its iteration; ends nothing."""
         place = Place.here()
+        if self._run is not None:
+            self._run.left_open.name()
         if self._share is not None:
             self._restored, self._share = self._passes.meet(self._share, place), None
         begun = self._passes.begin(place)
@@ -298,10 +305,28 @@ class FeatureLoader(IterableDataset[Batch]):
         self._adopt()
         if self._run is not None:
             self._run.close()
+        self._name_left_open()
         if self._stager is not None:
             self._stager.close()
             self._stager = None
         self._passes.close()
+
+    def _name_left_open(self) -> None:
+        """Says in the log what ranks in step have left unread of the last pass."""
+        if self._run is not None:
+            self._run.left_open.name()
+        elif self._in_step and self._job.ordering.is_dynamic:
+            try:
+                left_open = self._passes.left_open()
+            except DispatchError as error:
+                _LOG.info("what other ranks had still to deliver cannot be looked up: %s", error)
+                return
+            if left_open is not None:
+                left_open.name()
+
+    @property
+    def _in_step(self) -> bool:
+        return Place.here().in_step if self._job.in_step is None else self._job.in_step
 
     def __enter__(self) -> "FeatureLoader":
         return self
@@ -311,7 +336,9 @@ class FeatureLoader(IterableDataset[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to a worker process: everything but what runs here."""
-        return self.__dict__ | {"_run": None, "_stager": None, "_stats": Stats()}
+        # A spawned worker knows nothing of the process group that was initialised here.
+        job = replace(self._job, in_step=True) if self._in_step else self._job
+        return self.__dict__ | {"_job": job, "_run": None, "_stager": None, "_stats": Stats()}
 
     def _adopt(self) -> None:
         """Forgets what a fork copied of the parent's threads."""

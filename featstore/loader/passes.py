@@ -14,11 +14,12 @@ import uuid
 from contextlib import closing
 from dataclasses import dataclass
 
-from featstore.dispatch.keys import restores_key, run_prefix
+from featstore.dispatch.keys import EpochKeys, restores_key, run_prefix
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.endpoint import num_processes
+from featstore.dispatch.unfinished import LeftOpen
 from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.place import Place
 from featstore.loader.shares import united
@@ -33,6 +34,7 @@ class Pass:
     """One iteration: its store, the prefix of its keys, its number since the last restore, and its first epoch.
 
     `is_repeated`: a worker of this index has begun the same pass before, in an earlier start of the run or another loader.
+    `siblings`: the prefix of keys that only the workers of one DataLoader use in this pass.
     """
 
     address: StoreAddress
@@ -41,6 +43,13 @@ class Pass:
     first_epoch: int
     place: Place
     is_repeated: bool
+    siblings: str
+
+    def is_last_sibling(self, epoch: int) -> bool:
+        """Says that this worker of a DataLoader has nothing left to claim of an epoch; whether all of its siblings had said so
+        before. To be called once for each epoch."""
+        with closing(self.address.open()) as store:
+            return store.add(f"{self.siblings}{epoch}/ended", 1) >= self.place.num_siblings
 
     @property
     def is_dataloader(self) -> bool:
@@ -86,7 +95,7 @@ class Passes:
             if place.is_dataloader:
                 store.set(f"{self._prefix}workers", "seen")
                 store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
-            prefix = run_prefix(self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}")
+            prefix = self._pass_prefix(number)
             is_repeated = store.add(f"{prefix}{first_epoch}/starts/{place.index}", 1) > 1
         finally:
             store.close()
@@ -97,6 +106,7 @@ class Passes:
             first_epoch=first_epoch,
             place=place,
             is_repeated=is_repeated,
+            siblings=f"{self._prefix}passes/{number}/",
         )
 
     def recording(self, epoch: int | None) -> Recording:
@@ -184,6 +194,19 @@ class Passes:
         """Whether such workers still run: those of a DataLoader that persist, or that is in the middle."""
         return any(self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children())
 
+    def left_open(self) -> LeftOpen | None:
+        """The epochs of the last pass that DataLoader workers made of this loader, where ranks share a store."""
+        if self._shared is None or not self.has_workers():
+            return None
+        found = LeftOpen(self._shared)
+        with closing(self._shared.open()) as store:
+            number = self._num_passes(store) - 1
+            prefix = self._pass_prefix(number)
+            first_epoch = self._epoch_of(store, number)
+        for epoch in range(first_epoch, first_epoch + self._num_epochs):
+            found.note(EpochKeys(prefix, epoch))
+        return found
+
     def close(self) -> None:
         """Removes the run directory, in the process that chose it; the next pass has the epochs after those that it counted."""
         if self._owner == os.getpid() and self._has_run_directory():
@@ -205,6 +228,10 @@ class Passes:
     def _prefix(self) -> str:
         """Of the keys that only this loader and its copies use."""
         return run_prefix(self._run_id, restart=self._restart, loader=self._client)
+
+    def _pass_prefix(self, number: int) -> str:
+        """Of the keys that all workers of a pass share."""
+        return run_prefix(self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}")
 
     @property
     def _workers_address(self) -> StoreAddress:

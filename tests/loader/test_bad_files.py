@@ -119,8 +119,7 @@ def test_the_receipt_has_it_as_quarantined_and_a_second_epoch_tries_it_again(sna
 
 def test_workers_of_a_dataloader_skip_it(snapshot, tmp_path):
     no_parquet(tmp_path / "b.parquet")
-    dispatch = {"lease_s": 6.0}  # Who finds nothing to claim waits a third of it.
-    loader = FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", batch_size=30, dispatch=dispatch)
+    loader = FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", batch_size=30)
     rows = rows_of(DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="spawn"))
     assert sorted(rows) == [*ROWS["a"], *ROWS["c"]]
 

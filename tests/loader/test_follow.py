@@ -174,7 +174,7 @@ def test_new_partitions_are_split_as_the_first_ones_are(url):
 
 def test_a_worker_that_comes_with_a_newer_version_joins_the_plans_of_the_others(url, tmp_path):
     """It opens the table when two plans were there already, and reads what is left of the second."""
-    dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "lease_s": 6.0}
+    dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "in_step": True}  # One thread asks both.
     options = {"dispatch": dispatch, "memory_budget": 1}
     with follower(url, **options) as early:
         batches = iter(early)

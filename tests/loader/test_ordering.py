@@ -157,7 +157,7 @@ def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(table_url, as_rank, 
     """Two workers take turns as they like; replayed, each delivers the same rows in the same order."""
     url, path = f"sqlite://{tmp_path}/x.db", tmp_path / "order.json"
     as_rank(0, 2)
-    dispatch = {"store": url, "run_id": "a", "lease_s": 6.0}
+    dispatch = {"store": url, "run_id": "a"}
     first = loader(table_url, dispatch=dispatch, memory_budget=1)
     as_rank(1, 2)
     second = loader(table_url, dispatch=dispatch, memory_budget=1)

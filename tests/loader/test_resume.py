@@ -226,7 +226,7 @@ def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url
 
 def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url, monkeypatch):
     """Each step ends when both have done it; a rank that has ended takes part no more, as with torch's Join."""
-    dispatch = {"store": "memory://in-step", "run_id": "a", "lease_s": 1.0}
+    dispatch = {"store": "memory://in-step", "run_id": "a", "lease_s": 1.0, "in_step": True}
     loaders = [make(table_url, batch_size=30, dispatch=dispatch) for _ in range(2)]
     shares = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
     rows, step, in_step = [[], []], threading.Condition(), {0: 0, 1: 0}
@@ -263,7 +263,7 @@ def one_large_file(directory, row_group_size: int = 2000) -> str:
 
 
 def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(tmp_path):
-    dispatch = {"store": "memory://lost", "run_id": "a", "lease_s": 0.3}
+    dispatch = {"store": "memory://lost", "run_id": "a", "lease_s": 0.3, "in_step": True}
     one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
     batches = iter(one)
     before = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
@@ -280,7 +280,7 @@ def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(tmp
 
 
 def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path):
-    dispatch = {"store": "memory://lost-and-found", "run_id": "a", "lease_s": 0.3}
+    dispatch = {"store": "memory://lost-and-found", "run_id": "a", "lease_s": 0.3, "in_step": True}
     one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
     batches = iter(one)
     rows = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
@@ -300,7 +300,7 @@ def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path):
 def cut_in_two(directory, name, **options):
     """Two loaders of one file, the first in its middle when the second comes and cuts the rest in two; rows so far."""
     url = one_large_file(directory, row_group_size=50)
-    dispatch = {"store": f"memory://{name}", "run_id": "a"}
+    dispatch = {"store": f"memory://{name}", "run_id": "a", "in_step": True}  # One thread asks both.
     loaders = [make(url, slots=["row"], batch_size=50, dispatch=dispatch, **options) for _ in range(2)]
     batches = [iter(loader) for loader in loaders]
     rows = [

@@ -14,7 +14,7 @@ WHEN = {"start": 0, "middle": 4, "end": 1000, "epoch 2": 4}
 
 
 def workers(table_url, store, num_workers, monkeypatch, **options) -> list[FeatureLoader]:
-    dispatch = {"store": f"sqlite://{store}", "run_id": "a", "lease_s": 6.0}  # Who finds nothing to claim waits a third of it.
+    dispatch = {"store": f"sqlite://{store}", "run_id": "a"}
     monkeypatch.setenv("WORLD_SIZE", str(num_workers))
     return [FeatureLoader(table_url, slots=["row"], batch_size=11, dispatch=dispatch, **options) for _ in range(num_workers)]
 

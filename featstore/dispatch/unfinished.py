@@ -1,0 +1,118 @@
+"""What an epoch has left unread: leases that are not final, and whether those who hold them live."""
+
+import logging
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass
+
+from featstore.dispatch.keys import EpochKeys
+from featstore.dispatch.lease import FINAL, Lease, LeaseState
+from featstore.dispatch.ledger import Entry, read_splits
+from featstore.dispatch.receipt import EpochSize
+from featstore.dispatch.stores.address import Store, StoreAddress
+from featstore.dispatch.survey import Part, Watch
+from featstore.errors import DispatchError
+
+_LOG = logging.getLogger(__name__)
+# Three of the renewals that ranks in step make at the end of a plan.
+_SIGN_OF_LIFE_S = 1.5
+_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.05, 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenLease:
+    """A split (`part[1]` 0), or a part of one, that is not read to its end. `record` is None where nobody has claimed it."""
+
+    epoch: int
+    part: Part
+    record: Lease | None
+
+    @property
+    def is_held(self) -> bool:
+        return self.record is not None and self.record.state is LeaseState.HELD
+
+    def __str__(self) -> str:
+        index, first = self.part
+        if self.record is None:
+            return f"epoch {self.epoch}, position {index} of the plan from row {first}, claimed by nobody"
+        rows = f"rows {self.record.rows} to {self.record.limit} of split {self.record.split}"
+        who = f"held by worker {self.record.worker}" if self.is_held else f"given back by worker {self.record.worker}"
+        return f"epoch {self.epoch}, {rows}, {who}"
+
+
+def open_leases(store: Store, keys: EpochKeys) -> list[OpenLease]:
+    """All that is not final of an epoch, as its keys are now; nothing of an epoch that never began."""
+    text = store.get_or_none(keys.size)
+    if text is None:
+        return []
+    size, found = EpochSize.decode(text), list[OpenLease]()
+    complete, low = set(size.complete_before), int(store.get_or_none(keys.low) or 0)
+    for index, entries in read_splits(store, keys, range(low, size.num_splits)):
+        if index not in complete:
+            found += [_open(keys, index, entry) for entry in entries or [_UNCLAIMED] if not _is_final(entry)]
+    return found
+
+
+def silent_leases(store: Store, keys: EpochKeys, wait_s: float, closed: threading.Event) -> list[OpenLease]:
+    """Leases that are held and were not renewed, claimed or given back while this waited, at most `wait_s` seconds.
+
+    Returns at once where nothing is held, and as soon as each holder was seen to live. Ends early when `closed` is set.
+    """
+    watch, until, pause_s = Watch(wait_s), time.monotonic() + wait_s, _FIRST_LOOK_S
+    watch.begin_waiting()
+    while True:
+        held = [lease for lease in open_leases(store, keys) if lease.is_held]
+        for lease in held:
+            watch.is_expired(lease.part, lease.record, time.monotonic())
+        silent = [lease for lease in held if not watch.is_living(lease.part)]
+        left_s = until - time.monotonic()
+        if not silent or left_s <= 0 or closed.wait(min(pause_s, left_s)):
+            return silent
+        pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+
+
+_UNCLAIMED = Entry(first=0, end=None, record=None)
+
+
+def _is_final(entry: Entry) -> bool:
+    return entry.record is not None and entry.record.state in FINAL
+
+
+def _open(keys: EpochKeys, index: int, entry: Entry) -> OpenLease:
+    return OpenLease(epoch=keys.epoch, part=(index, entry.first), record=entry.record)
+
+
+class LeftOpen:
+    """Epochs that ended for a rank while others, which were seen to live, still held rows of them. One thread."""
+
+    def __init__(self, address: StoreAddress) -> None:
+        self._address = address
+        self._epochs: list[EpochKeys] = []
+
+    def note(self, keys: EpochKeys) -> None:
+        self._epochs.append(keys)
+
+    def name(self) -> None:
+        """Says in the log what is still unread of the epochs, and forgets them: a warning where the holder is silent now.
+
+        Takes no longer than a holder takes to show that it lives, and no time where everything was read.
+        """
+        epochs, self._epochs = self._epochs, []
+        if not epochs:
+            return
+        try:
+            with closing(self._address.open()) as store:
+                for keys in epochs:
+                    _name(store, keys)
+        except DispatchError as error:
+            _LOG.info("what other ranks had still to deliver of epoch %d cannot be looked up: %s", epochs[-1].epoch, error)
+
+
+def _name(store: Store, keys: EpochKeys) -> None:
+    silent = {lease.part for lease in silent_leases(store, keys, _SIGN_OF_LIFE_S, threading.Event())}
+    for lease in open_leases(store, keys):
+        if lease.is_held and lease.part not in silent:
+            _LOG.info("still being delivered: %s", lease)
+        else:
+            _LOG.warning("rows are unread: %s, which is silent; they are read again after a restart from a checkpoint", lease)

@@ -1,0 +1,113 @@
+"""What is told of an epoch that was not read to its end."""
+
+import logging
+import threading
+import time
+import uuid
+
+import pytest
+
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import EpochKeys, run_prefix
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms, WaitFor
+from featstore.dispatch.unfinished import LeftOpen, open_leases, silent_leases
+
+KEYS = EpochKeys(run_prefix("run"), 0)
+
+
+@pytest.fixture
+def address():
+    return bind(f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def make(address):
+    made = []
+
+    def coordinator(worker, num_splits=3, done=None, **terms):
+        plan = Plan(splits=[Split(path=str(i), num_rows=100) for i in range(num_splits)], shuffle=False)
+        options = Terms(**{"in_step": True, "boundaries": lambda split: (50,), **terms})
+        made.append(Coordinator(address, plan=plan, prefix=KEYS.prefix, worker=worker, terms=options, done=done))
+        return made[-1]
+
+    yield coordinator
+    for one in made:
+        one.close()
+
+
+def _silence(coordinator):
+    """What a killed worker looks like to the others."""
+    coordinator._renewer._closed.set()
+    coordinator._renewer.join()
+    coordinator._held._held.clear()
+
+
+def test_an_epoch_that_never_began_has_nothing_open(address):
+    assert open_leases(address.open(), KEYS) == []
+
+
+def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_is_not(make, address):
+    worker = make("1-7", num_splits=5, done={4: "complete"})
+    claims = worker.claims()
+    done, held, free = next(claims), next(claims), next(claims)
+    for claim in (done, free):
+        assert worker.reserve(claim, 100) == 100
+    assert worker.complete(done)
+    assert worker.fail(free)
+    found = [str(lease) for lease in open_leases(address.open(), KEYS)]
+    assert found == [
+        f"epoch 0, rows 0 to 100 of split {held.split.id}, held by worker 1-7",
+        f"epoch 0, rows 0 to 100 of split {free.split.id}, given back by worker 1-7",
+        "epoch 0, position 3 of the plan from row 0, claimed by nobody",
+    ]
+
+
+def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(make, address):
+    next(make("living", lease_s=60.0).claims())
+    started = time.monotonic()
+    assert silent_leases(address.open(), KEYS, 30.0, threading.Event()) == []
+    assert time.monotonic() - started < 5
+
+
+def test_a_holder_that_is_dead_is_silent_after_the_wait(make, address):
+    dead = make("dead")
+    next(dead.claims())
+    _silence(dead)
+    started = time.monotonic()
+    (silent,) = silent_leases(address.open(), KEYS, 0.3, threading.Event())
+    assert time.monotonic() - started >= 0.3
+    assert "held by worker dead" in str(silent)
+
+
+def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(make, address, caplog):
+    caplog.set_level(logging.INFO)
+    holder, other = make("holder"), make("other")
+    held = next(holder.claims())
+    for claim in other.claims(WaitFor.NOTHING):
+        assert other.reserve(claim, 100) == 100
+        assert other.complete(claim)
+    left_open = LeftOpen(address)
+    left_open.note(KEYS)
+    left_open.name()
+    assert "still being delivered: epoch 0, rows 0 to" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    _silence(holder)
+    left_open.note(KEYS)
+    left_open.name()
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert f"of split {held.split.id}, held by worker holder, which is silent" in record.getMessage()
+    caplog.clear()
+    left_open.name()
+    assert not caplog.records, "it was named once"
+
+
+def test_a_store_that_is_gone_is_told_and_raises_nothing(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    address = bind(f"sqlite://{tmp_path}/store.sqlite")
+    (tmp_path / "store.sqlite").mkdir()
+    left_open = LeftOpen(address)
+    left_open.note(KEYS)
+    left_open.name()
+    assert "cannot be looked up" in caplog.text

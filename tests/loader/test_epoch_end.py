@@ -1,0 +1,196 @@
+"""How a loader ends an epoch while another worker holds rows: one that is dead, one that lives, one that dies afterwards."""
+
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from torch.utils.data import DataLoader
+
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.keys import EpochKeys
+from featstore.dispatch.options import Dispatch
+from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms
+from featstore.errors import ConfigError, DispatchError
+from featstore.loader.loader import FeatureLoader
+
+NUM_FILES, FILE_ROWS, LEASE_S = 4, 40, 1.0
+NUM_ROWS = NUM_FILES * FILE_ROWS
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    (tmp_path / "table").mkdir()
+    for file in range(NUM_FILES):
+        row = pa.array(range(file * FILE_ROWS, (file + 1) * FILE_ROWS), pa.int64())
+        pq.write_table(pa.table({"row": row}), tmp_path / "table" / f"{file}.parquet", row_group_size=10)
+    return str(tmp_path / "table")
+
+
+@pytest.fixture
+def store(tmp_path) -> str:
+    return f"sqlite://{tmp_path}/store.sqlite"
+
+
+def make(url, store, **dispatch) -> FeatureLoader:
+    options = {"store": store, "run_id": "a", "lease_s": LEASE_S, **dispatch}
+    tail = options.pop("tail", "join")
+    return FeatureLoader(url, slots=["row"], batch_size=10, dispatch=options, tail=tail)
+
+
+class Other:
+    """A worker elsewhere that holds one split, delivers nothing, and renews its lease only while it is told to."""
+
+    def __init__(self, loader: FeatureLoader, store: str, *, prefix: str | None = None) -> None:
+        prefix = prefix or f"featstore/a/0/{loader._job.key}-0/"
+        self.keys, self.store = EpochKeys(prefix, 0), bind(store).open()
+        self.coordinator = Coordinator(
+            store, plan=loader._job.plan(0), prefix=prefix, worker="7-777", terms=Terms(boundaries=lambda split: ())
+        )
+        self.claim = next(self.coordinator.claims())
+        assert self.coordinator.reserve(self.claim, FILE_ROWS) == FILE_ROWS
+        self.coordinator._renewer._closed.set()
+        self.coordinator._renewer.join()
+
+    def renew_until(self, is_over) -> None:
+        """Shows that it lives, and dies once `is_over()` says so."""
+        deadline = time.monotonic() + 30
+        while not is_over() and time.monotonic() < deadline:
+            self.coordinator._held.renew_all(self.store)
+            time.sleep(0.05)
+
+
+def rows_of(batches) -> list[int]:
+    return [row for batch in batches if not batch.is_padding for row in batch["row"].tolist()]
+
+
+def without(claim) -> list[int]:
+    first = int(claim.split.path.removesuffix(".parquet")) * FILE_ROWS
+    return [row for row in range(NUM_ROWS) if not first <= row < first + FILE_ROWS]
+
+
+def test_a_worker_that_comes_and_goes_reads_what_one_that_died_at_the_end_had_claimed_after_it_came(url, store):
+    loader = make(url, store)
+    batches = iter(loader)
+    rows = next(batches)["row"].tolist()
+    Other(loader, store)
+    assert sorted(rows + rows_of(batches)) == list(range(NUM_ROWS))
+
+
+def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(url, store):
+    loader = make(url, store)
+    other, ended = Other(loader, store), threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        rows = threads.submit(lambda: (rows_of(loader), ended.set())[0])
+        beats = threads.submit(other.renew_until, lambda: ended.wait(0.01) or time.monotonic() > began + 2.5 * LEASE_S)
+        began = time.monotonic()
+        beats.result()
+        assert not ended.is_set(), "it ended while a living worker held rows"
+        assert other.coordinator.complete(other.claim)
+        assert sorted(rows.result(timeout=20)) == without(other.claim)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_of_a_dataloaders_workers_the_last_to_end_reads_what_a_dead_worker_elsewhere_held(url, store, num_workers):
+    loader = make(url, store)
+    Other(loader, store)
+    rows = rows_of(DataLoader(loader, batch_size=None, num_workers=num_workers))
+    assert sorted(rows) == list(range(NUM_ROWS))
+
+
+def test_a_rank_in_step_ends_at_once_while_a_living_rank_holds_its_last_batch(url, store):
+    loader = make(url, store, in_step=True, lease_s=30.0)
+    other, ended = Other(loader, store), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        beats = threads.submit(other.renew_until, ended.is_set)
+        started = time.monotonic()
+        rows = rows_of(loader)
+        took_s = time.monotonic() - started
+        ended.set()
+        beats.result()
+    assert sorted(rows) == without(other.claim)
+    assert took_s < 10, "it waited for the lease"
+
+
+def test_a_rank_in_step_takes_over_what_a_rank_that_is_dead_held(url, store):
+    loader = make(url, store, in_step=True)
+    Other(loader, store)
+    assert sorted(rows_of(loader)) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize("when", ["at the next epoch", "at close"])
+def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(url, store, caplog, when):
+    loader = make(url, store, in_step=True)
+    other, ended = Other(loader, store), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        beats = threads.submit(other.renew_until, ended.is_set)
+        assert sorted(rows_of(loader)) == without(other.claim)
+        ended.set()
+        beats.result()
+    assert "rows are unread" not in caplog.text
+    next(iter(loader)) if when == "at the next epoch" else loader.close()
+    assert re.search(
+        rf"rows are unread: epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777", caplog.text
+    )
+    loader.close()
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_every_rank(url, store, tail, monkeypatch):
+    """The holder was seen to live when the ranks ran out of rows, and dies before they stop."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loaders, batches = [], []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        loaders.append(make(url, store, tail=tail))
+        batches.append(iter(loaders[-1]))
+    other = Other(loaders[0], store, prefix=loaders[0]._run._begun.prefix)
+    words = [f"{other.keys.prefix}0/tail/{rank}" for rank in range(2)]
+
+    def has_ended() -> bool:
+        return any((word or "").startswith("ended") for word in other.store.get_many(words))
+
+    barrier = threading.Barrier(2)
+
+    def train(of) -> str:
+        try:
+            for _ in of:
+                barrier.wait(timeout=20)
+        except DispatchError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(3) as threads:
+        beats = threads.submit(other.renew_until, has_ended)
+        errors = list(threads.map(train, batches))
+        beats.result()
+    for error in errors:
+        assert f"tail {tail}: all ranks have agreed to stop, and rows are unread" in error
+        assert f"epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777" in error
+
+
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_a_worker_that_starts_after_the_last_epoch_ends_empty_with_a_warning_if_it_is_told_to(url, store, caplog, num_epochs):
+    options = {"slots": ["row"], "batch_size": 10, "num_epochs": num_epochs}
+    dispatch = {"store": store, "run_id": "a"}
+    assert len(rows_of(FeatureLoader(url, dispatch=dispatch, **options))) == num_epochs * NUM_ROWS
+    with pytest.raises(DispatchError, match="nothing is left to read: .* run_id .* dispatch.finished: end"):
+        rows_of(FeatureLoader(url, dispatch=dispatch, **options))
+    assert rows_of(FeatureLoader(url, dispatch=dispatch | {"finished": "end"}, **options)) == []
+    assert "nothing is left to read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"in_step": "yes"}, "dispatch.in_step: expected auto, true or false, found 'yes'"),
+        ({"finished": "skip"}, "dispatch.finished: expected error or end, found 'skip'"),
+    ],
+)
+def test_other_answers_are_refused(options, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Dispatch(**options)
