@@ -34,8 +34,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import featstore
-from featstore.dispatch.ledger import read_splits
 from featstore.dispatch.lease import FINAL
+from featstore.dispatch.ledger import read_splits
 from featstore.dispatch.receipt import receipts
 from featstore.dispatch.registry import announced
 from featstore.dispatch.stores.address import bind

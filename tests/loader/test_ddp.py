@@ -1,6 +1,7 @@
 """Distributed data parallel training under torchrun, with gloo: ranks with uneven data end together, as `tail` says."""
 
 import json
+import sys
 from collections import Counter
 
 import pyarrow as pa
@@ -90,3 +91,67 @@ def test_ranks_with_uneven_data_train_two_epochs_to_their_end(train, tmp_path, i
         assert rows or (tail, order) == ("drop", "dynamic")
         assert set(rows.values()) <= {1}
         assert (sorted(rows) == list(range(sum(ROWS)))) is (tail != "drop")
+
+
+HEALTHY = """
+import json, logging, signal, sys, time
+import torch
+import torch.distributed as distributed
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+import featstore
+
+
+class Heard(logging.Handler):
+    def emit(self, record):
+        if record.levelno >= logging.WARNING:
+            heard.append(record.getMessage())
+
+
+signal.alarm(500)  # Nobody outlives a test that failed.
+table, out, tail, num_epochs = *sys.argv[1:4], int(sys.argv[4])
+heard = []
+logging.getLogger("featstore").addHandler(Heard())
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+model = DistributedDataParallel(torch.nn.Linear(1, 1))
+rows, ends = [], []
+with featstore.FeatureLoader(table, slots=["row", "half"], batch_size=7, tail=tail) as loader:
+    for epoch in range(num_epochs):
+        loader.set_epoch(epoch)
+        seen, batches = [], iter(loader)
+        with Join([model], enable=tail == "join"):
+            while True:
+                asked = time.monotonic()
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                (model(batch["half"][:, None]).sum() * (0 if batch.is_padding else 1)).backward()
+                seen += [] if batch.is_padding else batch["row"].tolist()
+        ends.append(time.monotonic() - asked)
+        rows.append(seen)
+with open(f"{out}/{rank}.json", "w") as file:
+    json.dump([rows, ends, heard], file)
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop", "join"])
+def test_healthy_ranks_end_every_epoch_without_an_error_a_warning_or_a_delay(torchrun, tmp_path, uneven_url, is_campaign, tail):
+    """A lease is a minute long: whoever waited for one, or for a third of it, would be seen."""
+    if not is_campaign and tail != "join":
+        pytest.skip("only in the campaign of make faults: each job imports torch in every process")
+    num_epochs = 50 if is_campaign else 5
+    (tmp_path / "trainer.py").write_text(HEALTHY)
+    done = torchrun(tmp_path / "trainer.py", uneven_url, tmp_path, tail, num_epochs)
+    assert done.returncode == 0, done.stderr[-5000:]
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    slowest_s = max(second for _, ends, _ in ranks for second in ends)
+    sys.stderr.write(f"tail {tail}: {num_epochs} epochs, the longest end took {slowest_s:.2f} s\n")
+    assert [heard for _, _, heard in ranks] == [[], []]
+    for epoch in range(num_epochs):
+        rows = Counter(row for rows, _, _ in ranks for row in rows[epoch])
+        assert set(rows.values()) <= {1}
+        assert tail == "drop" or sorted(rows) == list(range(sum(ROWS)))
+    assert slowest_s < 1.0 if is_campaign else slowest_s < 5.0

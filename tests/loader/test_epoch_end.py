@@ -178,7 +178,7 @@ def test_a_worker_that_starts_after_the_last_epoch_ends_empty_with_a_warning_if_
     options = {"slots": ["row"], "batch_size": 10, "num_epochs": num_epochs}
     dispatch = {"store": store, "run_id": "a"}
     assert len(rows_of(FeatureLoader(url, dispatch=dispatch, **options))) == num_epochs * NUM_ROWS
-    with pytest.raises(DispatchError, match="nothing is left to read: .* run_id .* dispatch.finished: end"):
+    with pytest.raises(DispatchError, match=r"nothing is left to read: .* run_id .* dispatch\.finished: end"):
         rows_of(FeatureLoader(url, dispatch=dispatch, **options))
     assert rows_of(FeatureLoader(url, dispatch=dispatch | {"finished": "end"}, **options)) == []
     assert "nothing is left to read" in caplog.text
