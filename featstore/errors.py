@@ -122,6 +122,11 @@ def all_nearest(names: Iterable[str], known: Iterable[str]) -> str:
     return ", ".join(f"{name!r} ({hint})" if hint else repr(name) for name, hint in hints)
 
 
+def not_once(name: str, num_found: int) -> str:
+    """What errors say of a name that several columns have, none of which can then be told to be the one that is meant."""
+    return f"column {name!r}: expected once, found {num_found} times; write it anew with names that tell columns apart"
+
+
 def yaml_problem(error: Exception) -> str:
     """What a YAML parser did not like, on one line, with line and column counted from 1 where it names them."""
     problem = " ".join(str(getattr(error, "problem", None) or error).split())

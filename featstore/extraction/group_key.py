@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import InputError
+from featstore.errors import InputError, not_once
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import first_examples
 from featstore.extraction.group_unit import GroupTask
@@ -105,8 +105,11 @@ def _raw_rows(task: GroupTask, units: Sequence[Unit], extractors: list[Extractor
 
 def _base_keys(file: DataFile, key: str, key_type: pa.DataType) -> pa.Array:
     with open_raw(file.url) as source:
-        if key not in source.schema_arrow.names:
+        num_found = source.schema_arrow.names.count(key)
+        if not num_found:
             raise InputError(f"{file.path} has no column {key!r}; expected the kept column that names its rows")
+        if num_found > 1:
+            raise InputError(f"{file.path}: {not_once(key, num_found)}")
         return source.read([key], use_threads=False).column(key).cast(key_type).combine_chunks()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from featstore.errors import InputError, all_nearest, nearest
+from featstore.errors import InputError, all_nearest, nearest, not_once
 from featstore.extraction.findings import Findings, Malformed, Origin
 from featstore.ops.arrays import Integers
 from featstore.ops.columns import readable
@@ -113,7 +113,7 @@ class Intake:
         if raw.names.count(name) != 1:
             if name not in raw.names:
                 return Form.ABSENT
-            raise InputError(f"column {name!r}: expected once, found {raw.names.count(name)} times")
+            raise InputError(not_once(name, raw.names.count(name)))
         found, declared, on_error = raw.field(name).type, self._columns[name], self._on_error[name]
         if readable(found, declared):
             return Form.READABLE

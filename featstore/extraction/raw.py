@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from featstore.errors import DataFileError, FeatstoreError, InputError
+from featstore.errors import DataFileError, FeatstoreError, InputError, not_once
 from featstore.files import local_path, open_read, redact
 from featstore.listings import FileEntry, check_unchanged, find_file, list_files
 from featstore.table.layout import NULL_PARTITION, parse_partition, partition_path
@@ -194,6 +194,8 @@ def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: s
     for key, expected in partition.items():
         if key not in batch.schema.names:
             continue
+        if (num_found := batch.schema.names.count(key)) > 1:
+            raise InputError(f"{where}: {not_once(key, num_found)}")
         try:
             texts = batch.column(key).cast(pa.string())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):

@@ -1,13 +1,13 @@
 """What a join of logs reads, checked before any row is: columns, types, places, and the digest that names the files."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from featstore.errors import InputError, nearest
+from featstore.errors import DataFileError, InputError, nearest
 from featstore.files import local_path, redact
 from featstore.joins.options import Label, LabelJoin, Lookup, Source
 from featstore.listings import FileEntry, check_unchanged, list_files
-from featstore.table.parquet_dir import delta_table_around
+from featstore.table.parquet_dir import columns_of, delta_table_around, read_footers
 
 Types = Mapping[str, str]
 _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -113,6 +113,17 @@ def input_digest(join: LabelJoin, logs: Mapping[Source, Iterable[FileEntry]]) ->
         return None
     digests = [_files_digest(logs[source]) for source in join.sources]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def check_columns(logs: Mapping[Source, Sequence[FileEntry]]) -> None:
+    """Before rows are read: InputError for a file that is no Parquet, or has two columns of one name. Where other files have
+    that column once, Spark fails in the middle of the join, and does not say why."""
+    for files in logs.values():
+        try:
+            for file, footer in zip(files, read_footers([file.url for file in files]), strict=True):
+                columns_of(file, footer)
+        except DataFileError as error:
+            raise InputError(f"raw input: {error}") from None
 
 
 def check_logs(logs: Mapping[Source, Iterable[FileEntry]]) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from featstore.errors import InputError
+from featstore.errors import InputError, not_once
 from featstore.files import join as join_url
 from featstore.joins import sql
 from featstore.joins.inputs import (
     check_apart,
+    check_columns,
     check_impressions,
     check_label,
     check_logs,
@@ -69,6 +70,7 @@ def join_labels(join: LabelJoin, spark: "SparkSession", *, write: WriteFunction 
     same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (join.digest, found)
     if earlier is not None and found is not None and same:
         return JoinReport(url=url, written=False, document=earlier)
+    check_columns(logs)
     with output.removing_on_failure(), _settings(spark):
         figures = _run(_Plan(join, spark), output.rows_url, write)
         check_logs(logs)
@@ -126,7 +128,7 @@ class _Plan:
         self.num_events: list[_Counted] = []
         self.dimensions: list[_Counted] = []
         log = read_source(spark, join.impressions.source)
-        self.types = _types(log)
+        self.types = _types(log, join.impressions.source)
         check_impressions(join, self.types)
         row_id = join.impressions.row_id
         self.raw = _counted(log, {"num_input_rows": "count(1)", "num_incomplete": sql.count(f"not ({self._complete})")})
@@ -169,7 +171,7 @@ class _Plan:
     def _versions(self, j: int, lookup: Lookup) -> "DataFrame":
         """The dimension's rows with the intervals in which each is the one to be looked up; those of a key do not overlap."""
         read = read_source(self.spark, lookup.source)
-        types = _types(read)
+        types = _types(read, lookup.source)
         check_lookup(lookup, self.types, types)
         complete = sql.present([*lookup.key, lookup.event_time])
         counted = _counted(read, {"num_input_rows": "count(1)", "num_incomplete": sql.count(f"not ({complete})")})
@@ -210,7 +212,7 @@ class _Plan:
     def _events(self, i: int, label: Label) -> "DataFrame":
         """One row per key, with its distinct events that are known at the cut-off, in the order of their times."""
         read = read_source(self.spark, label.source)
-        types = _types(read)
+        types = _types(read, label.source)
         check_label(label, self.types, types)
         complete = sql.present([*label.key, label.event_time])
         late = f"{sql.known_micros(label.log_time, label.event_time, types)} >= {self.join.cut_off_us}L"
@@ -333,5 +335,10 @@ def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
     return first.groupBy(*keys).agg(F.expr(f"sort_array(collect_list({sql.event(label)}))").alias(f"__events{i}"))
 
 
-def _types(frame: "DataFrame") -> dict[str, str]:
+def _types(frame: "DataFrame", source: Source) -> dict[str, str]:
+    """The types of a log's columns. InputError where two have one name, as those of a query may."""
+    names = frame.columns
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{source}: {not_once(name, names.count(name))}")
     return dict(frame.dtypes)

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.errors import DataFileError
+from featstore.errors import DataFileError, not_once
 from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot
 
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
@@ -44,6 +44,11 @@ class FileColumns:
     leaves: tuple[str, ...]
     places: Mapping[str, range] = field(default_factory=dict)
 
+    def column_of(self, leaf: str) -> str:
+        """The column that a leaf column is below."""
+        leaves = iter(self.leaves)
+        return next((name for name, found in self.places.items() if leaf in islice(leaves, len(found))), leaf)
+
     def leaves_besides(self, names: Collection[str]) -> list[str]:
         """The leaf columns but those below columns of these names."""
         leaves = iter(self.leaves)
@@ -53,14 +58,16 @@ class FileColumns:
 class Footer:
     """One Parquet file, by local path or open for reading; close() it, or use it as a context manager. Not thread-safe.
 
-    `name` is what errors call the file: its path in the table rather than where it was staged.
+    `name` is what errors call the file: its path in the table rather than where it was staged. Pages are compared with their
+    checksums as they are decoded, where they have one, unless `is_checked` says that they were since they came here.
     """
 
-    def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
-        self.name, self._source = name or str(source), source
+    def __init__(self, source: Path | BinaryIO, name: str | None = None, *, is_checked: bool = False) -> None:
+        self.name, self._source, self.is_checked = name or str(source), source, is_checked
         try:
             self._local = pa.OSFile(str(source)) if isinstance(source, Path) else None
-            self.file = pq.ParquetFile(source if self._local is None else self._local)
+            opened = source if self._local is None else self._local
+            self.file = pq.ParquetFile(opened, page_checksum_verification=not is_checked)
         except FileNotFoundError:
             raise DataFileError(f"{self.name}: expected a data file, found none; was it vacuumed?") from None
         except (pa.ArrowInvalid, OSError) as error:
@@ -75,7 +82,12 @@ class Footer:
 
     def reopened(self, buffer_bytes: int) -> pq.ParquetFile:
         """The same file, read by so many bytes at a time instead of a column chunk; closed with the footer."""
-        return pq.ParquetFile(self._source, metadata=self.file.metadata, buffer_size=buffer_bytes)
+        return pq.ParquetFile(
+            self._source,
+            metadata=self.file.metadata,
+            buffer_size=buffer_bytes,
+            page_checksum_verification=not self.is_checked,
+        )
 
     @property
     def is_local(self) -> bool:
@@ -106,7 +118,8 @@ class Footer:
         return {self.file.schema.column(i).path: i for i in range(self.file.metadata.num_columns)}
 
     def resolve(self, selection: Selection) -> FileColumns:
-        """Finds the selected columns. DataFileError where one has a type that cannot be what was selected."""
+        """Finds the selected columns. DataFileError where one has a type that cannot be what was selected, and where two
+        columns have its name or its number: nothing says which of them is meant."""
         by_number = self._numbered({slot.number for slot in selection.slots})
         slots = {slot.name: self._slot_column(slot, by_number.get(slot.number)) for slot in selection.slots}
         others = {field.name: self._other_column(field) for field in selection.others}
@@ -117,12 +130,21 @@ class Footer:
 
     def _numbered(self, numbers: Collection[int | None]) -> dict[int | None, pa.Field]:
         """The slot columns of these numbers. Most of a file's columns are none of them, and to describe each takes long."""
-        found = [(_slot_number(field), field) for field in self.schema]
-        wanted = {number: field for number, field in found if number is not None and number in numbers}
-        return {number: field for number, field in wanted.items() if Slot.from_field(field) is not None}
+        wanted = dict[int | None, pa.Field]()
+        for column in self.schema:
+            number = _slot_number(column)
+            if number is None or number not in numbers or Slot.from_field(column) is None:
+                continue
+            if number in wanted:
+                raise DataFileError(
+                    f"{self.name}: expected one column of slot number {number}, found {wanted[number].name!r} and "
+                    f"{column.name!r}; write the file anew without one of them"
+                )
+            wanted[number] = column
+        return wanted
 
     def _slot_column(self, slot: Slot, numbered: pa.Field | None) -> str | None:
-        field = numbered if slot.number is not None and numbered is not None else self._field(slot.name)
+        field = self._field(slot.name if numbered is None else numbered.name)
         if field is None or pa.types.is_null(field.type):
             return None
         found = Slot.from_field(field)
@@ -141,8 +163,11 @@ class Footer:
         return str(field.name)
 
     def _field(self, name: str) -> pa.Field | None:
-        index = self.schema.get_field_index(name)
-        return self.schema.field(index) if index >= 0 else None
+        """The column of this name, None where there is none. `get_field_index` would take several for none."""
+        found = self.schema.get_all_field_indices(name)
+        if len(found) > 1:
+            raise DataFileError(f"{self.name}: {not_once(name, len(found))}")
+        return self.schema.field(found[0]) if found else None
 
     def _places(self, wanted: Collection[str]) -> dict[str, range]:
         """The numbers of the leaf columns below the wanted ones: names with dots are told apart by counting leaves."""

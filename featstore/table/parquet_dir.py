@@ -1,12 +1,13 @@
 """A directory, glob or file of Parquet, written by anyone, as a snapshot without a version."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.errors import DataFileError, TableNotFoundError
+from featstore.errors import DataFileError, TableNotFoundError, not_once
 from featstore.files import join, local_path, open_read, redact, scheme
 from featstore.listings import FileEntry, directories, is_directory, list_files
 from featstore.schema import Role, SlotSchema
@@ -21,8 +22,8 @@ def open_parquet_dir(url: str) -> Snapshot:
     """The files at `url` as a snapshot: rows and columns from the footers, partitions from `key=value` directories.
 
     The schema is the union of the files' columns in path order. TableNotFoundError where no Parquet file is found,
-    or the files are a Delta table's; DataFileError for a file that is no Parquet, or a column that two files hold with
-    different types.
+    or the files are a Delta table's; DataFileError for a file that is no Parquet, or has two columns of one name, or a
+    column that two files hold with different types.
     """
     entries = list_data_files(url)
     footers = read_footers([entry.url for entry in entries])
@@ -105,7 +106,7 @@ def _data_file(entry: FileEntry, footer: pq.FileMetaData, partition: dict[str, s
 def _union(entries: Iterable[FileEntry], footers: Iterable[pq.FileMetaData], keys: tuple[str, ...]) -> SlotSchema:
     columns: dict[str, tuple[pa.Field, str]] = {}
     for entry, footer in zip(entries, footers, strict=True):
-        for column in footer.schema.to_arrow_schema():
+        for column in columns_of(entry, footer):
             if column.name in keys:
                 continue
             known, first = columns.setdefault(column.name, (column, entry.name))
@@ -116,6 +117,15 @@ def _union(entries: Iterable[FileEntry], footers: Iterable[pq.FileMetaData], key
                 )
     partition_keys = [pa.field(key, pa.string(), metadata={b"featstore.role": Role.PARTITION.encode()}) for key in keys]
     return SlotSchema.from_arrow(pa.schema([*(c for c, _ in columns.values()), *partition_keys]), keys)
+
+
+def columns_of(entry: FileEntry, footer: pq.FileMetaData) -> pa.Schema:
+    """A file's columns. DataFileError where two have one name: readers would take one of them, or none."""
+    schema = footer.schema.to_arrow_schema()
+    if len(set(schema.names)) < len(schema.names):
+        name, num_found = Counter(schema.names).most_common(1)[0]
+        raise DataFileError(f"{entry.name}: {not_once(name, num_found)}")
+    return schema
 
 
 def _same_meaning(one: pa.Field, other: pa.Field) -> bool:

@@ -191,6 +191,14 @@ def test_a_key_must_name_each_row_of_the_table_too(tmp_path: Path) -> None:
         extract_group(GroupJob(job=replace(wider(job), input_url=str(tmp_path / "once")), name="more", key="request"))
 
 
+def test_two_columns_of_the_keys_name_in_a_file_of_the_table_are_refused(base: ExtractJob) -> None:
+    path = sorted((Path(base.table_url) / "day=1").rglob("*.parquet"))[0]
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.append_column("request", table.column("request")), path)
+    with pytest.raises(InputError, match=rf"{path.name}: column 'request': expected once, found 2 times"):
+        extract_group(GroupJob(job=wider(base), name="more", key="request"))
+
+
 def test_a_group_of_a_spec_that_cuts_files_otherwise_is_refused(base: ExtractJob) -> None:
     job = wider(base, output={"rows_per_row_group": 100, "rows_per_file": 100})
     with pytest.raises(InputError, match="cut otherwise than the spec's output"):

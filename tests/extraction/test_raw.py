@@ -156,3 +156,9 @@ def test_the_files_of_a_delta_table_are_no_raw_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("num_columns", "num_rows"), [(0, 16_384), (128, 16_384), (129, 8_192), (400, 4_096), (5_000, 4_096)])
 def test_batches_of_wide_rows_are_shorter(num_columns: int, num_rows: int) -> None:
     assert batch_rows(num_columns) == num_rows
+
+
+def test_two_raw_columns_of_the_partitions_name_are_refused() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(["1"]), pa.array(["2"])], names=["month", "month"])
+    with pytest.raises(InputError, match="here: column 'month': expected once, found 2 times"):
+        check_constant(batch, {"month": "1"}, "here")

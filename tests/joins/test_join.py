@@ -3,14 +3,17 @@
 import datetime
 import random
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from featstore.errors import InputError
 from featstore.joins.join import join_labels
 from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
 from featstore.selection import Sample
@@ -322,6 +325,24 @@ def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, tmp_path: Pa
         del row["logged"]
         assert row == expected[rid], logs
     check_report(report, oracle, join)
+
+
+@pytest.mark.parametrize("source", ["files", "a query"])
+def test_two_columns_of_one_name_in_a_log_are_refused(spark: Any, tmp_path: Path, source: str) -> None:
+    """Of a file among others Spark says that it cannot be read, and of a query it names an expression of ours."""
+    write_logs([], tmp_path)
+    join = full_join(tmp_path)
+    if source == "files":
+        table = pq.read_table(tmp_path / "events")
+        pq.write_table(table.append_column("value", table.column("value")), tmp_path / "events" / "z.parquet")
+        log, message = join.labels[0].source, r"z\.parquet: column 'value': expected once, found 2 times"
+    else:
+        log = Source(sql=f"select *, 1.0D as value from parquet.`{tmp_path}/events`")
+        message = r"query .*: column 'value': expected once, found 2 times"
+    labels = tuple(replace(label, source=log) for label in join.labels)
+    with pytest.raises(InputError, match=message):
+        join_labels(replace(join, labels=labels), spark)
+    assert not (tmp_path / "output").exists()
 
 
 def num_within(impression: Row, by_user: dict[str, list[tuple[int, int, Any]]]) -> int:

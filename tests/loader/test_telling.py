@@ -177,6 +177,6 @@ def test_a_loader_shows_a_bar_if_asked(url, monkeypatch, arguments, shown):
 
 def test_workers_of_a_dataloader_show_none_where_nobody_looks(url, capfd):
     loader = FeatureLoader(url, slots=["id"], progress=True)
-    for _ in DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="fork"):
+    for _ in DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context="fork"):
         pass
     assert capfd.readouterr().err == ""

@@ -97,3 +97,41 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path):
 def test_a_file_that_is_gone_is_told_of(tmp_path):
     with pytest.raises(DataFileError, match="found none; was it vacuumed"):
         Footer(tmp_path / "a.parquet")
+
+
+def two_columns(path: Path, names: tuple[str, str], fields: tuple[pa.Field, pa.Field] | None = None) -> Footer:
+    found = fields or tuple(pa.field(name, pa.int64()) for name in names)
+    arrays = [pa.array([1, 2], field.type) for field in found]
+    schema = pa.schema([field.with_name(name) for field, name in zip(found, names, strict=True)])
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path)
+    return Footer(path, "day/part.parquet")
+
+
+@pytest.mark.parametrize("as_slot", [True, False], ids=["slot", "label"])
+def test_two_columns_of_the_selected_name_are_refused_and_of_another_name_are_not(tmp_path, as_slot):
+    selected = Selection(slots=(slot("x"),)) if as_slot else Selection(others=(pa.field("x", pa.int64()),))
+    with (
+        two_columns(tmp_path / "a.parquet", ("x", "x")) as footer,
+        pytest.raises(DataFileError, match=r"day/part\.parquet: column 'x': expected once, found 2 times"),
+    ):
+        footer.resolve(selected)
+    with two_columns(tmp_path / "b.parquet", ("y", "y")) as footer:
+        assert set(footer.resolve(selected).slots.values()) <= {None}
+
+
+def test_two_columns_of_the_selected_slot_number_are_refused_with_both_names(tmp_path):
+    field = slot("user", 101).to_field(nullable=True)
+    with (
+        two_columns(tmp_path / "a.parquet", ("user", "copy"), (field, field)) as footer,
+        pytest.raises(DataFileError, match=r"expected one column of slot number 101, found 'user' and 'copy'"),
+    ):
+        footer.resolve(Selection(slots=(slot("user", 101),)))
+
+
+def test_a_slot_whose_column_has_the_name_of_another_column_is_refused(tmp_path):
+    fields = (slot("user", 101).to_field(nullable=True), pa.field("user", pa.int64()))
+    with (
+        two_columns(tmp_path / "a.parquet", ("old", "old"), fields) as footer,
+        pytest.raises(DataFileError, match="column 'old': expected once"),
+    ):
+        footer.resolve(Selection(slots=(slot("user", 101),)))

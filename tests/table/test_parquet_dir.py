@@ -105,3 +105,11 @@ def test_files_are_opened_over_http(loopback: Any, tmp_path: Path) -> None:
     loopback.files["/data/a.parquet"] = (tmp_path / "a.parquet").read_bytes()
     snapshot = open_parquet_dir(f"{loopback.url}/data/a.parquet")
     assert (snapshot.num_rows, snapshot.data_files[0].url) == (3, f"{loopback.url}/data/a.parquet")
+
+
+def test_two_columns_of_one_name_are_named_with_their_file(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", id=[1], x=[2])
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["id", "x", "x"])
+    pq.write_table(table, tmp_path / "b.parquet")
+    with pytest.raises(DataFileError, match=r"b\.parquet: column 'x': expected once, found 2 times"):
+        open_parquet_dir(str(tmp_path))
