@@ -180,6 +180,8 @@ def _row_groups(coordinator: Coordinator, claim: Claim) -> Iterator[tuple[int, i
             return
         if through <= row:
             break
+        if not coordinator.start(claim.key):
+            return
         yield claim.index, row, through
         row = through
     coordinator.complete(claim)

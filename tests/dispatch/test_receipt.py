@@ -87,6 +87,20 @@ def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make, url):
     assert "0#0-: done, 0 missing, 60 at most twice; delivered by dead 40, late 60" in str(receipt)
 
 
+@pytest.mark.parametrize(("starts", "twice"), [(False, 0), (True, 100)])
+def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(make, url, starts, twice):
+    ahead = {"sizes": [100], "lease_s": 0.1, "boundaries": lambda split: ()}
+    dead, late = make("dead", **ahead), make("late", **ahead)
+    claim = next(dead.claims())
+    assert dead.reserve(claim, 100) == 100
+    assert not starts or dead.start(claim.key)
+    dead._renewer._closed.set()
+    dead._held._held.clear()
+    taken = next(late.claims())
+    assert taken.fence == 2
+    assert _receipt(url).repeated_at_most == twice
+
+
 def test_what_a_restored_state_had_delivered_counts_as_delivered(make, url):
     done = {0: ((0, 20), (50, 60)), 1: "complete"}
     worker = make(done=done)

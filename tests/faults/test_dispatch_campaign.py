@@ -82,6 +82,9 @@ try:
                     through = coordinator.reserve(claim, min(row + int(window_rows), rows), delivered=row)
                     if through is None or through <= row:
                         break
+                    if not coordinator.start(claim.key):
+                        through = None
+                        break
                     log.write(f"{claim.index} {row} {through} {time.monotonic()}\\n".encode())
                     row = through
                     if slow.exists():
