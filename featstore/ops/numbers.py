@@ -4,6 +4,7 @@ Float64 inside; a result that is no finite number is null.
 """
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -133,9 +134,21 @@ def bucketize_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -
 
 
 def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter[str]) -> pa.Array:
-    """The number of boundaries <= x, compared in float64: 0 below the first, i + 1 for `b[i] <= x < b[i + 1]`."""
-    values, nulls = floats_of(array)
-    return array_of(np.searchsorted(np.asarray(boundaries), values, side="right").astype(np.int64), nulls)
+    """The number of boundaries <= x: 0 below the first, i + 1 for `b[i] <= x < b[i + 1]`.
+
+    The comparison is exact: a long is compared with the least long that is not below the boundary, as float64 cannot tell
+    longs beyond 2^53 apart.
+    """
+    if pa.types.is_integer(array.type):
+        bounds, values, nulls = np.array(whole_boundaries(boundaries), np.int64), values_of(array), nulls_of(array)
+    else:
+        bounds, (values, nulls) = np.asarray(boundaries), floats_of(array)
+    return array_of(np.searchsorted(bounds, values, side="right").astype(np.int64), nulls)
+
+
+def whole_boundaries(boundaries: Sequence[float]) -> list[int]:
+    """For each boundary the least long that is not below it; boundaries that no long reaches, which come last, are left out."""
+    return [max(whole, -(2**63)) for whole in map(math.ceil, boundaries) if whole < 2**63]
 
 
 def num_buckets(params: Mapping[str, Any]) -> int:

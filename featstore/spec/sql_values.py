@@ -86,12 +86,14 @@ def _clip(call: Call) -> str:
 def _bucketize(call: Call) -> str:
     boundaries = call.params["boundaries"]
     assert isinstance(boundaries, tuple)
-    array = f"array({', '.join(map(double, boundaries))})"
+    is_long = call.types[0] == pa.int64()  # Spark would compare it with a double in float64
+    longs = literal(numbers.whole_boundaries(boundaries), pa.list_(pa.int64()))
+    array = longs if is_long else f"array({', '.join(map(double, boundaries))})"
 
     def count(value: str) -> str:
         return f"CASE WHEN {value} IS NOT NULL THEN size({call.only(array, lambda e: f'{e} <= {value}')}) END"
 
-    return call.let(_double(call), count)
+    return call.let(call.text if is_long else _double(call), count)
 
 
 def _hour(call: Call) -> str:

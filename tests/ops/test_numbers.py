@@ -1,9 +1,12 @@
+import bisect
 import math
 from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from featstore.ops import numbers, timestamps
 
@@ -18,9 +21,25 @@ def test_bucketize_is_open_at_both_ends_and_closed_below() -> None:
     assert not counts
 
 
-def test_bucketize_compares_integers_in_float64() -> None:
-    buckets = numbers.bucketize(pa.array([2**53, 2**53 + 1]), boundaries=(float(2**53),), counts=Counter())
-    assert buckets.to_pylist() == [1, 1]
+def test_bucketize_tells_longs_apart_that_float64_cannot() -> None:
+    values = pa.array([2**53 + 3, 2**53 + 4, 2**63 - 1, -(2**63), None])
+    assert values[0].as_py() < 2.0**53 + 4 == float(values[0].as_py())
+    buckets = numbers.bucketize(values, boundaries=(-(2.0**63), 2.0**53 + 4, 2.0**63), counts=Counter())
+    assert buckets.to_pylist() == [1, 2, 2, 1, None]
+
+
+EDGES = [0, 2**53, 2**62, 2**63 - 1, -(2**53), -(2**63)]
+LONGS = st.builds(lambda edge, by: min(max(edge + by, -(2**63)), 2**63 - 1), st.sampled_from(EDGES), st.integers(-3, 3))
+BOUNDS = st.one_of(st.floats(allow_nan=False, allow_infinity=False), LONGS.map(float), st.integers(-3, 3).map(lambda n: n / 2))
+
+
+@given(values=st.lists(st.none() | LONGS | st.integers(-(2**63), 2**63 - 1)), bounds=st.sets(BOUNDS, min_size=1, max_size=6))
+def test_bucketize_of_longs_is_what_python_which_compares_exactly_makes_of_them(
+    values: list[int | None], bounds: set[float]
+) -> None:
+    boundaries = tuple(sorted(bounds))
+    buckets = numbers.bucketize(pa.array(values, pa.int64()), boundaries=boundaries, counts=Counter())
+    assert buckets.to_pylist() == [None if value is None else bisect.bisect_right(boundaries, value) for value in values]
 
 
 def test_log1p_is_null_and_counted_outside_of_its_domain() -> None:

@@ -131,6 +131,18 @@ def test_every_operator_and_option_gives_the_kernels_values(select: Select) -> N
     compare(select, spec, rows)
 
 
+def test_longs_beyond_float64_are_bucketized_as_the_kernel_does(select: Select) -> None:
+    edges = (0, 2**53, -(2**53), 2**63 - 6, -(2**63) + 5)
+    values = [None, *(edge + by for edge in edges for by in range(-5, 6))]
+    bounds = {"far": [-1e19, -(2.0**63), 1e19], "near": [-(2.0**53) - 2, -0.5, 2.0**53 + 4, 2.0**63], "none": [1e19]}
+    slots = [
+        {"name": f"{name}_{encode}", "op": "bucketize", "of": "n", "boundaries": of} | ({"encode": encode} if encode else {})
+        for name, of in bounds.items()
+        for encode in ("", "index")
+    ]
+    compare(select, spec_of({"n": "long"}, slots), pa.table({"n": pa.array(values, pa.int64())}))
+
+
 def test_every_operator_has_an_expression() -> None:
     assert {name for name, operator in OPERATORS.items() if operator.function not in TEMPLATES} == WITHOUT_EXPRESSION
 
