@@ -13,7 +13,10 @@ Change = Callable[[Lease, int], Lease]
 
 
 class Holdings:
-    """What a worker holds, by part. Safe to use from several threads, each with a store handle or sharing one."""
+    """What a worker holds, by part. Safe to use from several threads, each with a store handle or sharing one.
+
+    `_lock` guards the records and is never held while the store is asked.
+    """
 
     def __init__(self, keys: EpochKeys) -> None:
         self._keys = keys
@@ -76,12 +79,13 @@ class Holdings:
         return [part for part in list(self._held) if self.change(store, part, lambda mine, _: leases.release(mine)) is not None]
 
     def _remember(self, part: Part, record: Lease) -> None:
-        """Keeps what was written as this worker's view, unless the other thread already saw the claim end."""
+        """Keeps what was written as this worker's view, unless another thread already saw the claim end, or wrote later: the
+        order in which threads come here is not that of their writes, which the beat tells."""
         with self._lock:
             held = self._held.get(part)
             if held is None or not held.same_claim(record):
                 return
-            if record.state is LeaseState.HELD:
-                self._held[part] = record
-            else:
+            if record.state is not LeaseState.HELD:
                 del self._held[part]
+            elif record.beat > held.beat:
+                self._held[part] = record

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -54,11 +55,12 @@ def draw_trial(number: int) -> dict[str, Any]:
     """What happens in the trial of this number: the same at each run."""
     drawn = random.Random(f"epoch end {number}")
     mode = MODES[number % len(MODES)]
+    workers = drawn.randint(3 if mode in (CUT, PART) else 2, 6)
     return {
         "number": number,
         "mode": mode,
-        "workers": drawn.randint(3 if mode in (CUT, PART) else 2, 6),
-        "victims": drawn.choice([1, 1, 2]) if mode in (LATE, ANY) else 1,
+        "workers": workers,
+        "victims": drawn.choice([1, 1, 2]) if mode in (LATE, ANY) and workers > 2 else 1,
         "epochs": 2 if drawn.random() < 0.2 else 1,
         "dataloader": mode in (LATE, ANY) and drawn.random() < 0.25,
         "stops": drawn.random() < 0.3,
@@ -154,7 +156,10 @@ def fork(*arguments: Any) -> int:
         os.setpgid(0, 0)
         work(*arguments)
         status = 0
+    except BaseException:  # noqa: BLE001  a process's boundary
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(status)
 
 
@@ -301,8 +306,8 @@ def code_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def run_campaign(kind: str, num_epochs: int, results: Path | None) -> list[dict[str, Any]]:
-    """The outcomes of the first `num_epochs` trials whose fault happened."""
+def run_campaign(kind: str, num_epochs: int, results: Path | None, only: list[int] | None) -> list[dict[str, Any]]:
+    """The outcomes of the first `num_epochs` trials whose fault happened, or of those that are named."""
     digest, known = code_digest(), dict[int, dict[str, Any]]()
     if results is not None and results.exists():
         lines = [json.loads(line) for line in results.read_text().splitlines()]
@@ -310,8 +315,9 @@ def run_campaign(kind: str, num_epochs: int, results: Path | None) -> list[dict[
     done: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as made, served(kind, Path(made)) as store_of:
         table = write_table(Path(made) / "table")
-        number = 0
-        while len(done) < num_epochs and number < 3 * num_epochs + 20:
+        for number in only or range(3 * num_epochs + 20):
+            if len(done) == num_epochs:
+                break
             outcome = known.get(number)
             if outcome is None:
                 trial = Trial(draw_trial(number), Path(made), table, store_of(number))
@@ -323,7 +329,6 @@ def run_campaign(kind: str, num_epochs: int, results: Path | None) -> list[dict[
                 done.append(outcome)
             if is_bad(outcome):
                 sys.stderr.write(f"BAD {json.dumps(outcome)}\n")
-            number += 1
     return done
 
 
@@ -336,8 +341,9 @@ def main() -> int:
     parser.add_argument("--store", choices=("sqlite", "tcp"), required=True)
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--results", type=Path, default=None)
+    parser.add_argument("--only", type=int, nargs="*", default=None, help="the trials of these numbers, to look at one again")
     arguments = parser.parse_args()
-    done = run_campaign(arguments.store, arguments.epochs, arguments.results)
+    done = run_campaign(arguments.store, arguments.epochs, arguments.results, arguments.only)
     modes = {mode: sum(outcome["mode"] == mode for outcome in done) for mode in dict.fromkeys(MODES)}
     result = {
         "store": arguments.store,

@@ -255,9 +255,9 @@ def test_an_order_that_cannot_be_is_refused(options, message):
         Ordering(**options)
 
 
-def test_a_worker_goes_epochs_ahead_of_one_that_still_holds_a_batch_of_the_first(table_url, tmp_path):
+def test_a_rank_in_step_goes_epochs_ahead_of_one_that_still_holds_a_batch_of_the_first(table_url, tmp_path):
     """No barrier: the slow one's rows are its own, and all others of three epochs are read meanwhile."""
-    store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "lease_s": 3.0}
+    store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "in_step": True}
     with (
         loader(table_url, dispatch=store, num_epochs=3, batch_size=10, memory_budget=1) as slow,
         loader(table_url, dispatch=store, num_epochs=3, batch_size=10, memory_budget=1) as fast,
