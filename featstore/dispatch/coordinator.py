@@ -25,7 +25,7 @@ from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.registry import EpochNote, announce
-from featstore.dispatch.renewer import Renewer, in_step_pause_s, renewal_pause_s
+from featstore.dispatch.renewer import InStepPace, Renewer, renewal_pause_s
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 from featstore.dispatch.survey import Part, Survey, Watch
 from featstore.dispatch.tail import Lookahead, Open, victims
@@ -85,7 +85,7 @@ class Coordinator:
         self._hints = Hints(self._store, self._keys, self._survey, len(plan))
         try:
             self._require_same_plan()
-            self._began_s, self._began_at = time.monotonic(), self._num_handed_out(self._store)
+            self._pace = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s)
             self._renewer = Renewer(address.open(), self._renewal_pause_s, self._renew_all, self._closed)
         except BaseException:
             self._store.close()
@@ -425,17 +425,7 @@ class Coordinator:
         if not self._terms.in_step:
             return renewal_pause_s(self._terms.lease_s)
         with self._noting_failure():
-            at = self._num_handed_out(store)
-        return in_step_pause_s(
-            self._terms.lease_s,
-            num_taken=at - self._began_at,
-            num_left=len(self._plan) - at,
-            elapsed_s=time.monotonic() - self._began_s,
-        )
-
-    def _num_handed_out(self, store: Store) -> int:
-        """How many positions of the plan were handed out, to any worker."""
-        return min(int(store.get_or_none(self._keys.cursor) or 0), len(self._plan))
+            return self._pace.pause_s(store)
 
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:

@@ -2,8 +2,10 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 
+from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.stores.address import Store
 from featstore.errors import DispatchError
 
@@ -32,6 +34,27 @@ def in_step_pause_s(lease_s: float, *, num_taken: int, num_left: int, elapsed_s:
     expected_s = elapsed_s * (num_left / num_taken if num_taken else 1)
     shortest_s = min(_TAIL_BEAT_S, renewal_pause_s(lease_s))
     return shortest_s if not num_left else max(shortest_s, min(expected_s / 2, renewal_pause_s(lease_s)))
+
+
+class InStepPace:
+    """When a rank that trains in step renews next, as the plan's cursor tells it. Used by the renewing thread alone."""
+
+    def __init__(self, store: Store, keys: EpochKeys, num_splits: int, lease_s: float) -> None:
+        self._keys, self._num_splits, self._lease_s = keys, num_splits, lease_s
+        self._began_s, self._began_at = time.monotonic(), self._num_handed_out(store)
+
+    def pause_s(self, store: Store) -> float:
+        """Asks the store for one key."""
+        at = self._num_handed_out(store)
+        return in_step_pause_s(
+            self._lease_s,
+            num_taken=at - self._began_at,
+            num_left=self._num_splits - at,
+            elapsed_s=time.monotonic() - self._began_s,
+        )
+
+    def _num_handed_out(self, store: Store) -> int:
+        return min(int(store.get_or_none(self._keys.cursor) or 0), self._num_splits)
 
 
 class Renewer:
