@@ -4,13 +4,14 @@ from setuptools import Extension, setup
 
 ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later version
 FOLDER = "featstore/_native"
+HEADERS = ("chunks", "crc32", "distinct", "marks", "pages", "rows", "snappy", "xxh64")
 
 setup(
     ext_modules=[
         Extension(
             "featstore._native.kernels",
             [f"{FOLDER}/kernels.c"],
-            depends=[f"{FOLDER}/{name}.h" for name in ("xxh64", "chunks", "distinct", "marks", "pages", "rows", "snappy")],
+            depends=[f"{FOLDER}/{name}.h" for name in HEADERS],
             define_macros=[("Py_LIMITED_API", ABI)],
             extra_compile_args=["-O3", "-pthread"],
             extra_link_args=["-pthread"],

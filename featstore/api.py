@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, BinaryIO, overload
 
 import pyarrow as pa
 from tabulate import tabulate
@@ -13,6 +13,7 @@ from tabulate import tabulate
 from featstore import files
 from featstore.compaction import CompactReport
 from featstore.compaction import compact as compact_table
+from featstore.datafiles import stage_items
 from featstore.errors import InputError
 from featstore.explore.profile import Profile, profile
 from featstore.explore.stored import stored_profile
@@ -33,7 +34,6 @@ from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.vocabulary import record_vocabularies
-from featstore.staging.fetcher import StageItem
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.delta import Commit, history
@@ -366,10 +366,10 @@ class Table:
     def _read(self, chosen: Iterable[DataFile], schema: SlotSchema, where: Where | None) -> Iterator[pa.RecordBatch]:
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
         wanted = schema.to_arrow(nullable=True, partition_keys=True)
-        for file, paths in _local_files(self._with_groups_of(chosen, read)):
+        for file, sources in _sources(self._with_groups_of(chosen, read)):
             names = [file.path, *(group.path for group in file.groups)]
             with ExitStack() as stack:
-                footer, *groups = [stack.enter_context(Footer(*named)) for named in zip(paths, names, strict=True)]
+                footer, *groups = [stack.enter_context(Footer(*named)) for named in zip(sources, names, strict=True)]
                 for table in read_tables(footer, read, file.partition, groups):
                     rows = table if where is None else table.filter(where.mask(table))
                     yield from rows.select(wanted.names).combine_chunks().to_batches()
@@ -424,23 +424,21 @@ def _with_columns(chosen: SlotSchema, full: SlotSchema, names: Iterable[str]) ->
     return replace(chosen, slots=tuple(slot for slot in full if slot.name in wanted))
 
 
-def _local_files(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path]]]:
-    """The files with local paths, of the base and then of its slot groups; remote ones staged ahead of the reader in a
-    private directory and removed after it."""
+def _sources(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path | BinaryIO]]]:
+    """The files and where they are read, of the base and then of its slot groups: remote ones staged
+    ahead of the reader in a private directory and removed after it, damaged ones in place."""
     options, chosen = Staging(mode="auto"), list(chosen)
     if not any(options.stages(file.url) for file in chosen):
         for file in chosen:
-            found = [files.local_path(part.url) for part in file.parts]
-            yield file, [path for path in found if path is not None]
+            yield file, [_in_place(part.url) for part in file.parts]
         return
     with Stager(options) as stager:
-        stream = stager.stage(item for file in chosen for item in _stage_items(file))
+        stream = stager.stage(item for file in chosen for item in stage_items(file, file))
         for file in chosen:
             with ExitStack() as stack:
                 staged = [stack.enter_context(next(stream)) for _ in file.parts]
-                yield file, [part.path for part in staged if part.path is not None]  # without ranges to plan all have one
+                yield file, [part.path or _in_place(part.url) for part in staged]
 
 
-def _stage_items(file: DataFile) -> Iterator[StageItem]:
-    for part in file.parts:
-        yield StageItem(key=file, url=part.url, size_bytes=part.size_bytes, version=part.version)
+def _in_place(url: str) -> Path | BinaryIO:
+    return files.local_path(url) or files.open_read(url)

@@ -132,7 +132,7 @@ def _origins(snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: Se
             continue
         if found.data_digest == files_digest(snapshot.in_partitions(found.partitions)):
             now = files_digest(in_partitions(after, found.partitions))
-            yield replace(found, data_digest=now, origins=())
+            yield replace(found, data_digest=now, crc32s={}, origins=())
 
 
 def _folded(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFile:
@@ -150,7 +150,14 @@ def _folded(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFil
         for batch in _batches(reader, footer, stored):
             writer.write(batch)
         done = writer.close()
-    return DataFile(path=path, url=url, size_bytes=done.size_bytes, num_rows=done.num_rows, partition=file.partition)
+    return DataFile(
+        path=path,
+        url=url,
+        size_bytes=done.size_bytes,
+        num_rows=done.num_rows,
+        partition=file.partition,
+        crc32=done.crc32,
+    )
 
 
 def _open(url: str, name: str) -> Footer:

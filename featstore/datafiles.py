@@ -1,11 +1,20 @@
 """What staging is told of data files: which ranges a selection reads, and whether a staged file is sound."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from featstore.errors import DataFileError
+from featstore.reading.checksums import require_intact
 from featstore.reading.footer import Footer, Selection
 from featstore.reading.spans import Span, plan_spans
-from featstore.staging.fetcher import Source, accept
+from featstore.staging.fetcher import Source, StageItem
+from featstore.table.snapshot import DataFile
+
+
+def stage_items(file: DataFile, key: object) -> Iterator[StageItem]:
+    """What is staged of a data file: the file itself, then those of its slot groups."""
+    for part in file.parts:
+        yield StageItem(key=key, url=part.url, size_bytes=part.size_bytes, version=part.version, crc32=part.crc32)
 
 
 def staging_source(selection: Selection, *, accepts_bad: bool = False) -> Source:
@@ -19,9 +28,11 @@ def staging_source(selection: Selection, *, accepts_bad: bool = False) -> Source
                 raise
             return ((0, size_bytes),)
 
-    return Source(plan_ranges=plan_ranges, check=accept if accepts_bad else check)
+    return Source(plan_ranges=plan_ranges, check=check)
 
 
-def check(path: Path, name: str) -> None:
-    """DataFileError, with `name`, where the file has no footer that can be read."""
-    Footer(path, name).close()
+def check(path: Path, name: str, held: Sequence[Span]) -> None:
+    """DataFileError, with `name`, where the file has no footer that can be read, or a page in `held` is
+    not what was written."""
+    with Footer(path, name) as footer:
+        require_intact(footer, held)

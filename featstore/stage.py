@@ -1,21 +1,20 @@
 """What `featstore stage` does: fill a cache before a run, look into it, empty it."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tabulate import tabulate
 
 from featstore.api import open_table
-from featstore.datafiles import staging_source
+from featstore.datafiles import stage_items, staging_source
 from featstore.errors import ConfigError
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.request import Request, resolve
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
 from featstore.staging.counts import StagingStats
-from featstore.staging.fetcher import StageItem
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
@@ -51,7 +50,7 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
     request = resolve(snapshot.schema, **{key: config[key] for key in _ARGUMENTS if key in config})
     chosen = [file for file in snapshot.data_files if options.stages(file.url) and _is_read(file, request)]
     with Stager(options, staging_source(request.selection)) as stager:
-        for staged in stager.stage(_items(chosen)):
+        for staged in stager.stage(item for file in chosen for item in stage_items(file, file)):
             staged.release()
         return WarmReport(num_files=len(chosen), counts=stager.stats())
 
@@ -97,9 +96,3 @@ def _cache(directory: str) -> Cache:
 
 def _is_read(file: DataFile, request: Request) -> bool:
     return request.where is None or request.where.matches_partition(file.partition) is not False
-
-
-def _items(chosen: Iterable[DataFile]) -> Iterable[StageItem]:
-    for file in chosen:
-        for part in file.parts:
-            yield StageItem(key=part.path, url=part.url, size_bytes=part.size_bytes, version=part.version)

@@ -27,6 +27,7 @@ class Loopback:
 
     `cuts`: how many of the next bodies are cut in the middle, per path. `status`: the answer for a path instead of its
     file. `gates`: a body is only sent to its end once the path's event is set. `log`: (method, path, Range header).
+    `flips`: by path, a byte of the file, and in how many more answers that hold it a bit of it is another one.
     """
 
     url: str = ""
@@ -34,9 +35,20 @@ class Loopback:
     cuts: dict[str, int] = field(default_factory=dict)
     status: dict[str, int] = field(default_factory=dict)
     gates: dict[str, threading.Event] = field(default_factory=dict)
+    flips: dict[str, tuple[int, int]] = field(default_factory=dict)
     log: list[tuple[str, str, str | None]] = field(default_factory=list)
     num_cuts: int = 0
+    num_flips: int = 0
     half_sent: threading.Event = field(default_factory=threading.Event)
+
+    def changed(self, path: str, first: int, data: bytes) -> bytes:
+        """A part of a file as it comes out of a line that may change a bit of it."""
+        at, left = self.flips.get(path, (0, 0))
+        if not left or not first <= at < first + len(data):
+            return data
+        self.flips[path] = at, left - 1
+        self.num_flips += 1
+        return data[: at - first] + bytes([data[at - first] ^ 16]) + data[at - first + 1 :]
 
     def num_gets(self, path: str) -> int:
         return sum(method == "GET" and logged == path for method, logged, _ in self.log)
@@ -69,12 +81,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _send_file(self, path: str, data: bytes, *, body: bool) -> None:
         wanted = self.headers.get("Range")
         if wanted is None:
-            self._send(200, data, body=body, path=path)
+            self._send(200, self.site.changed(path, 0, data) if body else data, body=body, path=path)
             return
         first, _, last = wanted.removeprefix("bytes=").partition("-")
         start = int(first) if first else len(data) - int(last)
         end = min(int(last) + 1, len(data)) if first and last else len(data)
-        self._send(206, data[start:end], body=body, path=path, content_range=f"bytes {start}-{end - 1}/{len(data)}")
+        part = self.site.changed(path, start, data[start:end]) if body else data[start:end]
+        self._send(206, part, body=body, path=path, content_range=f"bytes {start}-{end - 1}/{len(data)}")
 
     def _send(self, status: int, data: bytes, *, body: bool, path: str = "", content_range: str = "") -> None:
         self.send_response(status)

@@ -1,4 +1,5 @@
-/* Column chunks of a Parquet file to columns: read, decompressed and decoded, by several threads that share the columns.
+/* Column chunks of a Parquet file to columns: read, decompressed and decoded, by several threads that share the columns; and
+   whether the pages of chunks are as they were written.
 
    POSIX files and threads. A column that holds something malformed, or unknown here, or that cannot be read, is left out. */
 #ifndef FEATSTORE_CHUNKS_H
@@ -9,10 +10,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "crc32.h"
 #include "pages.h"
 #include "snappy.h"
 
 #define MAX_THREADS 64
+#define LIKELY_HEADER 4096 /* bytes that a page's header is likely to be in */
 
 enum { UNCOMPRESSED = 0, SNAPPY = 1, ZSTD = 6 }; /* as Parquet's footers number them */
 enum { FIRST, SIZE, CODEC, NUMBERS_OF_CHUNK };
@@ -35,6 +38,7 @@ typedef struct {
   uint8_t* room; /* of each thread `room_bytes` */
   int64_t room_bytes, next_room;
   const volatile uint8_t* stop;
+  int checks; /* pages against their checksums, where they have one */
   Decompress decompress;
   void* by;
 } Work;
@@ -87,6 +91,11 @@ static int decode_v2(ColumnOut* out, const PageHeader* header, Bytes bytes, int6
   return decode_page(out, &page);
 }
 
+/* Whether a page's bytes (of V2 its levels too) are those that were written, as far as its header says. */
+static int is_intact(const PageHeader* header, Bytes page) {
+  return header->crc == NO_CRC || (uint32_t)header->crc == crc32_of(page.at, page.end - page.at, 0);
+}
+
 /* All pages of a chunk, in order, after the rows and values that there are. */
 static int decode_chunk(ColumnOut* out, Bytes chunk, int64_t codec, Room room) {
   PageHeader header;
@@ -96,6 +105,7 @@ static int decode_chunk(ColumnOut* out, Bytes chunk, int64_t codec, Room room) {
     Bytes page = {chunk.at, chunk.at};
     if (!skip_bytes(&chunk, (uint64_t)header.compressed_size)) return 0;
     page.end = chunk.at;
+    if (room.work->checks && !is_intact(&header, page)) return 0;
     int is_read = 0;
     if (header.type == PAGE_DICTIONARY) is_read = read_dictionary(out, &header, page, codec, &room);
     if (header.type == PAGE_DATA) is_read = decode_v1(out, &header, page, codec, &room);
@@ -116,6 +126,82 @@ static int read_file(int file, int64_t first, uint8_t* to, int64_t count) {
     count -= found;
   }
   return 1;
+}
+
+/* The rest of a chunk in a file, from `bytes.at` on: as much of it as `room` holds is in `bytes`. */
+typedef struct {
+  int file;
+  int64_t next, end; /* the byte of the file after `bytes`, and after the chunk */
+  uint8_t* room;
+  int64_t room_bytes;
+  Bytes bytes;
+} Rest;
+
+static int64_t num_here(const Rest* rest) { return rest->bytes.end - rest->bytes.at; }
+
+static int64_t num_left(const Rest* rest) { return rest->end - rest->next + num_here(rest); }
+
+/* Reads from `bytes.at` on, at most so much, or the room full; 0 where the file ends. */
+static int refill(Rest* rest, int64_t most) {
+  int64_t first = rest->next - num_here(rest), size = num_left(rest);
+  if (size > most) size = most;
+  if (size > rest->room_bytes) size = rest->room_bytes;
+  rest->bytes.at = rest->room;
+  rest->bytes.end = rest->room + size;
+  rest->next = first + size;
+  return read_file(rest->file, first, rest->room, size);
+}
+
+/* The header of the next page, of which no more is read than is likely to be needed: pages without checksums are passed over. */
+static int next_page_header(Rest* rest, PageHeader* header) {
+  const int64_t most[] = {LIKELY_HEADER, rest->room_bytes};
+  for (int i = 0; i < 3; i++) {
+    if (i && !refill(rest, most[i - 1])) return 0;
+    Bytes begun = rest->bytes;
+    if (read_page_header(&rest->bytes, header)) return 1;
+    rest->bytes = begun;
+  }
+  return 0;
+}
+
+/* The CRC-32 of the next bytes; 0 where the file ends before. */
+static int sum_next(Rest* rest, int64_t count, uint32_t* crc) {
+  for (*crc = 0; count;) {
+    if (!num_here(rest) && !refill(rest, rest->room_bytes)) return 0;
+    int64_t now = num_here(rest) < count ? num_here(rest) : count;
+    *crc = crc32_of(rest->bytes.at, now, *crc);
+    rest->bytes.at += now;
+    count -= now;
+  }
+  return 1;
+}
+
+/* Passes over the next bytes without reading those that are not here yet. */
+static void pass_over(Rest* rest, int64_t count) {
+  int64_t here = num_here(rest) < count ? num_here(rest) : count;
+  rest->bytes.at += here;
+  rest->next += count - here;
+}
+
+/* Whether a chunk is made of whole pages, and the bytes of each are those that were written, as far as its header says; reads a
+   room's length at a time. */
+static int is_chunk_intact(int file, int64_t first, int64_t end, uint8_t* room, int64_t room_bytes) {
+  Rest rest = {file, first, end, room, room_bytes, {room, room}};
+  PageHeader header;
+  uint32_t crc;
+  while (num_left(&rest)) {
+    if (!next_page_header(&rest, &header) || header.compressed_size > num_left(&rest)) return 0;
+    if (header.crc == NO_CRC) pass_over(&rest, header.compressed_size);
+    else if (!sum_next(&rest, header.compressed_size, &crc) || crc != (uint32_t)header.crc) return 0;
+  }
+  return 1;
+}
+
+/* The first of the spans (each a chunk's first byte and the byte after it) whose chunk is not intact, or -1. */
+static int64_t first_damaged(int file, const int64_t* spans, int64_t count, uint8_t* room, int64_t room_bytes) {
+  for (int64_t i = 0; i < count; i++)
+    if (!is_chunk_intact(file, spans[2 * i], spans[2 * i + 1], room, room_bytes)) return i;
+  return -1;
 }
 
 static int decode_column(const Work* work, Column* column, uint8_t* room) {

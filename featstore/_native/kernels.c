@@ -330,6 +330,39 @@ static PyObject* num_values_of(const Column* columns, Py_ssize_t count) {
   return found;
 }
 
+/* The CRC-32 of bytes, so that every way to it can be tested. */
+static PyObject* py_crc32(PyObject* self, PyObject* args) {
+  Py_buffer data;
+  unsigned int before, crc;
+  int portable;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*Ip:crc32", &data, &before, &portable)) return NULL;
+  Py_BEGIN_ALLOW_THREADS
+  crc = portable ? portable_crc32_of(data.buf, data.len, before) : crc32_of(data.buf, data.len, before);
+  Py_END_ALLOW_THREADS
+  PyBuffer_Release(&data);
+  return PyLong_FromUnsignedLong(crc);
+}
+
+static PyObject* py_first_damaged(PyObject* self, PyObject* args) {
+  enum { SPANS, ROOM, COUNT };
+  Py_buffer of[COUNT];
+  int file;
+  int64_t found = -1;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "iy*w*:first_damaged", &file, &of[SPANS], &of[ROOM])) return NULL;
+  const int64_t* spans = of[SPANS].buf;
+  int64_t count = of[SPANS].len / 16;
+  int fits = of[SPANS].len % 16 == 0 && of[ROOM].len > 0;
+  for (int64_t i = 0; fits && i < count; i++) fits = spans[2 * i] >= 0 && spans[2 * i] <= spans[2 * i + 1];
+  Py_BEGIN_ALLOW_THREADS
+  if (fits) found = first_damaged(file, spans, count, of[ROOM].buf, of[ROOM].len);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (!fits) return wrong("expected a first byte and an end that is not before it for each chunk, and room");
+  return PyLong_FromLongLong(found);
+}
+
 static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   enum { CHUNKS, ROWS, ROOM, STOP, COUNT, PER_COLUMN = 3 };
   Py_buffer of[COUNT];
@@ -339,8 +372,8 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   (void)self;
   memset(&work, 0, sizeof work);
   PyObject* decompress;
-  if (!PyArg_ParseTuple(args, "iy*y*O!w*iy*O:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &PyTuple_Type, &tuple, &of[ROOM],
-                        &num_threads, &of[STOP], &decompress))
+  if (!PyArg_ParseTuple(args, "iy*y*O!w*iy*pO:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &PyTuple_Type, &tuple,
+                        &of[ROOM], &num_threads, &of[STOP], &work.checks, &decompress))
     return NULL;
   Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
   work.columns = PyMem_Calloc((size_t)count + 1, sizeof(Column));
@@ -387,6 +420,8 @@ static PyMethodDef functions[] = {
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
     {"gather", py_gather, METH_VARARGS, "Rows in any order to the parts of a buffer."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
+    {"crc32", py_crc32, METH_VARARGS, "crc32(data, before, portable): the CRC-32 that zlib gives."},
+    {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},
     {"decode_columns", py_decode_columns, METH_VARARGS, "Values and list offsets of the column chunks of a file."},
     {NULL, NULL, 0, NULL},
 };

@@ -60,6 +60,14 @@ def mark_values(values: Buffer, width: int, bits: Buffer, bound: int, small: Buf
     """Marks a slot's values (int64 signs, or float32) in `bits`, a byte each, and writes the hashes below `bound` to `small`,
     int64, with room for more than all; how many values are missing, and how many hashes were written."""
 
+def crc32(data: Buffer, before: int, portable: bool) -> int:
+    """The CRC-32 of bytes that follow those whose CRC-32 is `before`, as zlib's; `portable`: by tables, as on any CPU."""
+
+def first_damaged(file: int, spans: Buffer, room: Buffer) -> int:
+    """The first of the column chunks of an open Parquet file, each an int64 first byte and the byte after its last, that is not
+    made of whole pages or has a page whose bytes do not have the checksum in its header; -1 where there is none. Pages without
+    a checksum are passed over. `room`: memory that a page's header must fit in."""
+
 def decode_columns(
     file: int,
     chunks: Buffer,
@@ -68,6 +76,7 @@ def decode_columns(
     room: Buffer,
     num_threads: int,
     stop: Buffer,
+    checks: bool,
     decompress: Callable[[bytes, int], bytes],
 ) -> tuple[int, ...]:
     """Reads and decodes the column chunks of some row groups of an open Parquet file, in so many threads, 1 to 64: how many
@@ -79,5 +88,5 @@ def decode_columns(
     is a value as long as the mark (4 or 8 bytes), one below `null_below` becomes the mark, others are nothing. `offsets`:
     int32, one more than all rows, of lists, which have `max_repetition` 1, else of no bytes. `values`: room for as many as
     there are levels. `room`: memory of the threads, each of which keeps a chunk there as it is stored, its dictionary and one
-    page, and 64 bytes more. Ends early once the first byte of `stop` is not 0. ValueError for arguments that do not fit.
+    page, and 64 bytes more. `checks`: a page that does not have the checksum in its header is damaged. Ends early once the first byte of `stop` is not 0. ValueError for arguments that do not fit.
     """

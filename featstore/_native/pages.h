@@ -13,6 +13,7 @@
 #define STEP 1024  /* levels that are decoded at a time */
 #define INDICES 256 /* dictionary indices that are */
 #define MAX_DEPTH 16
+#define NO_CRC INT64_MIN
 
 enum { PAGE_DATA = 0, PAGE_DICTIONARY = 2, PAGE_DATA_V2 = 3 };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
@@ -98,6 +99,7 @@ typedef struct {
   int64_t type, uncompressed_size, compressed_size, num_values, encoding, definition_encoding, repetition_encoding;
   int64_t definition_bytes, repetition_bytes; /* of a V2 page */
   int64_t is_compressed;
+  int64_t crc; /* of the page's bytes as they are stored, signed; NO_CRC where the header has none */
 } PageHeader;
 
 static int read_number(Bytes* bytes, int type, int64_t* number) {
@@ -140,15 +142,15 @@ static int read_page_header(Bytes* bytes, PageHeader* page) {
   int64_t* data[] = {&page->num_values, &page->encoding, &page->definition_encoding, &page->repetition_encoding};
   int64_t* data_v2[] = {&page->num_values, NULL, NULL, &page->encoding, &page->definition_bytes, &page->repetition_bytes,
                         &page->is_compressed};
-  int64_t* top[] = {&page->type, &page->uncompressed_size, &page->compressed_size};
+  int64_t* top[] = {&page->type, &page->uncompressed_size, &page->compressed_size, &page->crc};
   int type;
   int64_t number = 0;
-  PageHeader empty = {-1, -1, -1, -1, -1, RLE, RLE, 0, 0, 1};
+  PageHeader empty = {-1, -1, -1, -1, -1, RLE, RLE, 0, 0, 1, NO_CRC};
   *page = empty;
   while (read_field(bytes, &type, &number)) {
     int is_read;
     if (!type) return is_page_header(page);
-    if (number >= 1 && number <= 3) is_read = read_number(bytes, type, top[number - 1]);
+    if (number >= 1 && number <= 4) is_read = read_number(bytes, type, top[number - 1]);
     else if (number == 5 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data, 4);
     else if (number == 7 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data, 2);
     else if (number == 8 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data_v2, 7);

@@ -158,7 +158,7 @@ def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -
             writer.write(batch)
         done = writer.close()
     return UnitReport(
-        path=path, partition=partition, num_rows=done.num_rows, size_bytes=done.size_bytes, digest=done.digest, counts={}
+        path=path, partition=partition, num_rows=done.num_rows, size_bytes=done.size_bytes, crc32=done.crc32, counts={}
     )
 
 

@@ -350,6 +350,7 @@ def _data_file(table_url: str, report: UnitReport) -> DataFile:
         size_bytes=report.size_bytes,
         num_rows=report.num_rows,
         partition=report.partition,
+        crc32=report.crc32,
     )
 
 

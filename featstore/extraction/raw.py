@@ -165,13 +165,17 @@ def open_range(raw: RawRange) -> Iterator[pq.ParquetFile]:
 
 @contextlib.contextmanager
 def open_raw(url: str, listed_bytes: int | None = None) -> Iterator[pq.ParquetFile]:
-    """A Parquet file, open for reading. Remote column chunks are fetched in large reads."""
+    """A Parquet file, open for reading. Remote column chunks are fetched in large reads; pages that do
+    not match their checksums, where they have one, are not read."""
     path = local_path(url)
     if path is not None:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
         return
-    with open_read(url, listed_bytes) as source, pq.ParquetFile(source, pre_buffer=True) as file:
+    with (
+        open_read(url, listed_bytes) as source,
+        pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True) as file,
+    ):
         yield file
 
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL_S = 0.5
 _REPORT_COLUMNS = (
-    "path string, num_rows long, size_bytes long, digest string, counts string, num_rows_skipped long, examples string"
+    "path string, num_rows long, size_bytes long, crc32 long, counts string, num_rows_skipped long, examples string"
 )
 _OUR_ERROR = re.compile(r"featstore\.errors\.(\w+): (.*)")
 _WORKER_MODULES = {"pyarrow": "pyarrow", "numpy": "numpy", "featstore.extraction.unit": "featstore"}
@@ -338,7 +338,7 @@ def _report_row(report: UnitReport) -> pa.RecordBatch:
         "path": [report.path],
         "num_rows": [report.num_rows],
         "size_bytes": [report.size_bytes],
-        "digest": [report.digest],
+        "crc32": [report.crc32],
         "counts": [json.dumps(dict(report.counts))],
         "num_rows_skipped": [report.num_rows_skipped],
         "examples": [json.dumps([vars(example) for example in report.examples])],
@@ -352,7 +352,7 @@ def _unit_report(row: "Row", partition: Mapping[str, str]) -> UnitReport:
         partition=partition,
         num_rows=row["num_rows"],
         size_bytes=row["size_bytes"],
-        digest=row["digest"],
+        crc32=row["crc32"],
         counts=json.loads(row["counts"]),
         num_rows_skipped=row["num_rows_skipped"],
         examples=tuple(Malformed(**example) for example in json.loads(row["examples"])),

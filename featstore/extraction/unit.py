@@ -32,7 +32,7 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class UnitReport:
-    """One data file that a unit wrote: its path in the table, and the sha256 of its bytes. There is none without rows.
+    """One data file that a unit wrote: its path in the table, and the CRC-32 of its bytes. There is none without rows.
 
     `counts` says what was dropped or replaced; `examples` are the first malformed values of each raw column.
     """
@@ -41,7 +41,7 @@ class UnitReport:
     partition: Mapping[str, str]
     num_rows: int
     size_bytes: int
-    digest: str
+    crc32: int
     counts: Mapping[str, int]
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
@@ -113,7 +113,7 @@ def unit_report(path: str, partition: Mapping[str, str], written: DataFileReport
         partition=partition,
         num_rows=written.num_rows if written else 0,
         size_bytes=written.size_bytes if written else 0,
-        digest=written.digest if written else "",
+        crc32=written.crc32 if written else 0,
         counts=dict(extractor.counts),
         num_rows_skipped=extractor.findings.num_rows_skipped,
         examples=extractor.findings.examples,

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Protocol
 
+from featstore.datafiles import stage_items
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.delivered import Done
 from featstore.dispatch.keys import EpochKeys
@@ -30,7 +31,7 @@ from featstore.loader.follow import Follower, NewFiles
 from featstore.loader.job import Job
 from featstore.loader.pacing import paced
 from featstore.loader.padding import some_rows
-from featstore.loader.parts import Parts, StagedStream, parts_in_place, parts_staged, stage_items
+from featstore.loader.parts import Parts, StagedStream, parts_in_place, parts_staged
 from featstore.loader.passes import Pass
 from featstore.loader.pipeline import Ahead, Pipeline
 from featstore.loader.progress import RowBar

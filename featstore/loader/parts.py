@@ -8,7 +8,6 @@ from typing import BinaryIO
 from featstore.files import local_path, open_read
 from featstore.loader.stream import GroupSource
 from featstore.reading.spans import Span
-from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Staged
 from featstore.table.snapshot import DataFile
 
@@ -23,6 +22,7 @@ class Parts:
 
     source: Path | BinaryIO
     held: tuple[Span, ...] | None = None
+    is_checked: bool = False
     release: Callable[[], None] = _nothing
     groups: tuple[GroupSource, ...] = ()
 
@@ -32,12 +32,6 @@ def parts_in_place(file: DataFile) -> Parts:
     source, *sources = (local_path(part.url) or open_read(part.url) for part in file.parts)
     groups = (GroupSource(path=group.path, source=found) for group, found in zip(file.groups, sources, strict=True))
     return Parts(source=source, groups=tuple(groups))
-
-
-def stage_items(file: DataFile, key: object) -> Iterator[StageItem]:
-    """What is staged for one split: its data file, then the files of slot groups."""
-    for part in file.parts:
-        yield StageItem(key=key, url=part.url, size_bytes=part.size_bytes, version=part.version)
 
 
 def parts_staged(file: DataFile, staged: Staged, stream: Iterator[Staged]) -> Parts:
@@ -56,12 +50,18 @@ def parts_staged(file: DataFile, staged: Staged, stream: Iterator[Staged]) -> Pa
     except BaseException:
         release()
         raise
-    sources = [open_read(part.url) if part.path is None else part.path for part in parts]
+    sources = [part.path or local_path(part.url) or open_read(part.url) for part in parts]
     groups = (
-        GroupSource(path=group.path, source=source, held=part.held)
+        GroupSource(path=group.path, source=source, held=part.held, is_checked=part.is_checked)
         for group, source, part in zip(file.groups, sources[1:], parts[1:], strict=True)
     )
-    return Parts(source=sources[0], held=staged.held, release=release, groups=tuple(groups))
+    return Parts(
+        source=sources[0],
+        held=staged.held,
+        is_checked=staged.is_checked,
+        release=release,
+        groups=tuple(groups),
+    )
 
 
 class StagedStream:

@@ -13,8 +13,16 @@ class StoppingFooter(Footer):
     """A file whose columns are read until the budget is closed, then StateError: whoever closes an iteration waits for the
     thread that decodes, and so for a column at most instead of a row group."""
 
-    def __init__(self, source: Path | BinaryIO, name: str, budget: Budget, resolved: Resolved | None = None) -> None:
-        super().__init__(source, name)
+    def __init__(
+        self,
+        source: Path | BinaryIO,
+        name: str,
+        budget: Budget,
+        resolved: Resolved | None = None,
+        *,
+        is_checked: bool = False,
+    ) -> None:
+        super().__init__(source, name, is_checked=is_checked)
         self._budget, self._resolved = budget, resolved or Resolved()
 
     def resolve(self, selection: Selection) -> FileColumns:

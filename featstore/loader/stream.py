@@ -34,13 +34,15 @@ class GroupSource:
     path: str
     source: Path | BinaryIO
     held: tuple[Span, ...] | None = None
+    is_checked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """A claimed split and where its file is read: a local path, or an open remote file; `release` lets go of a staged one.
 
-    `held`: the bytes that are there of a file staged by ranges, None for all. `groups`: the files of slot groups beside it.
+    `held`: the bytes that are there of a file staged by ranges, None for all. `is_checked`: as of
+    `Footer`. `groups`: the files of slot groups beside it.
     `reserve(through)` says how far the split may be delivered, None where the claim is lost; `fail` that it cannot be read.
     """
 
@@ -48,6 +50,7 @@ class Work:
     source: Path | BinaryIO
     partition: Partition
     held: tuple[Span, ...] | None = None
+    is_checked: bool = False
     release: Callable[[], None] = lambda: None
     groups: tuple[GroupSource, ...] = ()
     reserve: Callable[[int], int | None] = lambda through: through
@@ -130,9 +133,10 @@ class SplitReader:
         with stats.timed("decode_s"):
             self._groups = list[Footer]()
             resolved = resolved or Resolved()
-            self._footer = StoppingFooter(work.source, work.claim.split.path, self._budget, resolved)
+            self._footer = self._open(work.source, work.claim.split.path, resolved, work.is_checked)
             try:
-                self._groups += [StoppingFooter(part.source, part.path, self._budget, resolved) for part in work.groups]
+                for part in work.groups:
+                    self._groups.append(self._open(part.source, part.path, resolved, part.is_checked))
                 self._reader = FilteredReader(
                     self._footer, self._groups, request, work.partition, stats, use_threads=use_threads
                 )
@@ -233,6 +237,9 @@ class SplitReader:
     def close(self) -> None:
         self._close_files()
         self._work.release()
+
+    def _open(self, source: Path | BinaryIO, path: str, resolved: Resolved, is_checked: bool) -> Footer:
+        return StoppingFooter(source, path, self._budget, resolved, is_checked=is_checked)
 
     def _close_files(self) -> None:
         for footer in (self._footer, *self._groups):

@@ -194,7 +194,7 @@ class Footer:
 def chunk_span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """A column chunk's bytes in its file, first and end: its dictionary page, where it has one, comes first."""
     first = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+    if chunk.has_dictionary_page and (chunk.dictionary_page_offset or 0) > 0:
         first = min(first, chunk.dictionary_page_offset)
     return first, first + chunk.total_compressed_size
 

@@ -75,6 +75,7 @@ class PageReader:
             pa.allocate_buffer(max(out.room_bytes for out in outs) * num_threads),
             num_threads,
             self._footer.stop,
+            not self._footer.is_checked,
             _decompressed,
         )
         return {out.name: out.array(num_values) for out, num_values in zip(outs, found, strict=True) if num_values >= 0}

@@ -114,7 +114,7 @@ class RowGroupReader:
                 table = pa.Table.from_batches([batch])
                 yield Rows(file_name=self.footer.name, num_rows=batch.num_rows, table=table, columns=self.columns)
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataFileError(f"{self.footer.name}: row group {row_group} cannot be read: {error}") from error
+            raise self._unreadable(row_group, leaves, error) from error
 
     def size_bytes(self, row_groups: Iterable[int]) -> int:
         """The memory that the decoded columns of these row groups take, by their numbers of values; of texts an estimate."""
@@ -132,9 +132,19 @@ class RowGroupReader:
         try:
             table = self.footer.file.read_row_group(index, columns=leaves, use_threads=self._use_threads)
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataFileError(f"{self.footer.name}: row group {index} cannot be read: {error}") from error
+            raise self._unreadable(index, leaves, error) from error
         if leaves and table.num_rows != (expected := self.footer.row_group_rows[index]):
             raise DataFileError(
                 f"{self.footer.name}: row group {index}: expected {expected} rows, as the footer says, found {table.num_rows}"
             )
         return table
+
+    def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
+        """What is wrong with a row group, of which columns are read one by one to find the first that cannot be."""
+        for leaf in leaves:
+            try:
+                self.footer.file.read_row_group(index, columns=[leaf], use_threads=False)
+            except (pa.ArrowInvalid, OSError) as found:
+                name = self.columns.column_of(leaf)
+                return DataFileError(f"{self.footer.name}: column {name!r}: row group {index} cannot be read: {found}")
+        return DataFileError(f"{self.footer.name}: row group {index} cannot be read: {error}")

@@ -1,6 +1,7 @@
 """Where in a data file a selection's bytes are, for whoever brings only those."""
 
 import io
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from featstore.errors import DataFileError
@@ -27,6 +28,14 @@ def plan_spans(tail: bytes, size_bytes: int, selection: Selection, name: str) ->
         return tuple(span for _, span in _chunks(footer, columns))
 
 
+def is_held(span: Span, held: Sequence[Span] | None) -> bool:
+    """Whether all of a span is in one of the spans that are there, ascending and not touching; None is all."""
+    if held is None:
+        return True
+    place = bisect_right(held, span[0], key=lambda other: other[0]) - 1
+    return place >= 0 and span[1] <= held[place][1]
+
+
 def require_held(footer: Footer, columns: FileColumns, held: Sequence[Span] | None) -> None:
     """DataFileError, naming slot and file, where a column that is to be read lies where nothing was staged.
 
@@ -35,7 +44,7 @@ def require_held(footer: Footer, columns: FileColumns, held: Sequence[Span] | No
     if held is None:
         return
     for path, (first, end) in _chunks(footer, columns):
-        if not any(held_first <= first and end <= held_end for held_first, held_end in held):
+        if not is_held((first, end), held):
             slot = path.partition(".")[0]
             raise DataFileError(
                 f"{footer.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged file, found that only other "

@@ -1,6 +1,6 @@
 """A directory of staged files under a byte budget, shared by the processes of one host.
 
-Layout, format 2: `<directory>/featstore-staging-2/` (0700, its owner's) holds, `<name>` being 40 hex digits and `<bytes>`
+Layout, format 3: `<directory>/featstore-staging-3/` (0700, its owner's) holds, `<name>` being 40 hex digits and `<bytes>`
 what the file takes of the budget:
 
 - `<name>.<bytes>.staged`, a file of its full length; where only ranges were staged the rest of it are holes.

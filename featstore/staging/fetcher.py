@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from featstore import files
-from featstore.errors import ReplacedError, StagingError
+from featstore.errors import DataFileError, ReplacedError, StagingError
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import Cache, Download, Pin, Refusal, entry_name
 from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
@@ -22,7 +22,7 @@ from featstore.staging.limits import Throttle
 from featstore.staging.lookahead import Lookahead
 from featstore.staging.options import Staging
 from featstore.staging.ranges import PlanRanges, Span, buffered, coalesce, covers, missing, num_bytes, union
-from featstore.staging.record import Record
+from featstore.staging.record import Record, Sum, united_checksum
 from featstore.staging.retry import RetryPolicy, is_local
 from featstore.transfer import Read, read_span
 
@@ -30,21 +30,19 @@ _LOG = logging.getLogger(__name__)
 _TAIL_BYTES = 64 << 10
 # Called with each refusal and the bytes that are wanted; returns when it is time to try again, or raises.
 AwaitRoom = Callable[[Refusal, int], None]
+Check = Callable[[Path, str, Sequence[Span]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageItem:
     """A file to stage for whoever knows `key`. `version`: ETag or modification time where known, so that a replaced file
-    is not taken for the one that was staged before."""
+    is not taken for the one that was staged before. `crc32`: of all its bytes, None where unknown."""
 
     key: object
     url: str
     size_bytes: int
     version: str = ""
-
-
-def accept(path: Path, name: str) -> None:
-    """The check of a stager that is given none."""
+    crc32: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +50,13 @@ class Source:
     """What staging knows of files: how to read them, which ranges are wanted (None: all), what makes a staged one sound.
 
     `plan_ranges(tail, size_bytes, name)` gets a file's last bytes, and returns the spans to stage, or how many of the last
-    bytes it needs to see. `check(path, name)` raises for a file whose content is not to be read. `name`, the URL without
-    credentials, is what errors call the file.
+    bytes it needs to see. `check(path, name, held)` raises DataFileError where the spans that are held of a file are not what
+    was written. `name`, the URL without credentials, is what errors call the file.
     """
 
     read: Read = read_span
     plan_ranges: PlanRanges | None = None
-    check: Callable[[Path, str], None] = accept
+    check: Check | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
@@ -82,6 +80,7 @@ class Fetcher:
         # What the last file with a footer would cost by what is known of its remote at the time of asking.
         self._last: Callable[[], Demand] | None = None
         self._under_way: list[tuple[threading.Event, Download]] = []
+        self._damaged = set[str]()
         self._tail_bytes, self._plan_s = _TAIL_BYTES, 0.0
 
     def remote(self, url: str) -> Remote:
@@ -102,6 +101,8 @@ class Fetcher:
     def obtain(self, item: StageItem, waiting: Waiting) -> Pin | None:
         """The file, pinned, with all that is wanted of it; None where it is better read in place. Stopped once closed."""
         name, base, beyond_bytes = entry_name(item.url, item.size_bytes, item.version), None, -1
+        if name in self._damaged:
+            return None
         try:
             while True:
                 first_bytes = self._first_bytes(item, base)
@@ -217,8 +218,7 @@ class Fetcher:
         try:
             filling = Filling(item.url, item.size_bytes, download.path, self._line(waiting.stop))
             try:
-                is_staged = self._fill_anew(item, download, filling, base, waiting)
-                pin = self._publish(item, download, filling) if is_staged else None
+                pin = self._fill_until_sound(item, download, filling, base, waiting)
             finally:
                 filling.close()
             if pin is None:
@@ -231,20 +231,53 @@ class Fetcher:
         finally:
             self._under_way.remove(entry)
 
-    def _fill_anew(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: Waiting) -> bool:
-        """Fills the file, once more from the start where the remote one was replaced meanwhile: of two files not one byte
-        each may be left. False where it is better read in place."""
-        policy = self._source.retry
-        for num_failures in range(1, policy.max_attempts):
+    def _fill_until_sound(
+        self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: Waiting
+    ) -> Pin | None:
+        """Fills and publishes the file; None where it is better read in place.
+
+        Starts again where the remote file was replaced meanwhile: of two files not one byte each may
+        be left. Starts again, too, where the bytes are not those that were written, as they may have
+        changed on the way. Bytes that come twice are what the store has. The cache must not vouch for
+        such a file, so it is read in place from now on, and its reader says what is wrong with it.
+        """
+        damaged, num_failures = list[Sum](), 0
+        while True:
+            num_failures += 1
+            is_last = self._source.retry.gives_up(num_failures)
             try:
-                return self._fill(item, download, filling, base, waiting)
+                if not self._fill(item, download, filling, base, waiting):
+                    return None
+                if not (failure := self._damage(item, download, filling)):
+                    return self._publish(item, download, filling)
             except ReplacedError as error:
-                if base is not None:
-                    self._cache.discard(base)
-                base = None
-                filling.restart()
-                self._line(waiting.stop).pause(str(error), num_failures)
-        return self._fill(item, download, filling, base, waiting)
+                if is_last:
+                    raise
+                failure = str(error)
+            else:
+                if is_last or sorted(filling.sums) == damaged:
+                    _LOG.warning("%s; the cache does not keep the file, it is read in place", failure)
+                    self._damaged.add(entry_name(item.url, item.size_bytes, item.version))
+                    return None
+                damaged = sorted(filling.sums)
+            if base is not None:
+                self._cache.discard(base)
+            base = None
+            filling.restart()
+            self._line(waiting.stop).pause(failure, num_failures)
+
+    def _damage(self, item: StageItem, download: Download, filling: Filling) -> str:
+        """How the bytes that came differ from those that were written; empty where nothing says so."""
+        name, crc32 = files.redact(item.url), united_checksum(filling.sums, item.size_bytes)
+        if item.crc32 is not None and crc32 is not None:
+            expected = f"{name}: expected the CRC-32 {item.crc32:08x} of its commit"
+            return "" if crc32 == item.crc32 else f"{expected}, found {crc32:08x}"
+        try:
+            if self._source.check is not None:
+                self._source.check(download.path, name, filling.held)
+        except DataFileError as error:
+            return str(error)
+        return ""
 
     def _fill(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: Waiting) -> bool:
         if base is not None:
@@ -315,8 +348,9 @@ class Fetcher:
     def _publish(self, item: StageItem, download: Download, filling: Filling) -> Pin:
         since = time.monotonic()
         filling.sync()
-        self._source.check(download.path, files.redact(item.url))
-        record = Record.of(item.url, item.size_bytes, filling.tag, filling.sums)
+        is_whole = covers(filling.held, [(0, item.size_bytes)])
+        is_checked = self._source.check is not None or (item.crc32 is not None and is_whole)
+        record = Record.of(item.url, item.size_bytes, filling.tag, filling.sums, is_checked=is_checked)
         pin = download.publish(record)
         self._counts.add(num_staged=1, staged_bytes=record.held_bytes, num_ranges=int(not record.is_whole))
         self._remotes[_remote_name(item.url)] = self.remote(item.url).settled(time.monotonic() - since)

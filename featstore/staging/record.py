@@ -9,7 +9,7 @@ from isal import isal_zlib
 from featstore.files import redact
 from featstore.staging.ranges import Span, covers, num_bytes, union
 
-FORMAT = 2
+FORMAT = 3
 # A span of a file and the CRC-32 of its bytes.
 Sum = tuple[int, int, int]
 
@@ -19,21 +19,33 @@ def checksum(data: bytes | memoryview, before: int = 0) -> int:
     return isal_zlib.crc32(data, before)
 
 
+def united_checksum(sums: Iterable[Sum], size_bytes: int) -> int | None:
+    """The CRC-32 of a whole file from those of its spans, None where they are not all of it."""
+    crc, at = 0, 0
+    for first, end, of_span in sorted(sums):
+        if first != at:
+            return None
+        crc, at = isal_zlib.crc32_combine(crc, of_span, end - first), end
+    return crc if at == size_bytes else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """`url` without credentials, `tag` the version that the store gave with the bytes, `held` the spans that are there, `sums`
-    the checksums of spans that make them up."""
+    the checksums of spans that make them up. `is_checked`: the bytes were compared with what their writer said of them."""
 
     url: str
     size_bytes: int
     tag: str
     held: tuple[Span, ...]
     sums: tuple[Sum, ...]
+    is_checked: bool = False
 
     @classmethod
-    def of(cls, url: str, size_bytes: int, tag: str, sums: Iterable[Sum]) -> "Record":
+    def of(cls, url: str, size_bytes: int, tag: str, sums: Iterable[Sum], *, is_checked: bool = False) -> "Record":
         sums = tuple(sorted(sums))
-        return cls(url=redact(url), size_bytes=size_bytes, tag=tag, held=_spans(sums), sums=sums)
+        held = _spans(sums)
+        return cls(url=redact(url), size_bytes=size_bytes, tag=tag, held=held, sums=sums, is_checked=is_checked)
 
     @property
     def held_bytes(self) -> int:
@@ -55,7 +67,8 @@ class Record:
                 return None
             held = tuple((int(first), int(end)) for first, end in found.pop("held"))
             sums = tuple((int(first), int(end), int(crc)) for first, end, crc in found.pop("sums"))
-            record = cls(**(found | {"held": held, "sums": sums, "size_bytes": int(found["size_bytes"])}))
+            told = {"held": held, "sums": sums, "size_bytes": int(found["size_bytes"])}
+            record = cls(**(found | told | {"is_checked": found["is_checked"] is True}))
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
         is_sound = _spans(record.sums) == record.held and covers([(0, record.size_bytes)], record.held)

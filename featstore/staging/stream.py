@@ -27,13 +27,15 @@ _NUM_THREADS = 2
 
 class Staged:
     """A file for the reader: on the local disk, pinned there until `release()` (or the end of a `with` block), or, where
-    `path` is None, to be read where it is. `held`: the spans that are there, None for all of them."""
+    `path` is None, to be read where it is. `held`: the spans that are there, None for all of them. `is_checked`: they were
+    compared with what their writer said of them."""
 
     def __init__(self, item: StageItem, pin: Pin | None, on_release: Callable[["Staged"], None]) -> None:
         self.key, self.url = item.key, item.url
         self.path: Path | None = None if pin is None else pin.path
         self.held: tuple[Span, ...] | None = None if pin is None or pin.record.is_whole else pin.record.held
         self.held_bytes = 0 if pin is None else pin.num_bytes
+        self.is_checked = pin is not None and pin.record.is_checked
         self._pin, self._on_release = pin, on_release
 
     def release(self) -> None:

@@ -89,10 +89,13 @@ def open_head(url: str) -> Snapshot:
 
 
 def stream_files(url: str, version: int) -> Iterator[DataFile]:
-    """The data files of a version by path, each made when asked for. TableNotFoundError where there is no such version."""
+    """The data files of a version by path, each made when asked for, without `crc32`: no commit is read.
+
+    TableNotFoundError where there is no such version.
+    """
     newest = _load_existing(url)
     table = newest if version == newest.version() else _at_version(url, version, newest)
-    return _data_files(url, table)
+    return _data_files(url, table, {})
 
 
 def open_delta_or_none(url: str) -> Snapshot | None:
@@ -169,7 +172,8 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     partition, also of an empty one, the second fails. delta-rs, when another creates the table first, would by itself try
     again as the next version, add to the other's files, and see no conflict: a new table is tried once.
     """
-    properties = _properties(change.metadata, change.partitions, _version(table) + 1)
+    crc32s = {file.path: file.crc32 for file in change.files if file.crc32 is not None}
+    properties = _properties(replace(change.metadata, crc32s=crc32s), change.partitions, _version(table) + 1)
     keys = [key.name for key in change.schema.partition_keys]
     actions = [_add_action(file) for file in change.files]
     if table is None:
@@ -288,12 +292,14 @@ def _version(table: DeltaTable | None) -> int:
 def _snapshot(url: str, table: DeltaTable, commits: Iterable[Commit], *, with_files: bool = True) -> Snapshot:
     """The table as it is loaded, without its list of files if told so. `commits` are its own, newest first."""
     _check_readable(url, table)
+    made = [commit.metadata for commit in commits if commit.metadata is not None]
+    crc32s = {path: crc32 for metadata in made for path, crc32 in metadata.crc32s.items()}
     return Snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
-        data_files=tuple(_data_files(url, table)) if with_files else (),
-        spec_hash=next((c.metadata.spec_hash for c in commits if c.metadata is not None and c.metadata.groups is None), None),
+        data_files=tuple(_data_files(url, table, crc32s)) if with_files else (),
+        spec_hash=next((metadata.spec_hash for metadata in made if metadata.groups is None), None),
         group_versions=_group_versions(url, table),
     )
 
@@ -320,13 +326,14 @@ def _slot_schema(table: DeltaTable) -> SlotSchema:
     return SlotSchema.from_arrow(pa.schema(table.schema().to_arrow()), table.metadata().partition_columns)
 
 
-def _data_files(url: str, table: DeltaTable) -> Iterator[DataFile]:
+def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> Iterator[DataFile]:
     """In order of their paths; asked for the first, it needs the table no more."""
-    return files_of(url, pa.table(table.get_add_actions(flatten=True)), table.metadata().partition_columns)
+    actions = pa.table(table.get_add_actions(flatten=True))
+    return files_of(url, actions, table.metadata().partition_columns, crc32s)
 
 
 def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str | None]]:
-    return [file.partition for file in _data_files(url, table)]
+    return [file.partition for file in _data_files(url, table, {})]
 
 
 def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
@@ -361,7 +368,7 @@ def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
         )
     if table is not None:
         _check_readable(url, table)
-    now = () if table is None else in_partitions(_data_files(url, table), change.partitions)
+    now = () if table is None else in_partitions(_data_files(url, table, {}), change.partitions)
     base = () if change.base is None else change.base.in_partitions(change.partitions)
     if {file.path for file in now} != {file.path for file in base}:
         names = ", ".join(partition_path(partition) or "the table" for partition in change.partitions)

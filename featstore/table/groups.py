@@ -125,5 +125,11 @@ def _open(table_url: str, name: str, version: int) -> tuple[str, Snapshot]:
 def _group_file(name: str, file: DataFile) -> GroupFile:
     path = f"{GROUPS_DIR}/{name}/{file.path}"
     return GroupFile(
-        group=name, path=path, url=file.url, size_bytes=file.size_bytes, num_rows=file.num_rows, version=file.version
+        group=name,
+        path=path,
+        url=file.url,
+        size_bytes=file.size_bytes,
+        num_rows=file.num_rows,
+        version=file.version,
+        crc32=file.crc32,
     )

@@ -45,7 +45,8 @@ class CommitMetadata:
 
     `input_digest` is None where the input cannot be named (a DataFrame): such a run is never taken for an earlier one.
     `data_digest` names the data files of the run's partitions right after the commit. `num_rows_skipped` is left out where 0,
-    `groups` in all commits but those that name other versions of slot groups. `origins`, left out where there are none, are of
+    `groups` in all commits but those that name other versions of slot groups. `crc32s`, left out where there are none, are the
+    CRC-32 of each data file that the commit adds, by its path. `origins`, left out where there are none, are of
     a compaction: what earlier commits said of rows that it wrote anew, with the `data_digest` of the files that hold them now.
     """
 
@@ -61,13 +62,15 @@ class CommitMetadata:
     counts: Mapping[str, int] = field(default_factory=dict)
     num_rows_skipped: int = 0
     groups: Mapping[str, int] | None = None
+    crc32s: Mapping[str, int] = field(default_factory=dict)
     origins: "tuple[CommitMetadata, ...]" = ()
 
     def to_mapping(self) -> dict[str, Any]:
         partitions = [dict(partition) for partition in self.partitions]
         origins = [origin.to_mapping() for origin in self.origins]
         found = {"format": FORMAT, **vars(self), "partitions": partitions, "counts": dict(self.counts), "origins": origins}
-        left_out = {key for key in ("num_rows_skipped", "origins") if not found[key]}
+        found["crc32s"] = dict(self.crc32s)
+        left_out = {key for key in ("num_rows_skipped", "crc32s", "origins") if not found[key]}
         left_out |= {key for key in ("groups",) if found[key] is None}
         return {key: value for key, value in found.items() if key not in left_out}
 

@@ -16,7 +16,8 @@ from featstore.table.metadata import to_json
 class GroupFile:
     """A slot group's file beside one base data file: the same rows in the same order, cut into the same row groups.
 
-    `path` is relative to the base table and says what errors call the file; `url` opens it. `version` is as a data file's.
+    `path` is relative to the base table and says what errors call the file; `url` opens it. `version` and `crc32` are as a data
+    file's.
     """
 
     group: str
@@ -25,6 +26,7 @@ class GroupFile:
     size_bytes: int
     num_rows: int
     version: str = ""
+    crc32: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class DataFile:
     `partition` has each value as text, whatever the key's type in the schema; None is null, in tables by others.
     `version` tells it from another one of the same URL and size: the modification time that a table's log has of it, and of a
     file without a table what the store says, modification time or ETag; empty before it is committed.
+    `crc32` is that of the file's bytes, None where no commit that was read says it.
     `groups` are the slot groups' files for it, by name of the group: a column is that of the last of them that has it, else
     the file's own.
     """
@@ -61,6 +64,7 @@ class DataFile:
     num_rows: int
     partition: Mapping[str, str | None]
     version: str = ""
+    crc32: int | None = None
     groups: tuple[GroupFile, ...] = ()
 
     @property

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
@@ -31,7 +32,8 @@ def write_statistics(table_url: str, path: str, stored: StoredStatistics) -> Non
     table = stored.statistics.to_table()
     metadata = {KEY: to_json({**said, "counts": dict(stored.counts)})}
     with open_write(join(table_url, path)) as file:
-        pq.write_table(table.replace_schema_metadata(metadata), file, compression="zstd", use_dictionary=False)
+        told = table.replace_schema_metadata(metadata)
+        pq.write_table(told, file, compression="zstd", use_dictionary=False, write_page_checksum=True)
 
 
 def read_statistics(table_url: str, path: str) -> StoredStatistics:
@@ -61,7 +63,10 @@ def find_statistics(table_url: str, partition: Mapping[str, str | None], files: 
 def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
     """The statistics of a file, None where its format is older, and the number of its format."""
     with open_read(join(table_url, path)) as file:
-        table = pq.read_table(file)
+        try:
+            table = pq.read_table(file, page_checksum_verification=True)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataFileError(f"{path}: statistics cannot be read: {error}") from error
     said = json.loads((table.schema.metadata or {}).get(KEY.encode(), b"{}"))
     number = said.get("format")
     if number in range(1, FORMAT):

@@ -286,14 +286,14 @@ def test_a_budget_below_the_files_open_at_once_is_refused_at_once(table_url):
         FeatureLoader(table_url, slots=["row"], staging=staging, shuffle={"interleave": 2})
 
 
-def test_a_staged_file_that_is_no_parquet_is_named_by_its_url(table_url, tmp_path):
+def test_a_staged_file_that_is_no_parquet_is_named(table_url, tmp_path):
     snapshot = open_snapshot(table_url)
     (tmp_path / "bad.parquet").write_bytes(b"0" * snapshot.data_files[0].size_bytes)
     bad = type(snapshot.data_files[0])(**{**vars(snapshot.data_files[0]), "url": str(tmp_path / "bad.parquet")})
     remote = type(snapshot)(url=snapshot.url, version=None, schema=snapshot.schema, data_files=(bad,))
     with (
         FeatureLoader(remote, slots=["row"], staging={"mode": "whole"}) as loader,
-        pytest.raises(DataFileError, match=r"bad.parquet: expected a Parquet file"),
+        pytest.raises(DataFileError, match=f"{bad.path}: expected a Parquet file"),
     ):
         rows_of(loader)
 

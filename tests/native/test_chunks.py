@@ -2,6 +2,7 @@
 
 import os
 import struct
+import zlib
 from itertools import accumulate
 
 import numpy as np
@@ -39,16 +40,21 @@ def integers(numbers):
     return encoded, last
 
 
-def page(data, *, num_values=2, kind=DATA, encoding=PLAIN, levels=RLE, full_size=None):
+def signed_crc(data, *, flipped=0):
+    """The checksum as headers have it, with some of its bits flipped."""
+    return struct.unpack("<i", struct.pack("<I", zlib.crc32(data) ^ flipped))[0]
+
+
+def page(data, *, num_values=2, kind=DATA, encoding=PLAIN, levels=RLE, full_size=None, crc=None):
     """A page: its header, and the data as they are."""
-    header, last = integers([kind, len(data) if full_size is None else full_size, len(data)])
+    header, last = integers([kind, len(data) if full_size is None else full_size, len(data), crc])
     field = {DATA: 5, DICTIONARY: 7}[kind]
     of_kind = integers([num_values, encoding, *([levels, levels] if kind == DATA else [])])[0]
     return header + bytes([(field - last) << 4 | 12]) + of_kind + b"\0\0" + data
 
 
-def page_v2(levels, values, *, num_values, repetition_bytes, definition_bytes, full_size):
-    header, last = integers([DATA_V2, full_size, len(levels) + len(values)])
+def page_v2(levels, values, *, num_values, repetition_bytes, definition_bytes, full_size, crc=None):
+    header, last = integers([DATA_V2, full_size, len(levels) + len(values), crc])
     of_kind = integers([num_values, None, None, PLAIN, definition_bytes, repetition_bytes])[0]
     return header + bytes([(8 - last) << 4 | 12]) + of_kind + b"\0\0" + levels + values
 
@@ -57,7 +63,7 @@ LENGTHS = {"num_rows": 2, "num_threads": 1, "room_bytes": 1 << 20}
 COLUMN = {"mark": bytes(8), "max_repetition": 0, "max_definition": 1, "null_below": 1, "offsets": 0, "values": 16}
 
 
-def decode(tmp_path, chunks, *, codec=UNCOMPRESSED, stop=b"\0", decompress=None, **other):
+def decode(tmp_path, chunks, *, codec=UNCOMPRESSED, stop=b"\0", checks=True, decompress=None, **other):
     """How many values each column of one chunk has, or -1, and what was written."""
     of = LENGTHS | COLUMN | other
     num_rows, num_threads, room_bytes = (of[name] for name in LENGTHS)
@@ -69,7 +75,7 @@ def decode(tmp_path, chunks, *, codec=UNCOMPRESSED, stop=b"\0", decompress=None,
     file = os.open(path, os.O_RDONLY)
     try:
         arguments = (np.array(places), np.array([num_rows]), tuple(map(tuple, outs)), bytearray(room_bytes * num_threads))
-        found = KERNELS.decode_columns(file, *arguments, num_threads, stop, decompress)
+        found = KERNELS.decode_columns(file, *arguments, num_threads, stop, checks, decompress)
     finally:
         os.close(file)
     return found, [np.frombuffer(out[5], np.int64).tolist() for out in outs]
@@ -123,7 +129,8 @@ def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_p
     columns = tuple((bytes(8), 0, 1, 1, bytearray(), bytearray(16)) for _ in range(2))
     with path.open("rb") as file:
         places = np.array([(0, len(GOOD) + 1, 0), (0, len(GOOD), 0)])
-        assert KERNELS.decode_columns(file.fileno(), places, np.array([2]), columns, bytearray(999), 1, b"\0", None) == (-1, 2)
+        arguments = (places, np.array([2]), columns, bytearray(999), 1, b"\0", True, None)
+        assert KERNELS.decode_columns(file.fileno(), *arguments) == (-1, 2)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +160,40 @@ def test_an_index_of_no_bits_is_the_first_of_the_dictionary(tmp_path):
     dictionary = page(struct.pack("<q", 7), kind=DICTIONARY, num_values=1)
     chunk = dictionary + page(PRESENT + b"\0" + b"\3", encoding=RLE_DICTIONARY)  # width 0; one packed group
     assert decode(tmp_path, [chunk]) == ((2,), [[7, 7]])
+
+
+PLAIN_PAGE = PRESENT + FIVE_AND_SIX
+ONE_VALUE = struct.pack("<q", 7)
+V2 = {"num_values": 2, "repetition_bytes": 2, "definition_bytes": 2, "full_size": 20}
+LISTS = {"max_repetition": 1, "offsets": 12}
+
+
+def checked_pages(flipped):
+    """Chunks of each kind of page, whose checksums are wrong in these bits, and how each is decoded."""
+    levels, indices = b"\4\0\4\1", page(PRESENT + b"\0\3", encoding=RLE_DICTIONARY)
+    dictionary = page(ONE_VALUE, kind=DICTIONARY, num_values=1, crc=signed_crc(ONE_VALUE, flipped=flipped))
+    v2 = page_v2(levels, FIVE_AND_SIX, crc=signed_crc(levels + FIVE_AND_SIX, flipped=flipped), **V2)
+    return [
+        (page(PLAIN_PAGE, crc=signed_crc(PLAIN_PAGE, flipped=flipped)), {}),
+        (dictionary + indices, {}),
+        (v2, LISTS),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(3), ids=["V1", "dictionary", "V2"])
+def test_a_page_that_does_not_match_its_checksum_is_left_out(tmp_path, kind):
+    chunk, of = checked_pages(0)[kind]
+    (values,) = decode(tmp_path, [chunk], **of)[1]
+    assert decode(tmp_path, [chunk], **of)[0] == (2,)
+    for flipped in (1, 1 << 31):
+        chunk, of = checked_pages(flipped)[kind]
+        assert decode(tmp_path, [chunk], **of)[0] == (-1,)
+        assert decode(tmp_path, [chunk], checks=False, **of) == ((2,), [values])
+
+
+def test_no_other_column_is_left_out_for_it(tmp_path):
+    chunks = [GOOD, checked_pages(1)[0][0], checked_pages(0)[0][0]]
+    assert decode(tmp_path, chunks, num_threads=2)[0] == (2, -1, 2)
 
 
 def test_a_dictionary_and_several_pages_share_the_room(tmp_path):

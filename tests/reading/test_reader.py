@@ -64,5 +64,5 @@ def test_a_damaged_row_group_is_told_of(path):
         with path.open("r+b") as file:
             file.seek(4)
             file.write(b"\xff" * 60)
-        with pytest.raises(DataFileError, match="day/a: row group 0 cannot be read"):
+        with pytest.raises(DataFileError, match="day/a: column 'user': row group 0 cannot be read"):
             RowGroupReader(footer, Selection(slots=(USER,))).read([0])

@@ -65,11 +65,11 @@ def test_names_tell_urls_sizes_and_versions_apart_but_not_credentials():
 
 
 def test_the_name_of_a_staged_file_is_frozen():
-    assert entry_name("s3://bucket/t/dt=1/a.parquet", 1234, '"etag"') == "101c0c261ccb452bf8d1df45bf94fcd89239bbfd"
+    assert entry_name("s3://bucket/t/dt=1/a.parquet", 1234, '"etag"') == "be89342d7ed94a76583a2a755e879793284ed454"
 
 
 def test_the_cache_is_private_to_its_owner(tmp_path, cache):
-    assert cache.root == tmp_path / "featstore-staging-2"
+    assert cache.root == tmp_path / "featstore-staging-3"
     assert cache.root.stat().st_mode & 0o777 == 0o700
     assert _fill(cache, _name(1)).path.stat().st_mode & 0o777 == 0o600
     cache.root.chmod(0o755)
@@ -78,8 +78,8 @@ def test_the_cache_is_private_to_its_owner(tmp_path, cache):
 
 def test_a_place_that_is_no_directory_of_ours_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "featstore-staging-2").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StagingError, match="cannot hold the cache featstore-staging-2: it must be a directory of user"):
+    (tmp_path / "featstore-staging-3").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StagingError, match="cannot hold the cache featstore-staging-3: it must be a directory of user"):
         _cache(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(StagingError, match=r"staging\.directory .*/file cannot hold the cache"):
@@ -249,7 +249,7 @@ def test_a_request_asks_for_more_than_it_has_seen(cache):
     assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes), Download)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"format": 2'])
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 3'])
 def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path, cache, text):
     pin = _fill(cache, _name(1))
     pin.release()

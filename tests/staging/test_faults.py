@@ -201,7 +201,7 @@ def test_a_process_ends_in_peace_while_a_server_stalls(unruly, tmp_path):
     assert begun.wait(60)
     _, log = process.communicate("\n", timeout=40)
     assert (process.returncode, log) == (0, "")
-    assert list((tmp_path / "featstore-staging-2").iterdir()) == []
+    assert list((tmp_path / "featstore-staging-3").iterdir()) == []
 
 
 def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(unruly, make, caplog, monkeypatch):
@@ -353,7 +353,7 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(unrul
         assert imported_bytes < 60 * 1024 * 1024
         assert not is_heavy
     assert {path: unruly.sent_bytes(path) for path in contents} == {path: len(data) for path, data in contents.items()}
-    suffixes = sorted(path.suffix for path in (tmp_path / "featstore-staging-2").iterdir())
+    suffixes = sorted(path.suffix for path in (tmp_path / "featstore-staging-3").iterdir())
     assert suffixes == 4 * [".held"] + 4 * [".staged"]
 
 

@@ -67,7 +67,7 @@ def _small_holes(monkeypatch):
 def make(tmp_path):
     made = []
 
-    def stager(*names, check=lambda path, name: None, max_attempts=5, **options):
+    def stager(*names, check=None, max_attempts=5, **options):
         options = {"directory": str(tmp_path / "cache"), "mode": "ranges"} | options
         plan = planner(*names) if names else None
         retry = RetryPolicy(first_pause_s=0.01, max_attempts=max_attempts)
@@ -270,7 +270,7 @@ def test_a_server_that_ignores_ranges_is_an_error_that_says_so(site, make):
 
 
 def test_a_file_whose_check_fails_is_not_published_and_its_name_is_told(site, make):
-    def check(path, name):
+    def check(path, name, held):
         raise ValueError(f"{name} is unsound")
 
     stager = make("c2", check=check)

@@ -68,7 +68,7 @@ def _digests(site):
 
 
 def _names(directory):
-    return {path.suffix for path in (directory / "featstore-staging-2").iterdir()}
+    return {path.suffix for path in (directory / "featstore-staging-3").iterdir()}
 
 
 def test_eight_processes_over_one_cold_cache_download_each_byte_once(site, tmp_path):

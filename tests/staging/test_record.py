@@ -25,7 +25,7 @@ def test_a_torn_record_is_none(cut):
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 1},
+        {"format": 2},
         {"held": [[10, 0]]},
         {"held": [[0, 50], [40, 60]]},
         {"held": [[0, 101]]},

@@ -32,7 +32,7 @@ def site(loopback):
 def make(tmp_path):
     made = []
 
-    def stager(*, read=read_span, check=lambda path, name: None, grace_s=30.0, **options):
+    def stager(*, read=read_span, check=None, grace_s=30.0, **options):
         options = {"directory": str(tmp_path / "cache"), "budget_bytes": 1_000_000} | options
         source = Source(read=read, check=check, retry=RetryPolicy(first_pause_s=0.01))
         made.append(Stager(Staging(**options), source, grace_s=grace_s))
@@ -252,7 +252,7 @@ def test_a_missing_file_is_not_tried_again(site, make):
 
 
 def test_a_file_that_fails_its_check_is_never_published(site, make):
-    def refuse(path, name):
+    def refuse(path, name, held):
         assert name == f"{site.url}/t/0.bin"
         assert path.read_bytes() == DATA["/t/0.bin"]
         raise ValueError("no footer")
@@ -377,7 +377,7 @@ def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(site
     site.gates["/t/0.bin"] = threading.Event()
     reader = _start_reader(tmp_path / "cache", site, 1)
     assert site.half_sent.wait(30)
-    root = tmp_path / "cache" / "featstore-staging-2"
+    root = tmp_path / "cache" / "featstore-staging-3"
     assert [path.suffix for path in root.iterdir()] == [".part"]
     reader.send_signal(signal.SIGKILL)
     reader.communicate(timeout=30)

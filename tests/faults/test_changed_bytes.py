@@ -1,0 +1,250 @@
+"""A bit of a data file that changes on the way from the store, or where it lies: never trained on, never kept in the cache."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore import api
+from featstore._native.loading import KERNELS
+from featstore.datafiles import stage_items, staging_source
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
+from featstore.errors import DataFileError
+from featstore.extraction.job import ExtractJob, extract_files
+from featstore.loader.decode import Partition
+from featstore.loader.loader import FeatureLoader
+from featstore.loader.request import resolve
+from featstore.loader.stats import Stats
+from featstore.loader.stream import Order, SplitReader, Work
+from featstore.reading import checksums, pages
+from featstore.reading.footer import Footer, chunk_span
+from featstore.spec.parse import load_spec
+from featstore.staging import Stager, Staging
+from featstore.table.open import open_snapshot
+
+NUM_ROWS, GROUP_ROWS, FILE_ROWS = 600, 100, 300
+SPEC = {
+    "spec": 1,
+    "inputs": {"row": "double", "user": "string", "tags": "list<string>", "clicked": "double"},
+    "labels": {"click": "clicked"},
+    "slots": [
+        {"slot": 1, "name": "row", "op": "identity", "of": "row"},
+        {"slot": 2, "name": "user", "op": "hash", "of": "user"},
+        {"slot": 3, "name": "tags", "op": "hash", "of": "tags"},
+    ],
+    "output": {"rows_per_row_group": GROUP_ROWS, "rows_per_file": FILE_ROWS},
+}
+STAGED = ["whole", "ranges"]
+
+
+@pytest.fixture(scope="module")
+def table_url(tmp_path_factory) -> str:
+    """Two files of three row groups, of ids that are all different: what is damaged in them decodes without an error."""
+    root = tmp_path_factory.mktemp("changed")
+    rows = range(NUM_ROWS)
+    columns = {"row": map(float, rows), "user": (f"user {row}" for row in rows)}
+    columns |= {"tags": ([f"{row}-{i}" for i in range(3)] for row in rows), "clicked": (row % 2.0 for row in rows)}
+    (root / "raw").mkdir()
+    pq.write_table(pa.table({name: list(of) for name, of in columns.items()}), root / "raw" / "a.parquet", row_group_size=100)
+    extract_files(ExtractJob(spec=load_spec(SPEC), input_url=str(root / "raw"), table_url=str(root / "table"), partition={"dt": "1"}))
+    return str(root / "table")
+
+
+@pytest.fixture(params=[True, False], ids=["kernels", "no kernels"])
+def by_kernels(request, monkeypatch):
+    """With the kernels, and as with FEATSTORE_NATIVE=0."""
+    if request.param and KERNELS is None:
+        pytest.skip("no compiled kernels")
+    if not request.param:
+        monkeypatch.setattr(pages, "KERNELS", None)
+        monkeypatch.setattr(checksums, "KERNELS", None)
+
+
+def served(table_url, loopback, *, has_crc32=True):
+    """The table with its files on the server; whether the commit's checksums of them are known."""
+    local = open_snapshot(table_url)
+    loopback.files |= {f"/{file.path}": Path(file.url).read_bytes() for file in local.data_files}
+    files = (replace(file, url=f"{loopback.url}/{file.path}") for file in local.data_files)
+    files = (file if has_crc32 else replace(file, crc32=None) for file in files)
+    return replace(local, url=loopback.url, version=None, data_files=tuple(files))
+
+
+def middle_of(path: str, column: str, row_group: int) -> int:
+    """A byte in the middle of a column chunk, which is one page of values beside its header and levels."""
+    with Footer(Path(path)) as footer:
+        group = footer.file.metadata.row_group(row_group)
+        chunks = [group.column(place) for place in range(group.num_columns)]
+        first, end = chunk_span(next(chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] == column))
+    return (first + end) // 2
+
+
+def flip(table_url, loopback, column="user", *, times):
+    """A bit of a page of row group 1 of the second file comes changed so many times."""
+    file = open_snapshot(table_url).data_files[1]
+    loopback.flips[f"/{file.path}"] = middle_of(file.url, column, 1), times
+    return file
+
+
+def rows_of(table, **options):
+    """Row, user, tags and label of all rows, by row."""
+    with FeatureLoader(table, slots=["row", "user", "tags"], labels=["click"], batch_size=64, **options) as loader:
+        found = [row for batch in loader for row in _rows(batch)]
+        return sorted(found), loader.stats()
+
+
+def _rows(batch):
+    tags = batch["tags"]
+    offsets, values = tags.offsets.tolist(), tags.values.tolist()
+    lists = [tuple(values[first:end]) for first, end in pairwise(offsets)]
+    return zip(batch["row"].tolist(), batch["user"].tolist(), lists, batch.labels["click"].tolist(), strict=True)
+
+
+def staging(mode, tmp_path):
+    return {"mode": mode, "directory": str(tmp_path / "cache")} if mode != "direct" else {"mode": mode}
+
+
+def named(file, column):
+    return rf"^{file.path}: column '{column}': row group 1 cannot be read: .*(?i:checksum)"
+
+
+@pytest.mark.usefixtures("by_kernels")
+@pytest.mark.parametrize("has_crc32", [True, False], ids=["in the commit", "unknown"])
+@pytest.mark.parametrize("mode", STAGED)
+def test_a_bit_that_changes_once_on_the_way_is_downloaded_again(table_url, loopback, tmp_path, mode, has_crc32, caplog):
+    expected, _ = rows_of(table_url)
+    table = served(table_url, loopback, has_crc32=has_crc32)
+    file = flip(table_url, loopback, times=1)
+    found, stats = rows_of(table, staging=staging(mode, tmp_path))
+    assert loopback.num_flips == 1
+    assert found == expected
+    assert (stats["staging_num_retries"], stats["staging_num_staged"]) == (1, 2)
+    assert [f"{loopback.url}/{file.path}: " in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.usefixtures("by_kernels")
+@pytest.mark.parametrize("column", ["user", "tags", "click"])
+@pytest.mark.parametrize("mode", [*STAGED, "direct"])
+def test_a_bit_that_changes_each_time_is_an_error_and_the_next_run_asks_again(table_url, loopback, tmp_path, mode, column):
+    table = served(table_url, loopback)
+    file = flip(table_url, loopback, column, times=99)
+    with pytest.raises(DataFileError, match=named(file, column)):
+        rows_of(table, staging=staging(mode, tmp_path))
+    assert loopback.num_flips >= (3 if mode in STAGED else 1)
+    loopback.flips.clear()
+    found, stats = rows_of(table, staging=staging(mode, tmp_path))
+    assert found == rows_of(table_url)[0]
+    if mode in STAGED:
+        assert stats["staging_num_staged"] + stats["staging_num_hits"] == 2
+        assert stats["staging_num_staged"] >= 1
+
+
+@pytest.mark.usefixtures("by_kernels")
+@pytest.mark.parametrize("mode", [*STAGED, "direct"])
+def test_a_file_that_comes_changed_each_time_is_skipped_where_the_loader_is_told_to(table_url, loopback, tmp_path, mode):
+    table = served(table_url, loopback)
+    flip(table_url, loopback, times=99)
+    found, stats = rows_of(table, on_bad_file="skip", staging=staging(mode, tmp_path))
+    expected, _ = rows_of(table_url)
+    left_out = range(FILE_ROWS + GROUP_ROWS, NUM_ROWS)
+    assert found == [row for row in expected if row[0] not in left_out]
+    assert (stats["files_skipped"], stats["rows_skipped"]) == (1, len(left_out))
+    assert loopback.num_flips > 0
+
+
+@pytest.mark.usefixtures("by_kernels")
+def test_a_second_epoch_does_not_download_a_damaged_file_again(table_url, loopback, tmp_path):
+    table = served(table_url, loopback)
+    file = flip(table_url, loopback, times=99)
+    _, stats = rows_of(table, on_bad_file="skip", num_epochs=3, staging=staging("whole", tmp_path))
+    assert stats["files_skipped"] == 3
+    whole = [span for method, path, span in loopback.log if (method, path) == ("GET", f"/{file.path}") and span is None]
+    assert len(whole) == 2
+
+
+@pytest.mark.parametrize("has_crc32", [True, False], ids=["in the commit", "unknown"])
+@pytest.mark.parametrize("mode", STAGED)
+def test_the_cache_knows_what_was_checked(table_url, loopback, tmp_path, mode, has_crc32):
+    table = served(table_url, loopback, has_crc32=has_crc32)
+    selection = resolve(table.schema, slots=["user"]).selection
+    for num_hits in (0, 1):
+        with Stager(Staging(**staging(mode, tmp_path)), staging_source(selection)) as stager:
+            assert next(stager.stage(stage_items(table.data_files[0], 0))).is_checked
+            assert stager.stats().num_hits == num_hits
+
+
+@pytest.mark.usefixtures("by_kernels")
+def test_what_was_checked_is_not_checked_again(table_url, tmp_path):
+    _, file = damaged_copy(table_url, tmp_path, "user")
+    request = resolve(open_snapshot(table_url).schema, slots=["user"])
+    claim = Claim(index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0)
+    work = Work(claim=claim, source=Path(file.url), partition=Partition(values={}, is_decided=True), is_checked=True)
+    order = Order(seed=0, epoch=0, shuffle=None)
+    reader = SplitReader(work, request=request, order=order, stats=Stats())
+    assert sum(window.picked.rows.num_rows for _ in range(3) for window in reader.read()) == FILE_ROWS
+    reader.close()
+    reader = SplitReader(replace(work, is_checked=False), request=request, order=order, stats=Stats())
+    with pytest.raises(DataFileError, match=named(file, "user")):
+        _ = [window for _ in range(3) for window in reader.read()]
+    reader.close()
+
+
+def test_a_footer_that_changes_once_on_the_way_is_downloaded_again(table_url, loopback, tmp_path):
+    table = served(table_url, loopback)
+    file = open_snapshot(table_url).data_files[1]
+    footer_bytes = int.from_bytes(Path(file.url).read_bytes()[-8:-4], "little")
+    loopback.flips[f"/{file.path}"] = file.size_bytes - 8 - footer_bytes, 1
+    found, _ = rows_of(table, staging=staging("whole", tmp_path))
+    assert (loopback.num_flips, found) == (1, rows_of(table_url)[0])
+
+
+@pytest.mark.usefixtures("by_kernels")
+@pytest.mark.parametrize("column", ["user", "tags", "click"])
+def test_a_bit_that_changed_on_the_disk_is_an_error(table_url, tmp_path, column):
+    table, file = damaged_copy(table_url, tmp_path, column)
+    with pytest.raises(DataFileError, match=named(file, column)):
+        rows_of(table)
+
+
+def damaged_copy(table_url, tmp_path, column):
+    local = open_snapshot(table_url)
+    files = []
+    for number, file in enumerate(local.data_files):
+        data = bytearray(Path(file.url).read_bytes())
+        data[middle_of(file.url, column, 1)] ^= 16 * number
+        (tmp_path / f"{number}.parquet").write_bytes(data)
+        files.append(replace(file, url=str(tmp_path / f"{number}.parquet")))
+    return replace(local, version=None, data_files=tuple(files)), files[1]
+
+
+def test_a_table_that_is_read_as_arrow_is_downloaded_again_too(table_url, loopback):
+    flip(table_url, loopback, times=1)
+    table = api.Table(served(table_url, loopback))
+    assert table.to_arrow(["user"]).equals(api.open_table(table_url).to_arrow(["user"]))
+    assert loopback.num_flips == 1
+
+
+SCRIPT = """
+import sys
+from featstore.errors import DataFileError
+from featstore.loader.loader import FeatureLoader
+try:
+    for batch in FeatureLoader(sys.argv[1], slots=["user"]):
+        pass
+except DataFileError as error:
+    print(error)
+"""
+
+
+def test_a_process_without_kernels_finds_it_too(table_url, tmp_path):
+    _, file = damaged_copy(table_url, tmp_path, "user")
+    environment = os.environ | {"FEATSTORE_NATIVE": "0"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], env=environment, capture_output=True, text=True, timeout=120)
+    assert "1.parquet: column 'user': row group 1 cannot be read" in done.stdout
+    assert file.url.endswith("1.parquet")

@@ -1,0 +1,42 @@
+"""The kernels' CRC-32, by every way that this machine has, against zlib's."""
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore._native.loading import KERNELS
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+EITHER = pytest.mark.parametrize("portable", [False, True], ids=["this CPU", "any CPU"])
+# The steps of the ways: 8 bytes by tables, 64 and 256 by multiplication.
+LENGTHS = [0, 1, 7, 8, 9, 63, 64, 65, 80, 127, 128, 255, 256, 257, 320, 511, 512, 1000, 70_000]
+DATA = bytes(range(256)) * 300
+
+
+@EITHER
+def test_the_check_value_of_the_standard(portable):
+    assert KERNELS.crc32(b"123456789", 0, portable) == 0xCBF43926
+
+
+@EITHER
+@pytest.mark.parametrize("length", LENGTHS)
+def test_every_length_and_alignment(length, portable):
+    view = memoryview(DATA)
+    for first in range(9):
+        of = view[first : first + length]
+        assert KERNELS.crc32(of, 0, portable) == zlib.crc32(of)
+
+
+@EITHER
+@given(data=st.binary(max_size=2_000), times=st.integers(1, 20), before=st.integers(0, 2**32 - 1))
+def test_any_bytes_after_any_others(portable, data, times, before):
+    assert KERNELS.crc32(data * times, before, portable) == zlib.crc32(data * times, before)
+
+
+@EITHER
+@given(data=st.binary(min_size=600, max_size=2_000), cut=st.integers(0, 600))
+def test_in_two_steps_as_in_one(portable, data, cut):
+    first = KERNELS.crc32(data[:cut], 0, portable)
+    assert KERNELS.crc32(data[cut:], first, portable) == zlib.crc32(data)

@@ -1,0 +1,172 @@
+"""Pages against their checksums: by the kernel, and by what stands in for it where there is no compiler."""
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore._native.loading import KERNELS
+from featstore.errors import DataFileError
+from featstore.reading import checksums
+from featstore.reading.checksums import require_intact
+from featstore.reading.footer import Footer, chunk_span
+from featstore.reading.page_header import read_page_header
+
+ROWS = 3_000
+WAYS = {
+    "default": {},
+    "V2": {"data_page_version": "2.0"},
+    "no codec": {"compression": "none"},
+    "zstd, V2": {"compression": "zstd", "data_page_version": "2.0"},
+    "plain": {"use_dictionary": False},
+    "small pages": {"max_rows_per_page": 50},
+}
+BOTH = pytest.mark.parametrize("by_kernel", [True, False], ids=["kernel", "pure"])
+
+
+@pytest.fixture
+def by(by_kernel, monkeypatch):
+    """Who looks at the pages."""
+    if by_kernel and KERNELS is None:
+        pytest.skip("no compiled kernels")
+    if not by_kernel:
+        monkeypatch.setattr(checksums, "KERNELS", None)
+
+
+def table() -> pa.Table:
+    draw = random.Random(3)
+    ids = [draw.randrange(1, 2**62) for _ in range(ROWS)]
+    tags = [[draw.randrange(9) for _ in range(draw.randrange(5))] or None for _ in range(ROWS)]
+    return pa.table({"id": ids, "tags": tags, "text": [f"text {number % 7}" for number in ids]})
+
+
+def write(path: Path, *, write_page_checksum: bool = True, **how) -> Path:
+    pq.write_table(table(), path, 1_000, write_page_checksum=write_page_checksum, **how)
+    return path
+
+
+def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
+    """Row group, column, first byte and end of each page's bytes, as the pure reader of headers finds them."""
+    found = []
+    with Footer(path) as footer:
+        for row_group in range(footer.file.metadata.num_row_groups):
+            for place in range(footer.file.metadata.num_columns):
+                chunk = footer.file.metadata.row_group(row_group).column(place)
+                at, end = chunk_span(chunk)
+                while at < end:
+                    header = read_page_header(footer.descriptor, at, end)
+                    first, at = at + header.num_bytes, at + header.num_bytes + header.size_bytes
+                    found.append((row_group, chunk.path_in_schema, first, at))
+                assert at == end
+    return found
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def check(path: Path, held=None) -> None:
+    with Footer(path, "t/a.parquet") as footer:
+        require_intact(footer, held)
+
+
+@BOTH
+@pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
+def test_a_file_as_it_was_written_is_intact(tmp_path, by, how):
+    path = write(tmp_path / "a.parquet", **how)
+    with Footer(path) as footer:
+        headers = [read_page_header(footer.descriptor, *chunk_span(footer.file.metadata.row_group(0).column(i))) for i in range(3)]
+    assert all(header.crc is not None for header in headers)
+    check(path)
+
+
+@BOTH
+@pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
+def test_a_bit_that_changed_in_any_page_is_named_by_column_and_row_group(tmp_path, by, how):
+    path = write(tmp_path / "a.parquet", **how)
+    found, draw = pages_of(path), random.Random(4)
+    assert len({page[:2] for page in found}) == 9
+    for row_group, column, first, end in draw.sample(found, min(len(found), 12)):
+        at, bit = draw.randrange(first, end), draw.randrange(8)
+        flip(path, at, bit)
+        with pytest.raises(DataFileError, match=rf"^t/a\.parquet: column '{column}': row group {row_group}: expected pages"):
+            check(path)
+        flip(path, at, bit)
+    check(path)
+
+
+@BOTH
+def test_only_what_is_held_is_looked_at(tmp_path, by):
+    path = write(tmp_path / "a.parquet")
+    _, _, first, end = pages_of(path)[0]
+    flip(path, first)
+    spans = [page[2:] for page in pages_of(path) if page[:2] != (0, "id")]
+    check(path, held=((min(spans)[0] - 40, path.stat().st_size),))
+    check(path, held=((first, end),))  # its header is not there
+    with pytest.raises(DataFileError, match="column 'id': row group 0"):
+        check(path, held=((0, path.stat().st_size),))
+
+
+@BOTH
+def test_pages_without_checksums_are_taken_for_good(tmp_path, by):
+    path = write(tmp_path / "a.parquet", write_page_checksum=False)
+    flip(path, pages_of(path)[0][2])
+    check(path)
+
+
+@BOTH
+def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path, by):
+    path = write(tmp_path / "a.parquet", write_page_checksum=False)
+    data, (row_group, column, first, end) = path.read_bytes(), pages_of(path)[-1]
+    with Footer(path) as footer:
+        begins = chunk_span(footer.file.metadata.row_group(2).column(2))[0]
+    for damaged in (b"\xff" * (first - begins), b"\0" * (first - begins)):
+        path.write_bytes(data[:begins] + damaged + data[first:])
+        with pytest.raises(DataFileError, match=f"column '{column}': row group {row_group}"):
+            check(path)
+
+
+@BOTH
+def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path, by):
+    texts = [f"{number:04}" * 1_000 for number in range(100)]  # statistics of up to 4 KiB are written
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": texts}), path, compression="none", use_dictionary=False, write_page_checksum=True)
+    ((*_, first, end),) = pages_of(path)
+    assert first > 8_000  # the header holds the least and the greatest text
+    assert end - first > checksums._ROOM_BYTES
+    check(path)
+    flip(path, end - 1)
+    with pytest.raises(DataFileError, match="column 'text': row group 0"):
+        check(path)
+
+
+@BOTH
+def test_a_file_without_rows_is_intact(tmp_path, by):
+    pq.write_table(table().slice(0, 0), tmp_path / "a.parquet", write_page_checksum=True)
+    check(tmp_path / "a.parquet")
+
+
+@pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+@given(data=st.data())
+def test_both_say_the_same_of_bytes_that_changed_anywhere(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "both.parquet"
+    write(path, **data.draw(st.sampled_from(list(WAYS.values()))))
+    spans = []
+    with Footer(path) as footer:
+        groups = [footer.file.metadata.row_group(index) for index in range(3)]
+        spans = [chunk_span(group.column(place)) for group in groups for place in range(3)]
+    size = max(end for _, end in spans)
+    for _ in range(data.draw(st.integers(0, 3))):
+        flip(path, data.draw(st.integers(4, size - 1)), data.draw(st.integers(0, 7)))
+    with path.open("rb") as file:
+        by_kernel = checksums._first_damaged(file.fileno(), spans)
+        pure = [place for place, span in enumerate(spans) if not checksums._is_intact(file.fileno(), span)]
+    # The kernel also refuses a header whose other numbers cannot be.
+    assert pure == [] or by_kernel is not None
+    assert by_kernel is None or by_kernel <= min(pure, default=len(spans))
