@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -31,7 +31,7 @@ class CompactReport:
     """What a compaction did: `num_files` base files written anew, and the groups that are folded in. Nothing where there are
     no groups."""
 
-    table_url: str
+    table_url: str = field(repr=False)
     version: int
     groups: tuple[str, ...]
     num_files: int

@@ -61,6 +61,18 @@ class CommitConflictError(FeatstoreError, RuntimeError):
     nothing of this run is visible."""
 
 
+class StoreError(FeatstoreError, OSError):
+    """A store of files cannot be reached, refuses a request, or fails; the message names the URL,
+    the cause and what to do.
+
+    `errno` is EINVAL where the same request would be refused again, and EIO where it may succeed.
+    """
+
+
+class AccessError(StoreError, PermissionError):
+    """A store refuses access, or no credentials for it were found."""
+
+
 class UnsafeStoreError(FeatstoreError, OSError):
     """A store cannot tell two writers apart: it overwrites a name that is taken, although it was told not to."""
 

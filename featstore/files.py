@@ -19,26 +19,30 @@ from urllib.parse import urlsplit
 
 import fsspec
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+from obstore.exceptions import AlreadyExistsError
 from obstore.fsspec import FsspecStore
 from obstore.store import ObjectStore, from_url
 
-from featstore.errors import ConfigError, ReplacedError, StagingError
+from featstore.credentials import require_credentials
+from featstore.errors import ConfigError, StagingError
+from featstore.redaction import LINKS, secrets_of
+from featstore.redaction import redact as redact
+from featstore.redaction import redact_text as redact_text
+from featstore.redaction import without_user as without_user
 from featstore.redirects import kept_home
+from featstore.store_errors import as_store_errors
 
 _OBSTORE = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
 _ALIASES = {"s3a": "s3", "gcs": "gs", "azure": "az"}
 _CLIENT_OPTIONS = {"allow_http": True, "connect_timeout": "10s", "read_timeout": "60s", "timeout": "1day"}
 _RETRIES = 4
-_REFUSED = re.compile(r"status(?: code)?:? (?!408|429)4\d\d\b")
 _BLOCK_BYTES = 8 << 20
 # What a reader in place asks a store for at a time.
 BUFFER_BYTES = 1 << 20
 _NO_LINKS = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 FileSystem: TypeAlias = fsspec.AbstractFileSystem
-SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
-# A user ends with the last @ before the path; one with a password that is not escaped, with the first one there is.
-_USER = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://)(?:[^/?#]*@|(?!\[)[^/?#@:]*:(?!\d*(?:[/?#]|$))[^@]*@)")
+# With `::`, the links of an fsspec chain before it, such as `simplecache::https://host/x`.
+SCHEME = re.compile(r"^((?:[A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 def scheme(url: str) -> str:
@@ -64,33 +68,35 @@ def join(base: str, *parts: str) -> str:
     return "/".join([base.rstrip("/"), *(part.strip("/") for part in parts if part)])
 
 
-def redact(url: str) -> str:
-    """The URL without user, password, query and fragment: what may stand in names, logs and errors."""
-    bare = without_user(url)
-    return bare if scheme(url) == "file" else re.sub(r"[?#].*$", "", bare, flags=re.DOTALL)
-
-
-def redact_text(text: str) -> str:
-    """The text with each URL in it redacted."""
-    return re.sub(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>)\]]+", lambda found: redact(found.group()), text)
-
-
-def without_user(url: str) -> str:
-    """The URL without user and password: what names the content."""
-    return _USER.sub(r"\1", url)
-
-
 def filesystem(url: str) -> FileSystem:
-    """The fsspec file system for a URL's scheme; credentials come from the environment, as each store defines them."""
+    """The fsspec file system for a URL's scheme; credentials come from the environment, as each store defines them.
+
+    ConfigError where there is none, StoreError where the store cannot be reached.
+    """
     name = scheme(url)
     if name not in _OBSTORE:
-        try:
-            return cast(FileSystem, fsspec.core.url_to_fs(url)[0])  # with user, host and port, where it has them
-        except (ValueError, ImportError) as error:
-            raise ConfigError(f"{redact(url)}: no file system for {name}://: {error}") from error
+        return _foreign_filesystem(url)
     _require_unforked(url)
+    require_credentials(url, name, os.environ)
     protocol: Any = _ALIASES.get(name, name)
-    return cast(FileSystem, FsspecStore(protocol, **_options(protocol, _RETRIES)))
+    with as_store_errors(url):
+        return cast(FileSystem, FsspecStore(protocol, **_options(protocol, _RETRIES)))
+
+
+def _foreign_filesystem(url: str) -> FileSystem:
+    """fsspec's own, with user, host and port, where the URL has them."""
+    if LINKS.search(url):
+        expected = "expected the URL of the file itself"
+        raise ConfigError(f"{redact(url)}: a chain of file systems cannot be read; {expected}")
+    with as_store_errors(url):
+        try:
+            return cast(FileSystem, fsspec.core.url_to_fs(url)[0])
+        except (ValueError, ImportError) as error:
+            reason = redact_text(" ".join(str(error).split()), secrets_of(url))
+            raise ConfigError(
+                f"{redact(url)}: no file system for {scheme(url)}:// ({reason}); expected a URL of a scheme "
+                f"that fsspec knows, and the package that it needs"
+            ) from None
 
 
 def _options(protocol: str, max_retries: int) -> dict[str, Any]:
@@ -118,10 +124,13 @@ def _require_unforked(url: str) -> None:
 def connect(url: str, max_retries: int = _RETRIES) -> tuple[ObjectStore, str]:
     """The object store and the key in it that a URL names. The client itself repeats what failed up to `max_retries` times."""
     _require_unforked(url)
-    parts = urlsplit(canonical(url))
-    if parts.query and parts.scheme in ("http", "https"):
-        raise ConfigError(f"{redact(url)}: a URL with a query cannot be read; expected one that ends with the file's path")
-    return _store(f"{parts.scheme}://{parts.netloc}/", max_retries), parts.path.lstrip("/")
+    require_credentials(url, scheme(url), os.environ)
+    with as_store_errors(url):
+        parts = urlsplit(canonical(url))
+        if parts.query and parts.scheme in ("http", "https"):
+            expected = "expected one that ends with the file's path"
+            raise ConfigError(f"{redact(url)}: a URL with a query cannot be read; {expected}")
+        return _store(f"{parts.scheme}://{parts.netloc}/", max_retries), parts.path.lstrip("/")
 
 
 @functools.lru_cache(maxsize=16)
@@ -133,27 +142,6 @@ def canonical(url: str) -> str:
     """The URL under the one of its scheme's names that all clients know: `gs://` for `gcs://`."""
     name = scheme(url)
     return _ALIASES.get(name, name) + url[len(name) :] if name in _ALIASES else url
-
-
-@contextlib.contextmanager
-def as_os_errors(url: str) -> Iterator[None]:
-    """Errors of the remote client as what the same failure of a local file raises, without credentials.
-
-    ReplacedError where a condition on the object's version did not hold. Of other errors `errno` is EINVAL where the store
-    refused the request, which it will again, and EIO where it failed.
-    """
-    try:
-        yield
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "No such file", redact(url)) from None
-    except PreconditionError:
-        raise ReplacedError(f"{redact(url)} was replaced while it was read") from None
-    except (PermissionDeniedError, UnauthenticatedError):
-        raise PermissionError(errno.EACCES, "The store refuses access", redact(url)) from None
-    except BaseError as error:
-        reason = redact_text(str(error).partition("\n")[0])
-        code = errno.EINVAL if _REFUSED.search(reason) else errno.EIO
-        raise OSError(code, f"The store failed: {reason}", redact(url)) from None
 
 
 class _RemoteFile(io.RawIOBase):
@@ -181,11 +169,61 @@ class _RemoteFile(io.RawIOBase):
         length = min(len(buffer), self._size_bytes - self._position)
         if length <= 0:
             return 0
-        with as_os_errors(self._url):
+        with as_store_errors(self._url):
             found = obstore.get_range(self._store, self._key, start=self._position, length=length)
         buffer[: len(found)] = memoryview(found)
         self._position += len(found)
         return len(found)
+
+
+class _StoreFile(io.RawIOBase):
+    """A file of an fsspec client, which has its buffer; errors are featstore's."""
+
+    def __init__(self, url: str, mode: str) -> None:
+        self._url = url
+        with as_store_errors(url):
+            self._file: Any = filesystem(url).open(canonical(url), mode)
+
+    def readable(self) -> bool:
+        return bool(self._file.readable())
+
+    def writable(self) -> bool:
+        return bool(self._file.writable())
+
+    def seekable(self) -> bool:
+        return bool(self._file.seekable())
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with as_store_errors(self._url):
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        with as_store_errors(self._url):
+            found = self._file.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def write(self, data: Any) -> int:
+        with as_store_errors(self._url):
+            return int(self._file.write(data))
+
+    def close(self) -> None:
+        """Publishes what was written; a second call does nothing."""
+        if self.closed:
+            return
+        super().close()
+        with as_store_errors(self._url):
+            self._file.close()
+
+    def discard(self) -> None:
+        """Closes the file; what was written is not published, where the client can take it back."""
+        super().close()
+        discard = getattr(self._file, "discard", None)
+        if discard is not None:
+            discard()
 
 
 def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
@@ -199,7 +237,7 @@ def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
     if scheme(url) in _OBSTORE:
         file = _RemoteFile(url, size_bytes(url) if listed_bytes is None else listed_bytes)
         return cast(BinaryIO, io.BufferedReader(file, BUFFER_BYTES))
-    return cast(BinaryIO, filesystem(url).open(url, "rb"))
+    return cast(BinaryIO, io.BufferedReader(_StoreFile(url, "rb"), BUFFER_BYTES))
 
 
 @contextlib.contextmanager
@@ -210,8 +248,8 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
     """
     path = local_path(url)
     if path is None:
-        with as_os_errors(url), _discard_on_error(filesystem(url).open(canonical(url), "wb")) as file:
-            yield file
+        with _discard_on_error(_StoreFile(url, "wb")) as file:
+            yield cast(IO[bytes], file)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
@@ -226,13 +264,11 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _discard_on_error(file: Any) -> Iterator[Any]:
+def _discard_on_error(file: _StoreFile) -> Iterator[_StoreFile]:
     try:
         yield file
     except BaseException:
-        discard = getattr(file, "discard", None)
-        if discard is not None:
-            discard()
+        file.discard()
         raise
     else:
         file.close()
@@ -244,14 +280,15 @@ def size_bytes(url: str) -> int:
     if path is not None:
         return path.stat().st_size
     if scheme(url) not in _OBSTORE:
-        return int(filesystem(url).info(url)["size"])
+        with as_store_errors(url):
+            return int(filesystem(url).info(url)["size"])
     return int(head(url)["size"])
 
 
 def head(url: str) -> dict[str, Any]:
     """What an object store says of one object. FileNotFoundError where there is none."""
     store, key = connect(url)
-    with as_os_errors(url):
+    with as_store_errors(url):
         if not key:
             raise FileNotFoundError
         return dict(obstore.head(store, key))
@@ -263,7 +300,7 @@ def delete(url: str) -> None:
     if path is not None:
         path.unlink(missing_ok=True)
         return
-    with contextlib.suppress(FileNotFoundError), as_os_errors(url):
+    with contextlib.suppress(FileNotFoundError), as_store_errors(url):
         filesystem(url).rm_file(canonical(url))
 
 
@@ -282,7 +319,7 @@ def link(source: str, target: str) -> None:
         return
     if scheme(target) in _OBSTORE:
         store, key = connect(target)
-        with as_os_errors(source):
+        with as_store_errors(source):
             obstore.copy(store, connect(source)[1], key)
         return
     with open_read(source) as reader, open_write(target) as writer:
@@ -311,7 +348,7 @@ def has_put_if_absent(directory: str) -> bool:
         return True
     url = join(directory, f"_probe-{uuid.uuid4().hex}")
     store, key = connect(url)
-    with as_os_errors(url):
+    with as_store_errors(url):
         obstore.put(store, key, b"1", mode="create", use_multipart=False)
         try:
             obstore.put(store, key, b"2", mode="create", use_multipart=False)
@@ -327,7 +364,7 @@ def modified_s(url: str) -> float:
     path = local_path(url)
     if path is not None:
         return path.stat().st_mtime
-    with as_os_errors(url):
+    with as_store_errors(url):
         return float(filesystem(url).modified(canonical(url)).timestamp())
 
 
@@ -337,8 +374,13 @@ def fetch(url: str, target: IO[bytes]) -> int:
     From an object store it is one request, which the client takes up again where a connection breaks.
     """
     if scheme(url) in _OBSTORE:
-        store, key = connect(url)
-        with as_os_errors(url):
-            return sum(target.write(memoryview(block)) for block in obstore.get(store, key).stream(min_chunk_size=_BLOCK_BYTES))
+        return sum(target.write(memoryview(block)) for block in _blocks(url))
     with open_read(url) as source:
         return sum(target.write(block) for block in iter(lambda: source.read(_BLOCK_BYTES), b""))
+
+
+def _blocks(url: str) -> Iterator[obstore.Bytes]:
+    """Errors of who takes the blocks are not the store's, and do not come through here."""
+    store, key = connect(url)
+    with as_store_errors(url):
+        yield from obstore.get(store, key).stream(min_chunk_size=_BLOCK_BYTES)

@@ -3,13 +3,14 @@
 import posixpath
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from featstore.errors import InputError
-from featstore.files import SCHEME, FileSystem, as_os_errors, filesystem, has_object_store, head, local_path, redact, scheme
+from featstore.files import SCHEME, FileSystem, filesystem, has_object_store, head, local_path, redact, scheme
+from featstore.store_errors import as_store_errors
 
 _VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
 _GLOB = re.compile(r"[*?\[]")
@@ -25,7 +26,7 @@ class FileEntry:
     them changed.
     """
 
-    url: str
+    url: str = field(repr=False)
     name: str
     size_bytes: int
     version: str = ""
@@ -68,9 +69,8 @@ def check_unchanged(listed: FileEntry, now: FileEntry | None) -> None:
 
 def find_file(url: str) -> FileEntry | None:
     """The one file that a URL names, None where there is none."""
-    fs, root = filesystem(url), _listing_root(url)
-    with as_os_errors(url):
-        entry = _single(fs, url, root)
+    root = _listing_root(url)
+    entry = _single(filesystem(url), url, root)
     return None if entry is None else _entry(url, root, entry, posixpath.dirname(root))
 
 
@@ -119,10 +119,11 @@ def _with_directories(fs: FileSystem, matched: dict[str, dict[str, Any]], suffix
 
 def _single(fs: FileSystem, url: str, root: str) -> dict[str, Any] | None:
     """The listing's entry where the URL is one file."""
-    if not has_object_store(url):
-        return cast(dict[str, Any], fs.info(root)) if fs.isfile(root) else None
     try:
-        return head(url)
+        with as_store_errors(url):
+            if not has_object_store(url):
+                return cast(dict[str, Any], fs.info(root)) if fs.isfile(root) else None
+            return head(url)
     except FileNotFoundError:
         return None
 
@@ -130,7 +131,7 @@ def _single(fs: FileSystem, url: str, root: str) -> dict[str, Any] | None:
 def _matches(url: str, listing: Callable[[], dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """A listing; empty for a web server that can only serve files, which cannot be told from one that has none."""
     try:
-        with as_os_errors(url):
+        with as_store_errors(url):
             return listing()
     except FileNotFoundError:
         return {}
@@ -213,9 +214,10 @@ def is_directory(url: str) -> bool:
         return path.is_dir()
     if scheme(url) in ("http", "https"):
         return False
+    fs = filesystem(url)
     try:
-        with as_os_errors(url):
-            return bool(filesystem(url).info(_listing_root(url))["type"] == "directory")
+        with as_store_errors(url):
+            return bool(fs.info(_listing_root(url))["type"] == "directory")
     except (FileNotFoundError, PermissionError):
         return False
 

@@ -9,7 +9,8 @@ the store's own hosts as the exceptions, end such a redirect before anything is 
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-_NOWHERE = "http://127.0.0.1:9"
+NOWHERE = "127.0.0.1:9"
+"""Where nothing listens: the proxy of requests to other hosts than the store's."""
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 # Where credentials of machines and containers come from.
 _METADATA = ("169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254", "fd00:ec2::23")
@@ -50,6 +51,6 @@ def kept_home(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
     hosts = [urlsplit(given[name]).hostname for name in _ENDPOINTS[scheme] if name in given]
     emulator = _EMULATOR if "AZURE_STORAGE_USE_EMULATOR" in given and scheme == "az" else ()
     return {
-        "proxy_url": _NOWHERE,
+        "proxy_url": f"http://{NOWHERE}",
         "proxy_excludes": ",".join([*(host for host in hosts if host), *emulator, *_DOMAINS[scheme]]),
     }

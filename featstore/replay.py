@@ -64,7 +64,7 @@ class ColumnReport:
 class ReplayReport:
     """What a replay found, by column; rows that only the raw log has, or only the table, are counted apart."""
 
-    table_url: str
+    table_url: str = field(repr=False)
     columns: dict[str, ColumnReport]
     not_replayed: tuple[str, ...] = ()
     num_rows: int = 0

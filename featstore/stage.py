@@ -12,6 +12,7 @@ from featstore.datafiles import stage_items, staging_source
 from featstore.errors import ConfigError
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.request import Request, resolve
+from featstore.redaction import redact
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
 from featstore.staging.counts import StagingStats
@@ -90,7 +91,7 @@ def _options(staging: Staging | Mapping[str, Any] | None) -> Staging:
 
 def _cache(directory: str) -> Cache:
     if not Cache.is_at(directory):
-        raise ConfigError(f"{directory}: expected a directory that was a staging.directory, found no cache in it")
+        raise ConfigError(f"{redact(directory)}: expected a directory that was a staging.directory, found no cache in it")
     return Cache(directory, Limits(budget_bytes=0))
 
 

@@ -3,8 +3,6 @@
 What staging is made of. Nothing is repeated here: who reads knows where it broke, and goes on there.
 """
 
-import contextlib
-import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +16,9 @@ from typing import IO, Any, Protocol
 import obstore
 from obstore import Bytes
 
-from featstore.errors import FeatstoreError, ReplacedError
-from featstore.files import as_os_errors, connect, filesystem, has_object_store, local_path, redact, redact_text
+from featstore.errors import ReplacedError
+from featstore.files import connect, filesystem, has_object_store, local_path, redact
+from featstore.store_errors import as_store_errors
 
 _BLOCK_BYTES = 4 << 20
 # Of a client that hands out whole blocks only: the first, what it may take, and below what the next is twice as large.
@@ -62,7 +61,7 @@ def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "")
     elif has_object_store(url):
         answer = _from_store(url, first, end, size_bytes, tag)
     else:
-        with _foreign_errors(url):
+        with as_store_errors(url):
             answer = _from_filesystem(url, first, end)
     if tag and answer.tag != tag:
         raise ReplacedError(
@@ -78,7 +77,7 @@ def _from_store(url: str, first: int, end: int, size_bytes: int, tag: str) -> An
     options: dict[str, Any] = _condition(tag)
     if (first, end) != (0, size_bytes):
         options["range"] = (first, end)
-    with as_os_errors(url):
+    with as_store_errors(url):
         found = obstore.get(store, key, options=options)  # type: ignore[arg-type]
         meta = found.meta
         modified = meta["last_modified"]
@@ -95,7 +94,7 @@ def _condition(tag: str) -> dict[str, Any]:
 
 
 def _blocks(url: str, found: "obstore.GetResult") -> Iterator[Bytes]:
-    with as_os_errors(url):
+    with as_store_errors(url):
         yield from found.stream(min_chunk_size=1)  # as it comes: what has come is not lost when the connection breaks
 
 
@@ -111,20 +110,8 @@ def _from_filesystem(url: str, first: int, end: int) -> Answer:
 
 
 def _foreign_blocks(url: str, blocks: Iterator[Block]) -> Iterator[Block]:
-    with _foreign_errors(url):
+    with as_store_errors(url):
         yield from blocks
-
-
-@contextlib.contextmanager
-def _foreign_errors(url: str) -> Iterator[None]:
-    """What a file system of fsspec raises, as OSError: each has a client with errors of its own."""
-    try:
-        yield
-    except (OSError, EOFError, FeatstoreError):
-        raise
-    except Exception as error:  # noqa: BLE001  another library's boundary: handed on as what callers know
-        reason = redact_text(f"{type(error).__name__}: {error}".partition("\n")[0])
-        raise OSError(errno.EIO, f"The store failed: {reason}", redact(url)) from None
 
 
 def _from_path(url: str, path: Path, first: int, end: int) -> Answer:

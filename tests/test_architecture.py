@@ -16,7 +16,7 @@ OWNERS = {
     "duckdb": {"featstore.explore.profile", "featstore.explore.views"},
     "fsspec": {"featstore.files"},
     "matplotlib": {"featstore.explore.plots"},
-    "obstore": {"featstore.files", "featstore.transfer"},
+    "obstore": {"featstore.files", "featstore.store_errors", "featstore.transfer"},
     "polars": {"featstore.explore.views"},
     "pyspark": {
         "featstore.extraction.spark",

@@ -52,58 +52,6 @@ def test_join_keeps_single_slashes():
     assert files.join("/t", "x") == "/t/x"
 
 
-SECRETS = ["https://u:secret@h/p?sig=secret#secret", "s3://secret@b/k", "https://h/p?token=secret", "https://u:secret@h?secret"]
-
-
-@pytest.mark.parametrize("url", SECRETS)
-def test_redacted_urls_and_texts_hold_no_credentials(url):
-    assert "secret" not in files.redact(url)
-    text = files.redact_text(f"GET {url} failed ('{url}')")
-    assert "secret" not in text
-    assert text.startswith("GET ")
-    assert text.endswith("')")
-
-
-SECRET = st.text("abcXYZ019._~!$&'*+,;=:%|{}^[]é/?#@ \\\"<>()", min_size=1, max_size=12).map(lambda text: f"Sk3y{text}")
-PART = st.text("abcxyz019._-", min_size=1, max_size=8)
-
-
-@given(
-    scheme=st.sampled_from(["https", "s3", "sftp", "HDFS", "az"]),
-    user=st.text("abcxyz019%._~", max_size=6),
-    secret=st.text("abcXYZ019._~!$&'*+,;=:%", min_size=1, max_size=12).map(lambda text: f"Sk3y{text}"),
-    host=PART,
-    path=st.lists(PART, max_size=3).map("/".join),
-    query=SECRET,
-    fragment=SECRET,
-)
-def test_no_secret_of_a_url_is_left_in_what_names_it(scheme, user, secret, host, path, query, fragment):
-    url = f"{scheme}://{user}:{secret}@{host}/{path}?sig={query}#{fragment}"
-    assert files.redact(url) == f"{scheme}://{host}/{path}"
-    assert "Sk3y" not in files.without_user(f"{scheme}://{user}:{secret}@{host}/{path}")
-    quoted = f"{scheme}://{user}:{secret.replace(chr(39), '')}@{host}/{path}?sig=Sk3y#Sk3y"
-    assert "Sk3y" not in files.redact_text(f"GET {quoted} failed, as did <{quoted}> and '{quoted}'")
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["https://user:pa/ss@host/x", "https://user:pa?ss@host/x", "https://user:pa#ss@host/x", "https://user:pa@ss@host/x"],
-)
-def test_a_password_that_should_have_been_escaped_does_not_show(url):
-    assert "ss" not in files.redact(url)
-    assert "pa" not in files.redact(url)
-
-
-def test_redacting_keeps_local_paths_as_they_are():
-    assert files.redact("/data/a#b?c@d") == "/data/a#b?c@d"
-
-
-def test_the_user_is_no_part_of_what_a_url_names_but_the_query_is():
-    assert files.without_user("https://u:p@h/a?x=1@2") == "https://h/a?x=1@2"
-    for url in ("https://h/a@b", "https://h:80/a@b", "https://h:/a@b", "http://[::1]:80/a@b", "/data/u:p@x"):
-        assert files.without_user(url) == url
-
-
 def test_a_local_file_is_written_whole_or_not_at_all(tmp_path):
     target = tmp_path / "deep" / "x.bin"
     with pytest.raises(TypeError, match="bytes-like"), files.open_write(str(target)) as file:
@@ -285,14 +233,14 @@ def test_a_missing_remote_file_is_file_not_found(loopback):
 def test_a_refused_remote_file_is_a_permission_error(loopback):
     loopback.status["/x.bin"] = 403
     for act in (files.size_bytes, files.open_read, lambda url: files.fetch(url, io.BytesIO())):
-        with pytest.raises(PermissionError, match=r"refuses access.*x\.bin"):
+        with pytest.raises(PermissionError, match=r"x\.bin: the store refuses access"):
             act(f"{loopback.url}/x.bin")
 
 
 def test_a_failing_server_is_an_os_error_without_credentials(loopback):
     loopback.status["/x.bin"] = 400
     url = loopback.url.replace("http://", "http://user:secret@") + "/x.bin"
-    with pytest.raises(OSError, match="The store failed") as found:
+    with pytest.raises(OSError, match="the store refuses the request") as found:
         files.size_bytes(url)
     assert "secret" not in str(found.value)
     assert found.value.__suppress_context__

@@ -1,6 +1,6 @@
 """The options of dispatch, as a training config has them under `dispatch:`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from featstore.dispatch.keys import run_prefix
 from featstore.dispatch.stores.address import bind
@@ -27,7 +27,7 @@ class Dispatch:
     launchers that restart everything. ConfigError for what cannot be.
     """
 
-    store: str = AUTO
+    store: str = field(default=AUTO, repr=False)
     lease_s: float = 60.0
     run_id: str | None = None
     stall_s: float = 1800.0

@@ -18,6 +18,7 @@ from featstore.dispatch.plan import Plan
 from featstore.dispatch.registry import announced
 from featstore.dispatch.stores.address import Store, open_to_look
 from featstore.errors import DispatchError
+from featstore.redaction import redact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,8 @@ def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Recei
                 found[f"{note.prefix}{note.epoch}"] = read_receipt(store, note.keys)
     if not found:
         what = "no epoch" if epoch is None else f"no epoch {epoch}"
-        raise DispatchError(f"dispatch store {url} has {what} of run {run_id!r}: is it the run_id of the training config?")
+        where = f"dispatch store {redact(url)}"
+        raise DispatchError(f"{where} has {what} of run {run_id!r}: is it the run_id of the training config?")
     return found
 
 

@@ -18,6 +18,7 @@ from featstore.dispatch.receipt import EpochSize
 from featstore.dispatch.registry import announced
 from featstore.dispatch.stores.address import Store, open_to_look
 from featstore.errors import ConfigError, DispatchError
+from featstore.redaction import redact
 
 FORMAT = 1
 NOT_RECORDED = (
@@ -78,7 +79,7 @@ def recorded(url: str, run_id: str, epoch: int | None = None) -> Recording:
         if len(plans) != 1:
             names = "".join(f"\n  {note.name}" for note in notes)
             raise DispatchError(
-                f"dispatch store {url}: expected one epoch of run {run_id!r} to save the order of, found {len(plans)}; "
+                f"dispatch store {redact(url)}: expected one epoch of run {run_id!r} to save the order of, found {len(plans)}; "
                 f"name one with --epoch; where several loaders shared the run, `order: replay` finds its own{names}"
             )
         return read_recording(store, notes[-1].keys)

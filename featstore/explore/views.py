@@ -6,7 +6,7 @@ its number. Slot groups' files are put beside the base files by the place of eac
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -45,7 +45,7 @@ def polars_view(snapshot: Snapshot) -> Any:
 class _Source:
     """Files that are read one after the other, and the columns that are theirs; None: all that they have."""
 
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = field(repr=False)
     names: tuple[str, ...] | None = None
 
 

@@ -7,7 +7,7 @@ partitions, and of what the input holds now.
 import enum
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 
 from featstore.errors import EmptyInputError, InputError
@@ -66,7 +66,7 @@ class Day:
     """One day, or one hour of it: the partition it is, and the raw files it is made of."""
 
     partition: Mapping[str, str]
-    input_url: str
+    input_url: str = field(repr=False)
 
     def __str__(self) -> str:
         return partition_path(self.partition)
@@ -112,7 +112,7 @@ class DayReport:
 class DaysReport:
     """What was done, or with `dry_run` would be, with each day in order."""
 
-    table_url: str
+    table_url: str = field(repr=False)
     days: tuple[DayReport, ...]
     dry_run: bool = False
 

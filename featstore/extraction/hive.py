@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from featstore.errors import InputError, TableNotFoundError
@@ -38,7 +38,7 @@ class Registration:
     """
 
     name: str
-    table_url: str
+    table_url: str = field(repr=False)
     version: int
     num_added: int = 0
     num_switched: int = 0

@@ -58,8 +58,8 @@ class ExtractJob:
     """
 
     spec: Spec
-    input_url: str
-    table_url: str
+    input_url: str = field(repr=False)
+    table_url: str = field(repr=False)
     partition: Mapping[str, str] = field(default_factory=dict)
     partition_from_path: Sequence[str] = ()
     run_id: str = field(default_factory=new_run_id)
@@ -85,7 +85,7 @@ class ExtractReport:
     column, of this run only; `num_rows` are without those skipped. `seconds` is the run's whole time.
     """
 
-    table_url: str
+    table_url: str = field(repr=False)
     run_id: str
     version: int
     committed: bool

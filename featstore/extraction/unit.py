@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -55,7 +55,7 @@ class UnitTask:
     """
 
     spec: Spec
-    table_url: str
+    table_url: str = field(repr=False)
     run_id: str
     tag: str
 

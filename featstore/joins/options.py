@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 class Source:
     """Where a log's rows come from: Parquet at a URL, a Spark SQL query, or a table of the metastore; exactly one of them."""
 
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     sql: str | None = None
     table: str | None = None
 
@@ -161,7 +161,7 @@ class LabelJoin:
     impressions: Impressions
     labels: tuple[Label, ...]
     cut_off: datetime.datetime
-    output_url: str
+    output_url: str = field(repr=False)
     lookups: tuple[Lookup, ...] = ()
     negatives: Negatives | None = None
     partition: Mapping[str, str] = field(default_factory=dict)

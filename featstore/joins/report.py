@@ -1,7 +1,7 @@
 """What a join of logs met and did: checked, as JSON, and as text to read."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tabulate import tabulate
@@ -48,7 +48,7 @@ class JoinReport:
     beside the rows as `_report.json`.
     """
 
-    url: str
+    url: str = field(repr=False)
     written: bool
     document: Mapping[str, Any]
 

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress
@@ -45,7 +45,7 @@ class Following:
     """A table that is followed: `select` gives what is read of a snapshot, `version` is where reading begins."""
 
     options: Follow
-    url: str
+    url: str = field(repr=False)
     version: int
     until: Where | None
     select: Callable[[Snapshot], Files]

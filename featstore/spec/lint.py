@@ -1,7 +1,7 @@
 """Lint: all that is wrong with a spec at once, before any data is read, and against its lock."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from featstore import files
 from featstore.errors import SpecError
@@ -19,7 +19,7 @@ from featstore.spec.vocabulary import padded_values, record_vocabularies
 class LintReport:
     """What lint found, a sentence each; `notes` say what it did beyond looking."""
 
-    spec_url: str
+    spec_url: str = field(repr=False)
     findings: tuple[str, ...]
     notes: tuple[str, ...] = ()
 

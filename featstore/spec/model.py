@@ -169,10 +169,10 @@ class Spec:
     version: int = VERSION
     on_error: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
-    source: str = field(default="", compare=False)
+    source: str = field(default="", compare=False, repr=False)
     fitted: Mapping[str, Fitted] = field(default_factory=dict)
     vocabularies: Mapping[str, Recorded] = field(default_factory=dict)
-    base_url: str = ""
+    base_url: str = field(default="", repr=False)
     is_part: bool = field(default=False, compare=False)
 
     @functools.cached_property

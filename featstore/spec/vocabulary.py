@@ -7,7 +7,7 @@ import codecs
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ _ABSOLUTE = re.compile(r"[A-Za-z][\w+.-]*://|/|[A-Za-z]:[\\/]")
 class _Lines:
     """A file's values, and its bytes with the end of each line (its newline included)."""
 
-    url: str
+    url: str = field(repr=False)
     values: pa.StringArray
     data: bytes
     ends: NDArray[np.int64]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from featstore.errors import ConfigError, nearest
 from featstore.files import local_path
+from featstore.redaction import redact
 from featstore.staging.budget import Ahead, parse_bytes
 
 _MODES = ("auto", "whole", "ranges", "direct")
@@ -40,7 +41,7 @@ class Staging:
         if self.max_connections is not None:
             _require_count("max_connections", self.max_connections)
         if self.directory is not None and local_path(self.directory) is None:
-            raise ConfigError(f"staging.directory: expected a local directory, found {self.directory!r}")
+            raise ConfigError(f"staging.directory: expected a local directory, found {redact(self.directory)!r}")
         for name in ("budget_bytes", "ahead_bytes"):
             parse_bytes(getattr(self, name), f"staging.{name}")
         for name in ("max_bytes_per_s", "min_free_bytes"):

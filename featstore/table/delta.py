@@ -1,11 +1,13 @@
 """Delta tables through delta-rs: open a snapshot, read the history, commit data files that are already written."""
 
+import functools
 import itertools
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -13,6 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from featstore.credentials import require_credentials, s3_endpoint
 from featstore.errors import (
     CommitConflictError,
     DataFileError,
@@ -22,6 +25,7 @@ from featstore.errors import (
 from featstore.files import canonical, local_path, redact, scheme
 from featstore.redirects import kept_home
 from featstore.schema import SlotSchema
+from featstore.store_errors import as_store_errors, client_words, store_error
 from featstore.table.evolution import merge_schemas
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
 from featstore.table.listing import files_of
@@ -65,8 +69,22 @@ class Change:
 
 
 Publish = Callable[[str, DeltaTable | None, Change], None]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
+def _in_our_words(act: Callable[Concatenate[str, P], R]) -> Callable[Concatenate[str, P], R]:
+    """A function of a table's URL, with errors of delta-rs as featstore's."""
+
+    @functools.wraps(act)
+    def told(url: str, /, *args: P.args, **options: P.kwargs) -> R:
+        with as_store_errors(url):
+            return act(url, *args, **options)
+
+    return told
+
+
+@_in_our_words
 def is_delta(url: str) -> bool:
     """Whether a Delta log lies under the URL."""
     path = local_path(url)
@@ -75,6 +93,7 @@ def is_delta(url: str) -> bool:
     return is_delta_scheme(url) and bool(DeltaTable.is_deltatable(canonical(url), _storage_options(url)))
 
 
+@_in_our_words
 def open_delta(url: str, version: int | None = None) -> Snapshot:
     """The table's snapshot, at `version` or the newest. TableNotFoundError where there is no table or no such version."""
     newest = _load_existing(url)
@@ -83,11 +102,13 @@ def open_delta(url: str, version: int | None = None) -> Snapshot:
     return _snapshot(url, _at_version(url, version, newest), (c for c in _commits(newest) if c.version <= version))
 
 
+@_in_our_words
 def open_head(url: str) -> Snapshot:
     """The newest snapshot without its data files, for who streams them. TableNotFoundError where there is no table."""
     return _snapshot(url, table := _load_existing(url), _commits(table, _NUM_RECENT_COMMITS), with_files=False)
 
 
+@_in_our_words
 def stream_files(url: str, version: int) -> Iterator[DataFile]:
     """The data files of a version by path, each made when asked for, without `crc32`: no commit is read.
 
@@ -98,12 +119,14 @@ def stream_files(url: str, version: int) -> Iterator[DataFile]:
     return _data_files(url, table, {})
 
 
+@_in_our_words
 def open_delta_or_none(url: str) -> Snapshot | None:
     """The newest snapshot, or None where there is no table yet."""
     table = _load(url)
     return None if table is None else _snapshot(url, table, _commits(table, _NUM_RECENT_COMMITS))
 
 
+@_in_our_words
 def history(url: str) -> list[Commit]:
     """The commits that the table's log still holds, newest first. TableNotFoundError where there is no table."""
     return _all_commits(url) or list(_commits(_load_existing(url)))
@@ -116,6 +139,7 @@ def makers(commits: Iterable[Commit]) -> Iterator[Commit]:
         yield from (replace(found, metadata=origin) for origin in (found.metadata.origins if found.metadata else ()))
 
 
+@_in_our_words
 def commit_of_run(url: str, run_id: str) -> Commit | None:
     """The commit that a run made, or None."""
     return next((c for c in _all_commits(url) if c.metadata is not None and c.metadata.run_id == run_id), None)
@@ -156,6 +180,8 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
             if landed is not None:
                 return landed
             if attempt == _MAX_COMMIT_ATTEMPTS or not _is_refusal(error, table, _load(url)):
+                if _is_of_client(error):
+                    raise store_error(url, error) from None
                 raise
         else:
             break
@@ -234,6 +260,11 @@ def _landed(url: str, change: Change) -> int | None:
     return next((c.version for c in known if c.metadata and (c.metadata.run_id, c.metadata.data_digest) == wanted), None)
 
 
+def _is_of_client(error: Exception) -> bool:
+    """Whether delta-rs raised it, rather than a fault of ours."""
+    return isinstance(error, OSError | DeltaError) or type(error) is Exception
+
+
 def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable | None) -> bool:
     """Whether an attempt failed because another writer was first, so that nothing of it was or will be published.
 
@@ -242,6 +273,7 @@ def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable |
     return _version(newest) > _version(table) and (table is None or isinstance(error, CommitFailedError))
 
 
+@_in_our_words
 def _load(url: str) -> DeltaTable | None:
     try:
         return DeltaTable(_delta_url(url), storage_options=_storage_options(url)) if is_delta(url) else None
@@ -264,7 +296,8 @@ def _at_version(url: str, version: int, newest: DeltaTable) -> DeltaTable:
         return DeltaTable(_delta_url(url), version=version, storage_options=_storage_options(url))
     except DeltaError as error:
         where = f"version {version} of {redact(url)}"
-        raise TableNotFoundError(f"{where} cannot be opened any more: the log before it is gone ({error})") from error
+        why = client_words(url, error)
+        raise TableNotFoundError(f"{where} cannot be opened any more: the log before it is gone ({why})") from None
 
 
 def _delta_url(url: str) -> str:
@@ -276,12 +309,16 @@ def _storage_options(url: str) -> dict[str, str] | None:
     """What delta-rs is told of a remote store: to send credentials nowhere else, and, on S3, to commit a version by a write
     that the store refuses where the name is taken, whatever delta-rs prefers.
 
-    The environment's own choice of a lock (`AWS_S3_LOCKING_PROVIDER`) is left to it.
+    With an endpoint delta-rs takes credentials from where obstore takes them; without one it asks
+    the AWS SDK, which looks into profiles too, and asks the metadata service for a region.
+    The environment's own choice of a lock (`AWS_S3_LOCKING_PROVIDER`) is left to it, and it needs
+    the SDK. AccessError where there are no credentials.
     """
     store = scheme(canonical(url))
+    require_credentials(url, store, os.environ)
     options = kept_home(store, os.environ)
     if store == "s3" and "AWS_S3_LOCKING_PROVIDER" not in os.environ:
-        options |= {"aws_conditional_put": "etag"}
+        options |= {"aws_conditional_put": "etag", "aws_endpoint_url": s3_endpoint(os.environ)}
     return options or None
 
 
@@ -326,6 +363,7 @@ def _slot_schema(table: DeltaTable) -> SlotSchema:
     return SlotSchema.from_arrow(pa.schema(table.schema().to_arrow()), table.metadata().partition_columns)
 
 
+@_in_our_words
 def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> Iterator[DataFile]:
     """In order of their paths; asked for the first, it needs the table no more."""
     actions = pa.table(table.get_add_actions(flatten=True))

@@ -7,7 +7,7 @@ directory of its own, named by its content, with a second name for each of its f
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -51,7 +51,7 @@ class Location:
     """Where one partition's committed files have a directory to themselves. `url` lies below the table's."""
 
     partition: Mapping[str, str]
-    url: str
+    url: str = field(repr=False)
     files: tuple[DataFile, ...]
 
 

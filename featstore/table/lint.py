@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +24,7 @@ _NUM_THREADS = 8
 class TableLintReport:
     """What lint found in a table. `num_read` of its `num_files` footers were read, evenly over the sorted paths."""
 
-    url: str
+    url: str = field(repr=False)
     num_files: int
     num_read: int
     findings: tuple[Finding, ...]
@@ -63,7 +63,7 @@ def lint(url: str, version: int | None = None, *, batch_size: int = BATCH_SIZE) 
 @dataclass(frozen=True, kw_only=True)
 class _Listed:
     path: str
-    url: str
+    url: str = field(repr=False)
     size_bytes: int
 
 

@@ -28,7 +28,7 @@ RENEW_S = 60.0
 class Mark:
     """The mark of one run. `keep()` leaves it behind, for a run that does not know whether it was committed."""
 
-    url: str
+    url: str = field(repr=False)
     _kept: bool = False
     _ended: threading.Event = field(default_factory=threading.Event)
 

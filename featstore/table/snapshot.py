@@ -22,7 +22,7 @@ class GroupFile:
 
     group: str
     path: str
-    url: str
+    url: str = field(repr=False)
     size_bytes: int
     num_rows: int
     version: str = ""
@@ -59,7 +59,7 @@ class DataFile:
     """
 
     path: str
-    url: str
+    url: str = field(repr=False)
     size_bytes: int
     num_rows: int
     partition: Mapping[str, str | None]
@@ -82,7 +82,7 @@ class Snapshot:
     are any, schema and files are those of base and groups as one.
     """
 
-    url: str
+    url: str = field(repr=False)
     version: int | None
     schema: SlotSchema
     data_files: tuple[DataFile, ...]

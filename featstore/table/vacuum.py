@@ -56,7 +56,7 @@ class VacuumReport:
     `num_young` files are left alone because they are younger than the grace, `num_running` because their run lives.
     """
 
-    table_url: str
+    table_url: str = field(repr=False)
     oldest_version: int
     removed: tuple[Left, ...]
     num_young: int

@@ -11,6 +11,7 @@ from featstore.dispatch.stores.endpoint import ServerMark, job_store, parse_endp
 from featstore.dispatch.stores.memory import MemoryRoom, MemoryStore, enter_room
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.errors import ConfigError, DispatchError, missing_extra
+from featstore.redaction import redact
 
 _KNOWN = (
     "memory:// (threads of one process), sqlite:///absolute/path (processes of one host) and tcp://host:port (many hosts; "
@@ -28,7 +29,7 @@ class StoreAddress:
     handle does. `timeout_s`: after so long without an answer a tcp store counts as lost.
     """
 
-    url: str
+    url: str = field(repr=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
     room: MemoryRoom | None = field(default=None, repr=False, compare=False)
     mark: ServerMark | None = field(default=None, repr=False, compare=False)
@@ -48,7 +49,7 @@ def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
     scheme = url.partition("://")[0]
     known: dict[str, Callable[[str, float], StoreAddress]] = {"memory": _memory, "sqlite": _sqlite, "tcp": _tcp}
     if "://" not in url or scheme not in known:
-        raise ConfigError(f"no dispatch store {url!r}; there are {_KNOWN}")
+        raise ConfigError(f"no dispatch store {redact(url)!r}; there are {_KNOWN}")
     return known[scheme](url, timeout_s)
 
 
@@ -73,7 +74,8 @@ def open_to_look(url: str) -> Store:
     address = bind(url)
     path = Path(url.removeprefix("sqlite://"))
     if url.startswith("sqlite://") and not path.exists():
-        raise DispatchError(f"no dispatch store at {url}: expected the file that a run's `dispatch.store` names, found none")
+        expected = "expected the file that a run's `dispatch.store` names, found none"
+        raise DispatchError(f"no dispatch store at {redact(url)}: {expected}")
     return address.open()
 
 
@@ -84,7 +86,7 @@ def _memory(url: str, timeout_s: float) -> StoreAddress:
 def _sqlite(url: str, timeout_s: float) -> StoreAddress:
     path = Path(url.removeprefix("sqlite://"))
     if not path.is_absolute() or url.endswith("/"):
-        raise ConfigError(f"dispatch store {url!r}: expected sqlite:///absolute/path/of/a/file")
+        raise ConfigError(f"dispatch store {redact(url)!r}: expected sqlite:///absolute/path/of/a/file")
     return StoreAddress(url=url, timeout_s=timeout_s)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from featstore.errors import ConfigError, DispatchError
+from featstore.redaction import redact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,8 @@ def parse_endpoint(url: str) -> Endpoint:
     except ValueError:
         host, port = None, None
     if not host or not port or parts.scheme != "tcp" or any((parts.path, parts.query, parts.fragment, parts.username)):
-        raise ConfigError(f"dispatch store {url!r}: expected tcp://host:port, with a port from 1 to 65535")
+        expected = "tcp://host:port, with a port from 1 to 65535, and no user, path or query"
+        raise ConfigError(f"dispatch store {redact(url)!r}: expected {expected}")
     return Endpoint(host=host, port=port)
 
 

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from featstore.errors import DispatchError
+from featstore.redaction import redact
 
 _PROCESS = uuid.uuid4().hex
 _FIX = "use dispatch store sqlite:///absolute/path for the processes of one host"
@@ -31,7 +32,7 @@ class MemoryRoom:
         """DispatchError where another process, or a pickled copy, uses the room."""
         if self.owner != _this_process():
             raise DispatchError(
-                f"dispatch store {self.url} belongs to process {self.owner[0]} and was met by process {os.getpid()}, "
+                f"dispatch store {redact(self.url)} belongs to process {self.owner[0]} and was met by process {os.getpid()}, "
                 f"where it would be empty and the epoch read twice; {_FIX}"
             )
 
@@ -46,7 +47,7 @@ def enter_room(url: str) -> MemoryRoom:
     DispatchError in a process that says it is one of several (`WORLD_SIZE`): each would find a room of its own.
     """
     if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
-        raise DispatchError(f"dispatch store {url} in one of {os.environ['WORLD_SIZE']} processes (WORLD_SIZE); {_FIX}")
+        raise DispatchError(f"dispatch store {redact(url)} in one of {os.environ['WORLD_SIZE']} processes (WORLD_SIZE); {_FIX}")
     return _find_room(url, None)
 
 

@@ -1,0 +1,109 @@
+"""What is secret in a URL is shown nowhere: in the URL, in a text with it, in what a client repeats of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.redaction import redact, redact_text, secrets_in, secrets_of, without_user
+
+SECRETS = ["https://u:secret@h/p?sig=secret#secret", "s3://secret@b/k", "https://h/p?token=secret", "https://u:secret@h?secret"]
+
+
+@pytest.mark.parametrize("url", SECRETS)
+def test_redacted_urls_and_texts_hold_no_credentials(url):
+    assert "secret" not in redact(url)
+    text = redact_text(f"GET {url} failed ('{url}')")
+    assert "secret" not in text
+    assert text.startswith("GET ")
+    assert text.endswith("')")
+
+
+SECRET = st.text("abcXYZ019._~!$&'*+,;=:%|{}^[]é/?#@ \\\"<>()", min_size=1, max_size=12).map(lambda text: f"Sk3y{text}")
+PART = st.text("abcxyz019._-", min_size=1, max_size=8)
+
+
+@given(
+    scheme=st.sampled_from(["https", "s3", "sftp", "HDFS", "az"]),
+    user=st.text("abcxyz019%._~", max_size=6),
+    secret=st.text("abcXYZ019._~!$&'*+,;=:%", min_size=1, max_size=12).map(lambda text: f"Sk3y{text}"),
+    host=PART,
+    path=st.lists(PART, max_size=3).map("/".join),
+    query=SECRET,
+    fragment=SECRET,
+)
+def test_no_secret_of_a_url_is_left_in_what_names_it(scheme, user, secret, host, path, query, fragment):
+    url = f"{scheme}://{user}:{secret}@{host}/{path}?sig={query}#{fragment}"
+    assert redact(url) == f"{scheme}://{host}/{path}"
+    assert "Sk3y" not in without_user(f"{scheme}://{user}:{secret}@{host}/{path}")
+    quoted = f"{scheme}://{user}:{secret.replace(chr(39), '')}@{host}/{path}?sig=Sk3y#Sk3y"
+    assert "Sk3y" not in redact_text(f"GET {quoted} failed, as did <{quoted}> and '{quoted}'")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://user:pa/ss@host/x", "https://user:pa?ss@host/x", "https://user:pa#ss@host/x", "https://user:pa@ss@host/x"],
+)
+def test_a_password_that_should_have_been_escaped_does_not_show(url):
+    assert "ss" not in redact(url)
+    assert "pa" not in redact(url)
+
+
+def test_redacting_keeps_local_paths_as_they_are():
+    assert redact("/data/a#b?c@d") == "/data/a#b?c@d"
+
+
+def test_the_user_is_no_part_of_what_a_url_names_but_the_query_is():
+    assert without_user("https://u:p@h/a?x=1@2") == "https://h/a?x=1@2"
+    for url in ("https://h/a@b", "https://h:80/a@b", "https://h:/a@b", "http://[::1]:80/a@b", "/data/u:p@x"):
+        assert without_user(url) == url
+
+
+@given(
+    links=st.lists(st.sampled_from(["simplecache", "zip", "zip://a.parquet", "blockcache"]), min_size=1, max_size=3),
+    secret=SECRET,
+    query=SECRET,
+)
+def test_no_secret_of_a_chain_is_left_in_what_names_it(links, secret, query):
+    chain = "::".join([*links, f"https://user:{secret}@host/x?sig={query}"])
+    assert "Sk3y" not in redact(chain)
+    if not set(secret) & set("/?#@: "):
+        assert redact(chain) == "::".join([*links, "https://host/x"])
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("github://org:secret@main/t", "github://main/t"),
+        ("tcp://user:secret@127.0.0.1:29600", "tcp://127.0.0.1:29600"),
+        ("weird+x://user:secret@host/t", "weird+x://host/t"),
+        ("s3://key:secret/t", "s3://key/t"),  # a password whose @ was forgotten
+        ("https://user:secret@[::1]:80/x?sig=secret", "https://[::1]:80/x"),
+        ("simplecache::s3://secret@bucket/k", "simplecache::s3://bucket/k"),
+        ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
+        ("hdfs://namenode:8020/t", "hdfs://namenode:8020/t"),
+        ("a::b/c", "a::b/c"),
+    ],
+)
+def test_a_url_is_shown_without_its_secrets_and_with_all_else(url, shown):
+    assert redact(url) == shown
+    assert redact_text(f"(see [{url}]: it failed)") == f"(see [{shown}]: it failed)"
+
+
+def test_what_a_client_repeats_of_a_url_is_hidden_too():
+    url = "github://org:s%2Fcret@main/t?token=abc#part"
+    assert secrets_of(url) == {"s%2Fcret", "s/cret", "abc", "part"}
+    said = redact_text("GET /repos/org/s/cret failed: abc, abcd, part", secrets_of(url))
+    assert said == "GET /repos/org/*** failed: ***, abcd, ***"
+    assert secrets_of("/data/a?b#c@d") == set()
+
+
+def test_variables_that_hold_credentials_are_known_by_their_names_and_endpoints_by_their_users():
+    environment = {
+        "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
+        "AWS_SESSION_TOKEN": "token-0",
+        "AWS_ENDPOINT_URL": "https://user:hidden@minio:9000",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/token",
+        "AWS_SKIP_SIGNATURE": "true",
+        "HOME": "/home/someone",
+    }
+    assert secrets_in(environment) == {"wJalrXUtnFEMI", "token-0", "hidden"}
