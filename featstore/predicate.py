@@ -40,14 +40,13 @@ def evaluate(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
 class Range:
     """A column in each of several row groups: its least and largest value, in the column's type, null where unknown.
 
-    `may_be_null`, `may_be_value`: whether a row may hold null, or a value; `may_be_nan`: or a NaN, which bounds leave out.
+    `may_be_null`, `may_be_value`: whether a row may hold null, as which NaN counts, or a value.
     """
 
     low: pa.Array
     high: pa.Array
     may_be_null: Flags
     may_be_value: Flags
-    may_be_nan: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +115,6 @@ class Compare:
         if known is None:
             return Unknown().outcomes(ranges)
         true, false = self._of_values(known)
-        if known.may_be_nan:
-            is_unequal = self.comparison == "!="
-            true, false = true | is_unequal, false | (not is_unequal)
         return Outcomes(true & known.may_be_value, false & known.may_be_value, known.may_be_null)
 
     def _of_values(self, known: Range) -> tuple[Flags, Flags]:

@@ -12,7 +12,7 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.unit import extract_range
 from featstore.files import redact
-from featstore.reading.missing import marks_to_nulls
+from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 
@@ -141,7 +141,11 @@ def _replay_unit(extractor: Extractor, unit: Unit, table: Table, report: ReplayR
 
 
 def _with_nulls(extractor: Extractor, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """As a table's rows are read: missing as null, and so NaN in columns that are no slots."""
     table = marks_to_nulls(pa.Table.from_batches([batch]), extractor.schema.slots)
+    for column in extractor.schema.others:
+        index = table.schema.get_field_index(column.name)
+        table = table.set_column(index, table.field(index), nan_to_null(table.column(index)))
     return table.combine_chunks().to_batches()[0] if len(table) else batch
 
 

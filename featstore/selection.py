@@ -2,7 +2,7 @@
 
 `where` is SQL: `= == != < <= > >= in between is null and or not % ()` over columns, and `sample(column, rate, seed)`. sqlglot
 parses it; every node outside that grammar is refused. Comparison with null is null, and a row is kept where the predicate is
-true, as in SQL. Columns must come with nulls for missing values, not with a data file's marks.
+true, as in SQL. NaN is null, in any column. The other marks of missing values, which only slots have, must come as nulls.
 """
 
 import contextlib
@@ -133,10 +133,22 @@ class Where:
         return pc.fill_null(functools.reduce(pc.and_kleene, masks), False)
 
 
+@functools.cache
+def _dialect() -> Any:
+    """Spark's SQL, in which a quote within a text may also be written twice, as in the standard's. (The import takes time.)"""
+    from sqlglot.dialects.spark import Spark
+
+    class FeatstoreWhere(Spark):
+        class Tokenizer(Spark.Tokenizer):
+            STRING_ESCAPES = [*Spark.Tokenizer.STRING_ESCAPES, "'", '"']  # noqa: RUF012  as sqlglot has it
+
+    return FeatstoreWhere
+
+
 def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
     """Parses a predicate over the given columns; SelectionError for bad syntax, unknown columns and unlike types."""
     try:
-        tree = sqlglot.parse_one(text, dialect="spark")
+        tree = sqlglot.parse_one(text, dialect=_dialect())
     except sqlglot.errors.SqlglotError as error:
         details = getattr(error, "errors", None) or [{"description": str(error)}]
         raise SelectionError(f"where {text!r}: cannot be parsed: {details[0]['description']}") from error
@@ -233,26 +245,43 @@ class _Builder:
         if len(families) > 1 or families & {"list", "other"}:
             sides = ", ".join(f"{node.sql()} ({self.family(node)})" for node in nodes)
             raise SelectionError(f"where {self.text!r}: expected values of one kind, found {sides}")
-        values = [self.operand(node, time) for node in nodes]
-        if not any(_is_fraction(node) for node in nodes):
-            return values
-        # Arrow would look for a type between the two, such as float32, and refuse integers that are no values of it.
-        return [v.cast(pa.float64(), safe=False) if self.is_integer(n) else v for n, v in zip(nodes, values, strict=True)]
+        if any(map(self.is_float, nodes)):
+            return [self.as_float(node) for node in nodes]
+        return [self.operand(node, time) for node in nodes]
 
-    def is_integer(self, node: Node) -> bool:
-        return isinstance(node, exp.Column) and pa.types.is_integer(self.columns[node.name])
+    def is_float(self, node: Node) -> bool:
+        """Whether numbers are compared with this one as float64."""
+        node = _bare(node)
+        if isinstance(node, exp.Column):
+            type_ = self.columns[node.name]
+            return bool(pa.types.is_floating(type_) or pa.types.is_decimal(type_))
+        return _is_fraction(node)
+
+    def as_float(self, node: Node) -> pc.Expression:
+        """A number to be compared with others as float64. Arrow would look for a type between two, such as float32, and refuse
+        integers that are no values of it."""
+        node = _bare(node)
+        if isinstance(node, exp.Column | exp.Mod):
+            return self.operand(node).cast(pa.float64(), safe=False)
+        return pc.scalar(float(self.literal(node)))
 
     def operand(self, node: Node, time: pa.DataType | None = None) -> pc.Expression:
         """A column, a remainder or a literal; text is read as a time of the type `time`, where that is given."""
         if isinstance(node, exp.Paren):
             return self.operand(node.this, time)
         if isinstance(node, exp.Column) and not node.table:
-            value = pc.field(self.column(node.name))
-            return value.cast(pa.float64()) if pa.types.is_decimal(self.columns[node.name]) else value
+            return self.value(self.column(node.name))
         if isinstance(node, exp.Mod):
             return self.remainder(node)
         literal = pa.scalar(self.literal(node))
         return pc.scalar(literal if time is None else self.instant(literal, time))
+
+    def value(self, name: str) -> pc.Expression:
+        """A column's values: NaN is null, as a missing slot is; engines do not agree on how it compares."""
+        value, type_ = pc.field(name), self.columns[name]
+        if pa.types.is_decimal(type_):
+            return value.cast(pa.float64())
+        return pc.if_else(pc.is_nan(value), pa.scalar(None, type_), value) if pa.types.is_floating(type_) else value
 
     def instant(self, text: pa.Scalar, time: pa.DataType) -> pa.Scalar:
         """Text as a date or timestamp; without a zone it is read as UTC."""
@@ -263,7 +292,10 @@ class _Builder:
         raise SelectionError(f"where {self.text!r}: expected a {time}, found {text.as_py()!r}")
 
     def remainder(self, node: exp.Mod) -> pc.Expression:
-        """`a % n` of an integer column, with the sign of `a` as in Spark: Arrow divides integers towards zero."""
+        """`a % n` of an integer column, with the sign of `a` as in Spark: Arrow divides integers towards zero.
+
+        What 1 and -1 leave over is found without a division, which would take the least int64 out of range.
+        """
         value, divisor = node.this, self.literal(node.expression)
         if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor == 0:
             raise SelectionError(
@@ -272,23 +304,26 @@ class _Builder:
         if not isinstance(value, exp.Column) or not pa.types.is_integer(self.columns[self.column(value.name)]):
             raise SelectionError(f"where {self.text!r}: expected an integer column before %, found {value.sql()}")
         column = pc.field(value.name)
+        if abs(divisor) == 1:
+            return column - column
         return column - column / pc.scalar(divisor) * pc.scalar(divisor)
 
     def literal(self, node: Node) -> str | int | float | bool:
         if isinstance(node, exp.Boolean):
             return bool(node.this)
-        if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
-            return -self.literal(node.this)  # type: ignore[operator]
-        if not isinstance(node, exp.Literal):
+        sign, unsigned = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
+        if not isinstance(unsigned, exp.Literal) or (sign < 0 and unsigned.is_string):
             raise self.refuse(node)
-        if node.is_string:
-            return str(node.this)
-        number = int(node.this) if node.is_int else float(node.this)
-        if isinstance(number, int) and number >= 2**63:
+        if unsigned.is_string:
+            return str(unsigned.this)
+        number = sign * (int(unsigned.this) if unsigned.is_int else float(unsigned.this))
+        if isinstance(number, int) and not -(2**63) <= number < 2**63:
             raise SelectionError(f"where {self.text!r}: expected an integer of 64 bits, found {node.sql()}")
         return number
 
     def column(self, name: str) -> str:
+        if name not in self.columns and name.lower() == "nan":
+            raise self.nan(name)
         if name not in self.columns:
             raise SelectionError(f"where {self.text!r}: no column {name!r}{nearest(name, self.columns)}")
         self.used.add(name)
@@ -322,8 +357,18 @@ class _Builder:
             return "number"
         raise self.refuse(node)
 
+    def nan(self, found: str) -> SelectionError:
+        return SelectionError(f"where {self.text!r}: NaN counts as null: expected `is null` or `is not null`, found {found!r}")
+
     def refuse(self, node: Node) -> SelectionError:
+        if isinstance(node, exp.IsNan):
+            return self.nan(node.sql())
         return SelectionError(f"where {self.text!r}: expected {_GRAMMAR}, found {node.sql()!r}")
+
+
+def _bare(node: Node) -> Node:
+    """The node without parentheses around it."""
+    return _bare(node.this) if isinstance(node, exp.Paren) else node
 
 
 def _is_fraction(node: Node) -> bool:

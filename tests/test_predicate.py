@@ -10,9 +10,9 @@ from featstore.predicate import And, Compare, Constant, IsNull, Not, Or, Range, 
 ONE = np.ones(1, bool)
 
 
-def over(low, high, *, null=False, value=True, nan=False):
+def over(low, high, *, null=False, value=True):
     bounds = (pa.array([low], pa.int64()), pa.array([high], pa.int64()))
-    range_ = Range(low=bounds[0], high=bounds[1], may_be_null=ONE & null, may_be_value=ONE & value, may_be_nan=nan)
+    range_ = Range(low=bounds[0], high=bounds[1], may_be_null=ONE & null, may_be_value=ONE & value)
     return Ranges(num_row_groups=1, columns={"a": range_})
 
 
@@ -43,11 +43,6 @@ def test_a_comparison_with_values_from_3_to_5(comparison, literal, expected):
 def test_one_value_decides_equality():
     assert [outcomes(compare("=", literal), over(3, 3)) for literal in (2, 3)] == ["f", "t"]
     assert [outcomes(compare("!=", literal), over(3, 3)) for literal in (2, 3)] == ["t", "f"]
-
-
-def test_nan_is_unequal_to_all_and_in_no_order():
-    assert outcomes(compare("!=", 3), over(3, 3, nan=True)) == "tf"
-    assert outcomes(compare(">", 2), over(3, 3, nan=True)) == "tf"
 
 
 @pytest.mark.parametrize(

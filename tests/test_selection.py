@@ -1,5 +1,6 @@
 """Selections by name and glob, and the `where` grammar."""
 
+import math
 import pickle
 
 import pyarrow as pa
@@ -18,6 +19,9 @@ TABLE = pa.table(
         "price": pa.array([1.5, None, -2.0, 9.0], pa.float32()),
         "click": pa.array([1, 0, None, 1], pa.int64()),
         "request_id": ["a", "b", None, "d"],
+        "spent": pa.array([1.5, math.nan, None, -math.inf], pa.float64()),
+        "least": pa.array([-(2**63), 1, None, 2**63 - 1], pa.int64()),
+        "said": ["it's", "so", None, "\\'"],
         "ok": [True, False, None, True],
         "at": pa.array(["2026-01-01", "2026-01-02", None, "2026-01-03"]).cast(pa.timestamp("us")),
         "utc": pa.array(["2026-01-01", "2026-01-02", None, "2026-01-03"])
@@ -88,6 +92,25 @@ def test_a_glob_that_matches_nothing_is_an_error() -> None:
         ("sample(request_id, 1, 7)", [0, 1, 3]),
         ("sample(request_id, 0, 7)", []),
         ("`month` >= '2013-02'", [2, 3]),
+        ("spent is null", [1, 2]),
+        ("spent is not null", [0, 3]),
+        ("spent > 1", [0]),
+        ("spent != 1.5", [3]),
+        ("not (spent > 1)", [3]),
+        ("spent = spent", [0, 3]),
+        ("spent not in (1.5, 2)", [3]),
+        ("spent between -1 and 2 or spent < 0", [0, 3]),
+        ("least = -9223372036854775808", [0]),
+        ("least > -9223372036854775808", [1, 3]),
+        ("least in (- 9223372036854775808, 1)", [0, 1]),
+        ("least between -9223372036854775808 and -9223372036854775807", [0]),
+        ("least % -9223372036854775808 = 0", [0]),
+        ("least % -1 = 0 and least % 1 = 0", [0, 1, 3]),
+        ("said = 'it''s'", [0]),
+        ('said = "it\'s"', [0]),
+        (r"said = 'it\'s'", [0]),
+        (r"said in ('''', '\\''')", [3]),
+        ("said != '' and said < 'it''t'", [0, 3]),
     ],
 )
 def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int]) -> None:
@@ -113,6 +136,13 @@ def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int])
         ("sample(request_id, 0.5, 3000000000)", r"an int32 seed"),
         ("price % 2 = 1", r"expected an integer column before %, found price"),
         ("user = 99999999999999999999", r"expected an integer of 64 bits"),
+        ("user = 9223372036854775808", r"expected an integer of 64 bits, found 9223372036854775808"),
+        ("user = -9223372036854775809", r"expected an integer of 64 bits, found -9223372036854775809"),
+        ("said = -'5'", r"found \"-'5'\""),
+        ("price = nan", r"NaN counts as null: expected `is null` or `is not null`, found 'nan'"),
+        ("price > NaN or user = 1", r"NaN counts as null: .* found 'NaN'"),
+        ("isnan(price)", r"NaN counts as null: .* found 'IS_?NAN\(price\)'"),
+        ("said = 'it' 's'", r"found .*CONCAT"),
         ("ok = 1", r"found ok \(boolean\), 1 \(number\)"),
         ("user = true", r"found user \(number\), TRUE \(boolean\)"),
         ("at > 'soon'", r"expected a timestamp\[us\], found 'soon'"),
@@ -168,8 +198,43 @@ def test_a_where_travels_to_another_process() -> None:
     assert where.mask(TABLE).to_pylist()[0] is True
 
 
-@pytest.mark.parametrize(("text", "expected"), [("id > 1.5", [2]), ("-0.5 < id", [0, 1, 2]), ("id in (1.0, 2.5)", [1])])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("id > 1.5", [2]),
+        ("-0.5 < id", [0, 1, 2]),
+        ("id in (1.0, 2.5)", [1]),
+        ("(id) > 1.5", [2]),
+        ("id between 1.5 and 9223372036854775807", [2]),
+        ("id % 4611686018427387905 > 1.5", [2]),
+        ("price > 20000001", [2]),
+        ("price > -9223372036854775808", [0, 1, 2]),
+        ("price < id", [0, 1]),
+        ("cost >= 9223372036854775807", [2]),
+    ],
+)
 def test_integers_of_any_size_are_compared_with_fractions(text, expected):
-    table = pa.table({"id": [0, 1, 2**62]})
-    mask = parse_where(text, {"id": pa.int64()}).mask(table)
+    columns = {"id": pa.array([0, 1, 2**62]), "price": pa.array([-1, 0, 2.0**63], pa.float32())}
+    table = pa.table(columns | {"cost": pa.array([0, 1, 2.0**63], pa.float64())})
+    mask = parse_where(text, {field.name: field.type for field in table.schema}).mask(table)
     assert [row for row, kept in enumerate(mask.to_pylist()) if kept] == expected
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\\"), max_size=6), st.sampled_from("'\""))
+def test_any_text_can_be_written_with_its_quotes_doubled(text, quote):
+    table = pa.table({"said": [text, text + "x", None]})
+    doubled = text.replace(quote, 2 * quote)
+    assert parse_where(f"said = {quote}{doubled}{quote}", {"said": pa.string()}).mask(table).to_pylist() == [True, False, False]
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1), st.sampled_from([1, -1, 7, -7, -(2**63)]))
+def test_integers_of_64_bits_are_compared_and_divided_as_they_are(one, other, divisor):
+    table, columns = pa.table({"n": [one]}), {"n": pa.int64()}
+
+    def value(text):
+        return parse_where(text, columns).mask(table)[0].as_py()
+
+    assert value(f"n < {other}") is (one < other)
+    assert value(f"n = {one}") is True
+    remainder = abs(one) % abs(divisor) * (-1 if one < 0 else 1)
+    assert value(f"n % {divisor} = {remainder}") is True

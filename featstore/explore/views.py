@@ -1,6 +1,7 @@
 """A snapshot as a lazy view of another engine, which reads the data files itself: duckdb and polars.
 
-Slots, labels, weight, kept columns, then partition keys, as in `Table.to_arrow`, with marks of missing values shown as null.
+Slots, labels, weight, kept columns, then partition keys, as in `Table.to_arrow`: marks of missing values are shown as null, and
+so is NaN in any column, and a float64 in a slot that float32 cannot hold. So a condition finds the rows that `where` finds.
 These engines know columns by name: a slot that was renamed is null in the files written before, where `to_arrow` finds it by
 its number. Slot groups' files are put beside the base files by the place of each row, which is the same in both.
 """
@@ -113,7 +114,10 @@ def _select(snapshot: Snapshot) -> str:
     parts = [_select_part(snapshot, part) for part in _parts(snapshot)]
     rows = "\nUNION ALL BY NAME\n".join([f"{empty} WHERE false", *parts])
     slots = {slot.name: slot for slot in snapshot.schema.slots}
-    shown = (_shown(slots[name], _name(name)) if name in slots else _name(name) for name in _schema(snapshot).names)
+    shown = (
+        _shown(slots[field.name], field) if field.name in slots else _without_nan(_name(field.name), field.type)
+        for field in _schema(snapshot)
+    )
     return f"SELECT {', '.join(shown)} FROM ({rows})"
 
 
@@ -131,17 +135,27 @@ def _select_source(source: _Source) -> str:
     return f"SELECT {names} FROM read_parquet([{urls}], union_by_name=true, hive_partitioning=false)"
 
 
-def _shown(slot: Slot, name: str) -> str:
+def _shown(slot: Slot, field: pa.Field) -> str:
     """The slot's values, the mark of a missing one as null: a list is missing if the mark is all it holds."""
+    name = _name(slot.name)
+    value = name if slot.kind is SlotKind.ID else f"TRY_CAST({name} AS {_sql_type(field.type)})"
     if not slot.shape:
-        return f"CASE WHEN {_is_mark(slot, name)} THEN NULL ELSE {name} END AS {name}"
+        return f"CASE WHEN {_is_mark(slot, name)} THEN NULL ELSE {value} END AS {name}"
     marks = f"len(list_filter({name}, lambda x: {_is_mark(slot, 'x')}))"
-    return f"CASE WHEN len({name}) = {slot.width or 1} AND {marks} = len({name}) THEN NULL ELSE {name} END AS {name}"
+    return f"CASE WHEN len({name}) = {slot.width or 1} AND {marks} = len({name}) THEN NULL ELSE {value} END AS {name}"
 
 
 def _is_mark(slot: Slot, value: str) -> str:
+    return f"{value} = 0" if slot.kind is SlotKind.ID else _is_nan(value)
+
+
+def _is_nan(value: str) -> str:
     """By way of a list: duckdb 2.0 takes a column whose Parquet statistics name no NaN, as none do, to hold none."""
-    return f"{value} = 0" if slot.kind is SlotKind.ID else f"isnan([{value}][1])"
+    return f"isnan([{value}][1])"
+
+
+def _without_nan(name: str, type_: pa.DataType) -> str:
+    return f"CASE WHEN {_is_nan(name)} THEN NULL ELSE {name} END AS {name}" if pa.types.is_floating(type_) else name
 
 
 def _sql_type(type_: pa.DataType) -> str:
@@ -183,10 +197,16 @@ def _lazy(polars: Any, snapshot: Snapshot, part: _Part) -> Any:
     stored = {name: type_ for name, type_ in types.items() if name not in part.partition}
     owned = {name for source in part.sources for name in source.names or stored}
     rows = [_scan(polars, snapshot, source, stored) for source in part.sources]
-    values = [polars.lit(value, polars.String).cast(types[key]).alias(key) for key, value in part.partition.items()]
+    values = [_literal(polars, value, types[key]).alias(key) for key, value in part.partition.items()]
     lacking = [polars.lit(None, type_).alias(name) for name, type_ in stored.items() if name not in owned]
     beside = rows[0] if len(rows) == 1 else polars.concat(rows, how="horizontal")
     return beside.with_columns(*values, *lacking).select(fields.names)
+
+
+def _literal(polars: Any, value: str | None, type_: Any) -> Any:
+    """A partition's value, NaN as null."""
+    literal = polars.lit(value, polars.String).cast(type_)
+    return literal.fill_nan(None) if type_.is_float() else literal
 
 
 def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, Any]) -> Any:
@@ -199,24 +219,47 @@ def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, 
         extra_columns="ignore",
         hive_partitioning=False,
         glob=False,
+        cast_options=polars.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
     )
     slots = [slot for slot in snapshot.schema.slots if slot.name in wanted]
-    return rows.with_columns(_without_mark(polars, slot).cast(wanted[slot.name]) for slot in slots)
+    floats = [field.name for field in snapshot.schema.others if field.name in wanted and pa.types.is_floating(field.type)]
+    return rows.with_columns(
+        *(_without_mark(polars, slot).cast(wanted[slot.name]) for slot in slots),
+        *(polars.col(name).fill_nan(None) for name in floats),
+    )
 
 
 def _stored_types(polars: Any, snapshot: Snapshot, types: Mapping[str, Any]) -> dict[str, Any]:
     """A fixed width is stored as a list."""
-    widths = {slot.name for slot in snapshot.schema.slots if slot.width is not None}
-    return {name: polars.List(type_.inner) if name in widths else type_ for name, type_ in types.items()}
+    stored = dict(types)
+    for slot in snapshot.schema.slots:
+        if slot.name in types:
+            value = types[slot.name].inner if slot.shape else types[slot.name]
+            value = polars.Float64 if _may_be_float64(slot) else value
+            stored[slot.name] = polars.List(value) if slot.shape else value
+    return stored
+
+
+def _may_be_float64(slot: Slot) -> bool:
+    """Whether files may hold it so: those by others, which have no slot numbers."""
+    return slot.kind is SlotKind.FLOAT and slot.number is None
 
 
 def _without_mark(polars: Any, slot: Slot) -> Any:
     column = polars.col(slot.name)
     if not slot.shape:
-        return polars.when(_polars_mark(slot, column)).then(None).otherwise(column).alias(slot.name)
-    marks = column.list.eval(_polars_mark(slot, polars.element())).list.all()
+        values = _as_float32(polars, column) if _may_be_float64(slot) else column
+        return polars.when(_polars_mark(slot, column)).then(None).otherwise(values).alias(slot.name)
+    marks = column.list.eval(_polars_mark(slot, polars.element()).fill_null(False)).list.all()
     missing = (column.list.len() == (slot.width or 1)) & marks
-    return polars.when(missing).then(None).otherwise(column).alias(slot.name)
+    values = column.list.eval(_as_float32(polars, polars.element())) if _may_be_float64(slot) else column
+    return polars.when(missing).then(None).otherwise(values).alias(slot.name)
+
+
+def _as_float32(polars: Any, column: Any) -> Any:
+    """Null where float32 cannot hold a float64."""
+    floats = column.cast(polars.Float32)
+    return polars.when(floats.is_infinite() & column.is_finite()).then(None).otherwise(floats)
 
 
 def _polars_mark(slot: Slot, column: Any) -> Any:

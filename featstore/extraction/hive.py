@@ -170,7 +170,7 @@ def _add_columns(spark: "SparkSession", name: str, wanted: Sequence[Column]) -> 
 
 def _show(spark: "SparkSession", name: str, wanted: Iterable[Location], changed: Iterable[Location]) -> tuple[int, int, int]:
     """Adds, switches and drops partitions, in this order; returns how many of each."""
-    shown = {_path(p): p for p in (parse_partition(f"{row[0]}/") for row in spark.sql(f"SHOW PARTITIONS {name}").collect())}
+    shown = {_path(p): p for p in (_shown(row[0]) for row in spark.sql(f"SHOW PARTITIONS {name}").collect())}
     present = {_path(location.partition): location for location in wanted}
     added = [location for path, location in present.items() if path not in shown]
     for first in range(0, len(added), _NUM_ADDED_AT_ONCE):
@@ -183,6 +183,11 @@ def _show(spark: "SparkSession", name: str, wanted: Iterable[Location], changed:
     for partition in dropped:
         spark.sql(f"ALTER TABLE {name} DROP IF EXISTS {_partition(partition)}")
     return len(added), len(switched), len(dropped)
+
+
+def _shown(path: str) -> dict[str, str]:
+    """A partition as the metastore names it. None of ours has a null key."""
+    return {key: value or "" for key, value in parse_partition(f"{path}/").items()}
 
 
 def _path(partition: Mapping[str, str]) -> str:

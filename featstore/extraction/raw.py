@@ -215,7 +215,7 @@ def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: s
 
 
 def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
-    found = parse_partition(url) if keys else {}
+    found = {key: value or "" for key, value in parse_partition(url).items()} if keys else {}
     for key in keys:
         if key not in found:
             raise InputError(f"{redact(url)}: expected a directory {key}=... in the path, to take the partition from")

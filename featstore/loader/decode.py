@@ -18,7 +18,7 @@ from featstore.loader.stats import Stats
 from featstore.loader.tensors import LABEL, SLOT, WEIGHT, Key
 from featstore.ops import hashing
 from featstore.reading.columns import Array, Values, scalar_floats
-from featstore.reading.missing import marks_to_nulls
+from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.reader import Rows
 
 NO_EXTRAS = pa.table({})
@@ -75,13 +75,14 @@ def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Value
 
 
 def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table:
-    """The extra columns; a partition key is a constant."""
+    """The extra columns, NaN as null; a partition key is a constant."""
     if not request.extras:
         return NO_EXTRAS
     columns = [
         _constant(field, partition, rows.num_rows) if field.name in request.partition_keys else rows.other(field)
         for field in request.extras
     ]
+    columns = [nan_to_null(column) for column in columns]
     return pa.table(columns, schema=pa.schema([field.remove_metadata() for field in request.extras]))
 
 

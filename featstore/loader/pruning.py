@@ -26,8 +26,8 @@ def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa
     for slot in request.where_slots:
         footer, name = _place(parts, slot.name, of="slots")
         if not slot.shape:
-            missing = np.nan if slot.kind is SlotKind.FLOAT else 0
-            found[slot.name] = _marked(_range(footer, name, slot.arrow_type(), rows), missing)
+            range_ = _range(footer, name, slot.arrow_type(), rows)
+            found[slot.name] = _with_zero_as_null(range_) if slot.kind is SlotKind.ID else range_
     for field in request.where_others:
         found[field.name] = _range(*_place(parts, field.name, of="others"), field.type, rows)
     for field in request.partition_keys.values():
@@ -46,7 +46,8 @@ def _place(parts: Parts, name: str, *, of: str) -> tuple[Footer, str | None]:
 
 
 def _range(footer: Footer, name: str | None, type_: pa.DataType, rows: Sequence[int]) -> Range | None:
-    """What the file's statistics say of a column; None for a type whose statistics are left alone."""
+    """What the file's statistics say of a column; None for a type whose statistics are left alone. Of NaN, which is null to
+    `where`, they say nothing."""
     if name is None:
         return _constant(pa.scalar(None, type_), len(rows))
     stored, index = footer.schema.field(name).type, _leaf(footer, name)
@@ -63,9 +64,8 @@ def _range(footer: Footer, name: str | None, type_: pa.DataType, rows: Sequence[
     return Range(
         low=low,
         high=high,
-        may_be_null=np.array([count != 0 for count in num_nulls], bool),
+        may_be_null=np.array([count != 0 or pa.types.is_floating(stored) for count in num_nulls], bool),
         may_be_value=np.array([count is None or count < num for count, num in zip(num_nulls, rows, strict=True)], bool),
-        may_be_nan=pa.types.is_floating(stored),
     )
 
 
@@ -99,14 +99,12 @@ def _bounds(statistics: Sequence[pq.Statistics | None], side: str, type_: pa.Dat
     return pa.array(values, pa.int32() if pa.types.is_date32(type_) else pa.int64()).view(type_)
 
 
-def _marked(range_: Range | None, missing: float) -> Range | None:
-    """The range of a slot, whose mark of missing is null to `where`: NaN is told by no statistics, 0 by bounds around it."""
+def _with_zero_as_null(range_: Range | None) -> Range | None:
+    """The range of an id slot, whose mark of missing is null to `where`: bounds around it say that it may be there."""
     if range_ is None:
         return None
-    may_be_mark = np.ones(len(range_.low), bool)
-    if missing == 0:
-        bounds = zip(range_.low.to_pylist(), range_.high.to_pylist(), strict=True)
-        may_be_mark = np.array([low is None or low <= 0 <= high for low, high in bounds], bool)
+    bounds = zip(range_.low.to_pylist(), range_.high.to_pylist(), strict=True)
+    may_be_mark = np.array([low is None or low <= 0 <= high for low, high in bounds], bool)
     return Range(
         low=range_.low,
         high=range_.high,
@@ -116,6 +114,6 @@ def _marked(range_: Range | None, missing: float) -> Range | None:
 
 
 def _constant(value: pa.Scalar, num_row_groups: int) -> Range:
-    bounds = pa.repeat(value, num_row_groups)
-    is_null = np.full(num_row_groups, not value.is_valid)
+    bounds, known = pa.repeat(value, num_row_groups), value.as_py()
+    is_null = np.full(num_row_groups, known is None or known != known)
     return Range(low=bounds, high=bounds, may_be_null=is_null, may_be_value=~is_null)

@@ -47,6 +47,7 @@ def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
     """The column as int64 ids or float32 values in the slot's shape, without nulls: views of the column where possible.
 
     A null scalar is the missing mark, a null list one mark, an empty list stays empty, null elements of a list are dropped.
+    A float64 that float32 cannot hold is read as a null, which is what an extraction makes of it.
     Marks may be written into the column's own memory, beneath its nulls, which is nobody's to read.
     ValueError, or ArrowInvalid, where values do not fit the slot.
     """
@@ -68,13 +69,34 @@ def missing_values(slot: Slot, num_rows: int) -> Values:
 def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
     """A numeric column as float32 (num_rows,) and which rows hold a value, bool (num_rows,), or None where all do.
 
-    NaN is no value, and what stands in `values` where there is no value is NaN.
+    NaN is no value, nor is what float32 cannot hold, and what stands in `values` where there is no value is NaN.
     """
-    array = _one_array(column)
-    array = array if array.type == pa.float32() else array.cast(pa.float32(), safe=False)
+    array = _as_float32(_one_array(column))
     values = _view(array.fill_null(np.nan) if array.null_count else array)
     valid = ~np.isnan(values)
     return values, None if valid.all() else valid
+
+
+def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """The column in another type: a float64, also in a list, is null where float32 is asked for and cannot hold it.
+
+    ArrowInvalid where a value does not fit any other type.
+    """
+    if column.type == type_:
+        return column
+    if type_ == pa.float32() or (_is_list(type_) and type_.value_type == pa.float32()):
+        column = pa.chunked_array([narrowed(chunk) for chunk in column.chunks] or [pa.nulls(0, type_)])
+    return column.cast(type_)
+
+
+def narrowed(array: pa.Array) -> pa.Array:
+    """Numbers, or lists of them, as float32: null, or a null element, where a float64 is beyond it."""
+    if not _is_list(array.type):
+        return _as_float32(array)
+    elements = _as_float32(array.values)
+    own_buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(array.type) else 2]
+    type_ = _list_type(array.type, elements.type)
+    return pa.Array.from_buffers(type_, len(array), own_buffers, array.null_count, array.offset, [elements])
 
 
 def truncate(ragged: Ragged, max_len: int) -> Ragged:
@@ -110,8 +132,32 @@ def _numbers(array: pa.Array, slot: Slot) -> Array:
 
 def _typed(array: pa.Array, slot: Slot) -> pa.Array:
     """int64 or float32; ArrowInvalid where an unsigned id is above 2^63 - 1."""
-    target = pa.int64() if slot.kind is SlotKind.ID else pa.float32()
-    return array if array.type == target else array.cast(target, safe=slot.kind is SlotKind.ID)
+    if slot.kind is SlotKind.FLOAT:
+        return _as_float32(array)
+    return array if array.type == pa.int64() else array.cast(pa.int64())
+
+
+def _as_float32(array: pa.Array) -> pa.Array:
+    """Numbers as float32; null where a finite float64 is beyond it. Infinities stay what they are."""
+    if array.type == pa.float32():
+        return array
+    floats = array.cast(pa.float32(), safe=False)
+    if array.type != pa.float64() or not pc.any(is_infinite := pc.is_inf(floats)).as_py():
+        return floats
+    return pc.if_else(pc.and_(is_infinite, pc.is_finite(array)), pa.scalar(None, pa.float32()), floats)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+def _list_type(type_: pa.DataType, value: pa.DataType) -> pa.DataType:
+    """A list type with elements of another type, which may be null."""
+    element = type_.value_field.with_type(value).with_nullable(True)
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(element, type_.list_size)
+    return pa.large_list(element) if pa.types.is_large_list(type_) else pa.list_(element)
 
 
 def missing_mark(slot: Slot) -> bytes:
@@ -137,14 +183,14 @@ def _ragged(array: pa.Array, slot: Slot) -> Ragged:
     if pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_type))
     # `offsets` of a slice are those of the slice, but count in `values`, which are those of the whole.
-    offsets, elements = _view(array.offsets), array.values
+    offsets, elements = _view(array.offsets), _typed(array.values, slot)
     if not len(array):
         return Ragged(np.empty(0, _dtype(slot)), np.zeros(1, np.int64))
     if not array.null_count and not elements.null_count:
-        return Ragged(_numbers(elements, slot), offsets)
+        return Ragged(_view(elements), offsets)
     if KERNELS is None:
-        return _without_nulls(array, _numbers(elements, slot), offsets, slot)
-    return _compiled_without_nulls(array, _typed(elements, slot), offsets, slot)
+        return _without_nulls(array, elements, offsets, slot)
+    return _compiled_without_nulls(array, elements, offsets, slot)
 
 
 def _compiled_without_nulls(array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot) -> Ragged:
@@ -165,16 +211,16 @@ def _bits(array: pa.Array) -> tuple[pa.Buffer | bytes, int]:
     return (array.buffers()[0] if array.null_count else b""), array.offset
 
 
-def _without_nulls(array: pa.Array, values: Array, offsets: Array, slot: Slot) -> Ragged:
+def _without_nulls(array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot) -> Ragged:
     """Drops null elements, and what offsets keep under null lists; gives each null list one missing mark."""
     is_list = _validity(array)
     begin, end = int(offsets[0]), int(offsets[-1])
     kept = np.repeat(is_list, np.diff(offsets))
-    if array.values.null_count:
-        kept &= _validity(array.values)[begin:end]
+    if elements.null_count:
+        kept &= _validity(elements)[begin:end]
     offsets = np.concatenate([[0], np.cumsum(kept)])[offsets - begin]
     marks = np.cumsum(~is_list)
-    values = np.insert(values[begin:end][kept], offsets[:-1][~is_list], slot.missing)
+    values = np.insert(_view(elements)[begin:end][kept], offsets[:-1][~is_list], slot.missing)
     return Ragged(values, offsets + np.concatenate([[0], marks]))
 
 

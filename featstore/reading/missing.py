@@ -8,11 +8,12 @@ import pyarrow.compute as pc
 
 from featstore.ops.arrays import list_of, nulls_of, offsets_of
 from featstore.ops.lists import flat, is_list, mark_missing
+from featstore.reading.columns import narrowed
 from featstore.schema import Slot, SlotKind
 
 
 def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
-    """The table with missing slot values as null; columns that are no slot, or that hold nulls already, keep them."""
+    """The table with missing slot values as null, beside nulls that it holds; columns that are no slot stay as they are."""
     for slot in slots:
         index = table.schema.get_field_index(slot.name)
         if index >= 0:
@@ -21,6 +22,14 @@ def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
             column = pa.chunked_array([chunk.cast(type_) for chunk in chunks], type_)
             table = table.set_column(index, slot.to_field(nullable=True), column)
     return table
+
+
+def nan_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A label's, a weight's or a kept column with NaN as null, as which it counts in slots too; other types as they are."""
+    if not pa.types.is_floating(column.type):
+        return column
+    is_nan = pc.is_nan(column)
+    return pc.if_else(is_nan, pa.scalar(None, column.type), column) if pc.any(is_nan).as_py() else column
 
 
 def nulls_to_marks(batch: pa.RecordBatch, slots: Iterable[Slot]) -> pa.RecordBatch:
@@ -33,6 +42,7 @@ def nulls_to_marks(batch: pa.RecordBatch, slots: Iterable[Slot]) -> pa.RecordBat
 
 def _to_mark(array: pa.Array, slot: Slot) -> pa.Array:
     value = pa.int64() if slot.kind is SlotKind.ID else pa.float32()
+    array = narrowed(array) if slot.kind is SlotKind.FLOAT else array
     if slot.is_list:
         lists = array.cast(pa.list_(array.type.value_type)) if not is_list(array.type) else array
         elements = flat(lists)
@@ -52,8 +62,8 @@ def _to_null(array: pa.Array, slot: Slot) -> pa.Array:
     if slot.is_list:
         return _lists_to_null(array, slot)
     if slot.width is not None:
-        flags = _is_mark(array.flatten(), slot).to_numpy(zero_copy_only=False).reshape(-1, slot.width)
-        return _with_nulls(array, flags.all(axis=1)) if array.null_count == 0 else array
+        elements = array.values.slice(array.offset * slot.width, len(array) * slot.width)
+        return _with_nulls(array, np.asarray(_mark_flags(elements, slot).reshape(-1, slot.width).all(axis=1)))
     return pc.if_else(_is_mark(array, slot), pa.scalar(None, array.type), array)
 
 
@@ -61,15 +71,18 @@ def _is_mark(values: pa.Array, slot: Slot) -> pa.Array:
     return pc.equal(values, 0) if slot.kind is SlotKind.ID else pc.is_nan(values)
 
 
+def _mark_flags(values: pa.Array, slot: Slot) -> np.ndarray:
+    """Which values are the mark: bool (num_values,); a null is none."""
+    flags = pc.fill_null(_is_mark(values, slot), False)
+    return np.asarray(flags.cast(pa.uint8())).astype(bool)
+
+
 def _lists_to_null(array: pa.Array, slot: Slot) -> pa.Array:
     """A list is missing where it has one element and that element is the mark."""
-    if array.null_count:
-        return array
     offsets = np.asarray(array.offsets)
     single = np.flatnonzero(np.diff(offsets) == 1)
-    marks = _is_mark(array.values.take(pa.array(offsets[single])), slot).to_numpy(zero_copy_only=False)
     missing = np.zeros(len(array), dtype=bool)
-    missing[single[marks.astype(bool)]] = True
+    missing[single[_mark_flags(array.values.take(pa.array(offsets[single])), slot)]] = True
     return _with_nulls(array, missing) if missing.any() else array
 
 

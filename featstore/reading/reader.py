@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.errors import DataFileError
-from featstore.reading.columns import Values, missing_values, slot_values
+from featstore.reading.columns import Values, as_type, missing_values, slot_values
 from featstore.reading.footer import FileColumns, Footer, Selection
 from featstore.reading.pages import PageReader
 from featstore.schema import Slot
@@ -51,7 +51,7 @@ class Rows:
             return pa.chunked_array([pa.nulls(self.num_rows, type_)])
         column = self.table.column(name)
         try:
-            return column if column.type == type_ else column.cast(type_)
+            return as_type(column, type_)
         except pa.ArrowInvalid as error:
             raise DataFileError(f"{self.file_name}: column {name!r}: expected {type_}, found {error}") from error
 

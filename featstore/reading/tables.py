@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.footer import Footer, Selection
-from featstore.reading.missing import marks_to_nulls
+from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.reader import Rows
 from featstore.schema import SlotSchema
 
@@ -17,7 +17,7 @@ def read_tables(
     """One table for each row group, with the columns of `schema` in its order; the file's partition fills the partition keys.
 
     `groups` are its slot groups' files, open too. Missing values are null, whether a file marks them, holds
-    nulls, or lacks the column.
+    nulls, or lacks the column; and so is NaN, in any column.
     """
     keys = {field.name for field in schema.partition_keys}
     others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
@@ -25,8 +25,8 @@ def read_tables(
     target = schema.to_arrow(nullable=True, partition_keys=True)
     for index in range(len(footer.row_group_rows)):
         rows = reader.read([index])
-        columns = {name: _constant(partition.get(name), target.field(name).type, rows.num_rows) for name in keys}
-        columns |= {field.name: rows.other(field) for field in others} | _slots(rows, schema)
+        columns = {name: nan_to_null(_constant(partition.get(name), target.field(name).type, rows.num_rows)) for name in keys}
+        columns |= {field.name: nan_to_null(rows.other(field)) for field in others} | _slots(rows, schema)
         yield pa.table([columns[name] for name in target.names], schema=target)
 
 

@@ -33,8 +33,11 @@ def partition_path(partition: Mapping[str, str | None]) -> str:
     return "/".join(f"{_escape(key)}={_escape(value) if value else NULL_PARTITION}" for key, value in partition.items())
 
 
-def parse_partition(path: str) -> dict[str, str]:
-    """The keys and values of the `key=value` directories of a file's path; the file name is not looked at."""
+def parse_partition(path: str) -> dict[str, str | None]:
+    """The keys and values of the `key=value` directories of a file's path; the file name is not looked at.
+
+    What Hive calls its default partition is null.
+    """
     directories = [part.partition("=") for part in path.split("/")[:-1]]
     return {unquote(key): _unescape(value) for key, equals, value in directories if key and equals}
 
@@ -134,5 +137,5 @@ def _escape(text: str) -> str:
     return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
-def _unescape(text: str) -> str:
-    return "" if text == NULL_PARTITION else unquote(text)
+def _unescape(text: str) -> str | None:
+    return None if text == NULL_PARTITION else unquote(text)

@@ -92,7 +92,7 @@ def read_footer(url: str) -> pq.FileMetaData:
         raise DataFileError(f"{redact(url)} is no Parquet file ({str(error).splitlines()[0]})") from None
 
 
-def _data_file(entry: FileEntry, footer: pq.FileMetaData, partition: dict[str, str]) -> DataFile:
+def _data_file(entry: FileEntry, footer: pq.FileMetaData, partition: dict[str, str | None]) -> DataFile:
     return DataFile(
         path=entry.name,
         url=entry.url,

@@ -11,12 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import featstore
 from featstore import api
 from featstore.api import Table
 from featstore.errors import MissingDependencyError
+from featstore.schema import ROLE
 
 INPUTS = {"id": "string", "user": "string", "cost": "double", "tags": "list<string>", "prices": "list<double>"}
 SLOTS: list[dict[str, Any]] = [
@@ -214,3 +217,125 @@ def test_a_view_without_its_engine_names_the_extra(table: Table, monkeypatch: py
         monkeypatch.setitem(sys.modules, engine, None)
         with pytest.raises(MissingDependencyError, match=rf"Table\.{engine}\(\) needs {engine}: install it with"):
             getattr(table, engine)()
+
+
+FOREIGN = pa.schema(
+    [
+        pa.field("wide", pa.float64()),
+        pa.field("narrow", pa.float32()),
+        pa.field("label", pa.float64(), metadata={ROLE: b"label"}),
+        pa.field("kept", pa.float32(), metadata={ROLE: b"kept"}),
+        pa.field("many", pa.list_(pa.float64())),
+        pa.field("id", pa.int32()),
+        pa.field("row", pa.int64(), metadata={ROLE: b"kept"}),
+    ]
+)
+NUMBERS = st.sampled_from([None, math.nan, 0.0, -0.0, 1.0, -2.5, math.inf, -math.inf])
+BEYOND = st.sampled_from([1e300, -1e300])  # what float32 cannot hold
+FOREIGN_ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "wide": NUMBERS | BEYOND,
+            "narrow": NUMBERS,
+            "label": NUMBERS,
+            "kept": NUMBERS,
+            "many": st.none() | st.lists(NUMBERS | BEYOND, max_size=2),
+            "id": st.sampled_from([None, 0, 1, -2]),
+        }
+    ),
+    min_size=1,
+    max_size=12,
+).map(lambda found: [{**row, "row": number} for number, row in enumerate(found)])
+FLOAT_COLUMNS = st.sampled_from(["wide", "narrow", "label", "kept"])
+CONDITIONS = st.recursive(
+    st.one_of(
+        st.builds(
+            "{} {} {}".format,
+            FLOAT_COLUMNS,
+            st.sampled_from(["=", "<>", "<", "<=", ">", ">="]),
+            st.sampled_from(["0", "1", "-2.5"]),
+        ),
+        st.builds("{} = {}".format, FLOAT_COLUMNS, FLOAT_COLUMNS),
+        st.builds("{} between -2.5 and 1".format, FLOAT_COLUMNS),
+        st.builds("{} {}in (1, -2.5)".format, FLOAT_COLUMNS, st.sampled_from(["", "not "])),
+        st.builds("{} is {}null".format, FLOAT_COLUMNS | st.sampled_from(["many", "id"]), st.sampled_from(["", "not "])),
+    ),
+    lambda inner: inner.map("not ({})".format) | st.builds("({}) {} ({})".format, inner, st.sampled_from(["and", "or"]), inner),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=50)
+@given(found=FOREIGN_ROWS, condition=CONDITIONS)
+def test_nan_and_what_float32_cannot_hold_mean_the_same_in_where_and_in_other_engines(
+    tmp_path_factory: pytest.TempPathFactory, found: list[dict[str, Any]], condition: str
+) -> None:
+    directory = tmp_path_factory.mktemp("foreign")
+    pq.write_table(pa.Table.from_pylist(found, FOREIGN), directory / "a.parquet", row_group_size=3)
+    table = featstore.open_table(directory)
+    rows_of = {
+        "where": table.to_arrow(where=condition)["row"],
+        "duckdb": table.duckdb().filter(condition).to_arrow_table()["row"],
+        "polars": table.polars().filter(polars.sql_expr(condition)).collect().to_arrow()["row"],
+    }
+    with featstore.FeatureLoader(table, slots=["id"], extras=["row"], where=condition) as loader:
+        rows_of["loader"] = pa.chunked_array([batch.extras["row"].combine_chunks() for batch in loader], pa.int64())
+    found_rows = {name: sorted(numbers.to_pylist()) for name, numbers in rows_of.items()}
+    assert len(set(map(str, found_rows.values()))) == 1, found_rows
+    assert str(table.duckdb().to_arrow_table().to_pylist()) == str(table.to_arrow().to_pylist())
+    assert str(table.polars().collect().to_arrow().to_pylist()) == str(table.to_arrow().to_pylist())
+
+
+def test_nan_in_a_label_or_a_kept_column_is_null_whoever_reads_it(tmp_path: Path) -> None:
+    values = {name: [1.0, math.nan, None] for name in ("wide", "narrow", "label", "kept")}
+    written = pa.table({**values, "many": [[1.0], [math.nan], None], "id": [1, 2, 3], "row": [0, 1, 2]}, schema=FOREIGN)
+    pq.write_table(written, tmp_path / "a.parquet")
+    table = featstore.open_table(tmp_path)
+    expected = {name: [1.0, None, None] for name in values} | {"many": [[1.0], None, None]}
+    for name, column in expected.items():
+        assert table.to_arrow()[name].to_pylist() == column
+        assert table.duckdb().to_arrow_table()[name].to_pylist() == column
+        assert table.polars().collect()[name].to_list() == column
+        assert table.to_arrow(where=f"{name} is null")["row"].to_pylist() == [1, 2]
+    with featstore.FeatureLoader(table, slots=["id"], extras=["label", "kept"]) as loader:
+        (batch,) = loader
+        assert batch.extras.to_pydict() == {"label": [1.0, None, None], "kept": [1.0, None, None]}
+
+
+def plain(directory: Path) -> None:
+    for day in ("1", "2", "__HIVE_DEFAULT_PARTITION__"):
+        (directory / f"day={day}").mkdir(parents=True)
+        pq.write_table(pa.table({"id": [len(day)]}), directory / f"day={day}" / "a.parquet")
+
+
+def typed(directory: Path) -> None:
+    """A Delta table by others, whose key is an integer."""
+    write_deltalake(directory, pa.table({"id": [1, 1, 26], "day": pa.array([1, 2, None], pa.int32())}), partition_by=["day"])
+
+
+def fractions(directory: Path) -> None:
+    """And one whose key is a float: NaN is no value either."""
+    days = pa.array([0.5, 1.5, math.nan], pa.float64())
+    write_deltalake(directory, pa.table({"id": [1, 1, 26], "day": days}), partition_by=["day"])
+
+
+@pytest.mark.parametrize(("write", "days"), [(plain, ["1", "2", None]), (typed, [1, 2, None]), (fractions, [0.5, 1.5, None])])
+def test_a_partition_without_a_value_is_null_whoever_reads_it(tmp_path: Path, write: Any, days: list[Any]) -> None:
+    write(tmp_path / "table")
+    table = featstore.open_table(tmp_path / "table")
+    second = f"'{days[1]}'" if isinstance(days[1], str) else days[1]
+    for condition, expected in {
+        "day is null": [None],
+        f"day = {second}": [days[1]],
+        f"not (day = {second})": [days[0]],
+        "day is not null": days[:2],
+        "id > 0": days,
+    }.items():
+        found = [
+            table.to_arrow(where=condition)["day"].to_pylist(),
+            table.duckdb().filter(condition).to_arrow_table()["day"].to_pylist(),
+            table.polars().filter(polars.sql_expr(condition)).collect()["day"].to_list(),
+        ]
+        with featstore.FeatureLoader(table, slots=["id"], extras=["day"], where=condition) as loader:
+            found.append([day for batch in loader for day in batch.extras["day"].to_pylist()])
+        assert [sorted(one, key=str) for one in found] == 4 * [sorted(expected, key=str)]

@@ -4,13 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.reading.columns import Ragged, missing_values, scalar_floats, slot_values, truncate
+from featstore.extraction.extractor import Extractor
+from featstore.reading.columns import Ragged, as_type, missing_values, scalar_floats, slot_values, truncate
 from featstore.schema import Slot, SlotKind
+from featstore.spec.parse import load_spec
 
 ID = Slot(name="x", kind=SlotKind.ID)
 FLOAT = Slot(name="x", kind=SlotKind.FLOAT)
 LIST = Slot(name="x", kind=SlotKind.ID, shape=(None,))
 PAIR = Slot(name="x", kind=SlotKind.ID, shape=(2,))
+FLOAT_LIST = Slot(name="x", kind=SlotKind.FLOAT, shape=(None,))
+FLOAT_PAIR = Slot(name="x", kind=SlotKind.FLOAT, shape=(2,))
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+# Around the values from which a float64 rounds to an infinity of float32, and far beyond them.
+WIDE = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
+    [sign * FLOAT32_MAX * by for sign in (1, -1) for by in (1, 1 + 2**-25, 1 + 2**-24, 2, 1e200)]
+)
 
 EDGES = [2**53 - 1, 2**53, 2**53 + 1, 2**63 - 2, 2**63 - 1, -(2**63), 1, 0]
 IDS = st.one_of(st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1))
@@ -130,3 +139,60 @@ def test_labels_are_float32_and_know_where_they_are_null_or_nan():
     assert valid is not None
     assert (values.dtype, valid.tolist()) == (np.float32, [True, False, False])
     assert scalar_floats(pa.chunked_array([pa.array([True, False])]))[1] is None
+
+
+def extracted(name, declared, values):
+    """What an extraction stores of raw values."""
+    spec = load_spec({"spec": 1, "inputs": {"v": declared}, "slots": [{"slot": 1, "name": name, "op": "identity", "of": "v"}]})
+    type_ = pa.float64() if declared == "double" else pa.list_(pa.float64())
+    return Extractor(spec)(pa.record_batch({"v": pa.array(values, type_)})).column(name)
+
+
+@given(st.lists(st.none() | WIDE | st.just(float("nan"))), SLICES)
+def test_a_float64_is_read_as_an_extraction_stores_it(values, cut):
+    array = pa.array(values, pa.float64()).slice(*cut)
+    expected = np.asarray(extracted("x", "double", array.to_pylist()))
+    column = pa.chunked_array([array])
+    np.testing.assert_array_equal(slot_values(column, FLOAT), expected)
+    numbers, valid = scalar_floats(column)
+    np.testing.assert_array_equal(numbers, expected)
+    assert (np.ones(len(array), bool) if valid is None else valid).tolist() == (expected == expected).tolist()
+    np.testing.assert_array_equal(as_type(column, pa.float32()).fill_null(float("nan")).to_numpy(), expected)
+
+
+@given(st.lists(st.none() | st.lists(st.none() | WIDE, max_size=4), max_size=12), SLICES, st.booleans())
+def test_lists_of_float64_are_read_as_an_extraction_stores_them(values, cut, has_kernels):
+    array = pa.array(values, pa.list_(pa.float64())).slice(*cut)
+    expected = extracted("x", "list<double>", array.to_pylist()).to_pylist()
+    with pytest.MonkeyPatch.context() as patch:
+        if not has_kernels:
+            patch.setattr("featstore.reading.columns.KERNELS", None)
+        found = lists(slot_values(pa.chunked_array([array]), FLOAT_LIST))
+    assert str([[x + 0.0 for x in row] for row in found]) == str(expected)
+
+
+@given(st.lists(st.none() | st.tuples(WIDE, WIDE).map(list), max_size=12), SLICES)
+def test_fixed_widths_of_float64_have_nan_where_float32_cannot_hold_them(values, cut):
+    array = pa.array(values, pa.list_(pa.float64(), 2)).slice(*cut)
+    singles = [x for row in array.to_pylist() for x in (row or [None, None])]
+    expected = np.asarray(extracted("x", "double", singles)).reshape(-1, 2)
+    np.testing.assert_array_equal(slot_values(pa.chunked_array([array]), FLOAT_PAIR), expected)
+
+
+@pytest.mark.parametrize("type_", [pa.list_(pa.float64()), pa.large_list(pa.float64()), pa.list_(pa.float64(), 2)], ids=str)
+@given(values=st.lists(st.none() | st.tuples(WIDE, WIDE).map(list), max_size=12), cut=SLICES, is_split=st.booleans())
+def test_lists_are_shown_with_null_where_float32_cannot_hold_an_element(type_, values, cut, is_split):
+    array = pa.array(values, type_).slice(*cut)
+    column = pa.chunked_array([array.slice(0, 2), array.slice(2)] if is_split else [array])
+    found = as_type(column, FLOAT_LIST.arrow_type(nullable=True)).to_pylist()
+    singles = extracted("x", "double", [x for row in array.to_pylist() if row is not None for x in row]).to_pylist()
+    stored = iter([None if x != x else x for x in singles])
+    expected = [None if row is None else [next(stored) for _ in row] for row in array.to_pylist()]
+    assert str([None if row is None else [x if x is None else x + 0.0 for x in row] for row in found]) == str(expected)
+
+
+def test_infinities_of_a_foreign_file_stay_infinities():
+    array = pa.array([float("inf"), -float("inf"), 1e300], pa.float64())
+    np.testing.assert_array_equal(
+        slot_values(pa.chunked_array([array]), FLOAT), np.array([np.inf, -np.inf, np.nan], np.float32)
+    )

@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.reading.missing import marks_to_nulls, nulls_to_marks
+from featstore.reading.missing import marks_to_nulls, nan_to_null, nulls_to_marks
 from featstore.schema import Slot, SlotKind
 
 ID, FLOAT = SlotKind.ID, SlotKind.FLOAT
 USER, COST = Slot(name="x", kind=ID), Slot(name="x", kind=FLOAT)
 TAGS, PLACE = Slot(name="x", kind=ID, shape=(None,)), Slot(name="x", kind=FLOAT, shape=(2,))
+PRICES = Slot(name="x", kind=FLOAT, shape=(None,))
 IDS, FLOATS = st.integers(1, 2**63 - 1), st.floats(width=32, allow_nan=False)
 VALUES: dict[Slot, Any] = {
     USER: IDS,
     COST: FLOATS,
     TAGS: st.lists(IDS, max_size=3),
-    Slot(name="x", kind=FLOAT, shape=(None,)): st.lists(FLOATS, max_size=3),
+    PRICES: st.lists(FLOATS, max_size=3),
     PLACE: st.lists(FLOATS, min_size=2, max_size=2),
 }
 
@@ -40,7 +41,8 @@ def test_nulls_become_marks_that_are_read_as_nulls_again(slot: Slot, data: st.Da
         (USER, pa.array([3, None], pa.int32()), [3, 0]),
         (USER, pa.array([True, None]), [1, 0]),
         (TAGS, pa.array([[1, None, 2], [None], None, []], pa.large_list(pa.int16())), [[1, 2], [], [0], []]),
-        (COST, pa.array([1.5, math.inf], pa.float64()), [1.5, math.inf]),
+        (COST, pa.array([1.5, math.inf, -math.inf], pa.float64()), [1.5, math.inf, -math.inf]),
+        (PRICES, pa.array([[1.5, 1e300], [1e300], [math.inf], []], pa.list_(pa.float64())), [[1.5], [], [math.inf], []]),
     ],
 )
 def test_foreign_types_are_stored_as_slots_are(slot: Slot, array: pa.Array, expected: list[Any]) -> None:
@@ -48,3 +50,24 @@ def test_foreign_types_are_stored_as_slots_are(slot: Slot, array: pa.Array, expe
     marked = nulls_to_marks(batch, [slot])
     assert marked.column("x").to_pylist() == expected
     assert marked.column("other").equals(array)
+
+
+@pytest.mark.parametrize(
+    ("slot", "values", "expected"),
+    [
+        (TAGS, [[0], None, [1], [], [0, 0], [None], [None, 0]], [None, None, [1], [], [0, 0], [None], [None, 0]]),
+        (PRICES, [[math.nan], None, [1.5], []], [None, None, [1.5], []]),
+        (PLACE, [[math.nan, math.nan], None, [1.5, 2.5]], [None, None, [1.5, 2.5]]),
+        (USER, [0, None, 3], [None, None, 3]),
+    ],
+)
+def test_marks_are_null_beside_nulls_and_in_slices_too(slot: Slot, values: list[Any], expected: list[Any]) -> None:
+    array = pa.array([[9] * (slot.width or 1) if slot.shape else 9, *values], slot.arrow_type(nullable=True)).slice(1)
+    assert marks_to_nulls(pa.table({"x": array}), [slot])["x"].to_pylist() == expected
+
+
+def test_nan_is_null_in_columns_of_floats_alone() -> None:
+    column = pa.chunked_array([[1.0, math.nan], [None]], pa.float64())
+    assert nan_to_null(column).to_pylist() == [1.0, None, None]
+    for other in (pa.chunked_array([[1.0, None]]), pa.chunked_array([["nan"]]), pa.chunked_array([], pa.float32())):
+        assert nan_to_null(other) is other

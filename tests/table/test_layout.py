@@ -21,19 +21,24 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lamb
 )
 def test_partitions_are_directories_escaped_as_hive_does(partition: dict[str, str], path: str) -> None:
     assert partition_path(partition) == path
-    assert parse_partition(f"{path}/part.parquet") == partition
+    assert parse_partition(f"{path}/part.parquet") == {key: value or None for key, value in partition.items()}
 
 
 @given(st.dictionaries(TEXT, st.one_of(TEXT, st.just("")), max_size=3))
 def test_every_partition_survives_its_path(partition: dict[str, str]) -> None:
     path = f"{partition_path(partition)}/x=1.parquet"
-    assert parse_partition(path) == partition
+    assert parse_partition(path) == {key: value or None for key, value in partition.items()}
     assert path.count("/") == max(len(partition), 1)
 
 
 def test_directories_without_an_equals_sign_are_no_partition() -> None:
     assert parse_partition("/data/flights/month=2013-01/a=b.parquet") == {"month": "2013-01"}
     assert parse_partition("data/=x/month=/a.parquet") == {"month": ""}
+
+
+def test_hives_default_partition_is_null() -> None:
+    assert parse_partition("day=1/hour=__HIVE_DEFAULT_PARTITION__/a.parquet") == {"day": "1", "hour": None}
+    assert partition_path({"day": "1", "hour": None}) == "day=1/hour=__HIVE_DEFAULT_PARTITION__"
 
 
 def test_file_names_tell_unit_run_and_attempt() -> None:

@@ -113,3 +113,13 @@ def test_two_columns_of_one_name_are_named_with_their_file(tmp_path: Path) -> No
     pq.write_table(table, tmp_path / "b.parquet")
     with pytest.raises(DataFileError, match=r"b\.parquet: column 'x': expected once, found 2 times"):
         open_parquet_dir(str(tmp_path))
+
+
+def test_hives_default_partition_is_null(tmp_path: Path) -> None:
+    write(tmp_path / "month=1" / "day=__HIVE_DEFAULT_PARTITION__" / "a.parquet", id=[1])
+    write(tmp_path / "month=1" / "day=2" / "a.parquet", id=[2])
+    files = open_parquet_dir(str(tmp_path)).data_files
+    assert {file.path.split("/")[1]: file.partition for file in files} == {
+        "day=2": {"month": "1", "day": "2"},
+        "day=__HIVE_DEFAULT_PARTITION__": {"month": "1", "day": None},
+    }
