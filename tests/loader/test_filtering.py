@@ -172,7 +172,7 @@ def write_damaged(path, ids):
 @pytest.mark.parametrize(("where", "saved"), [("id = 6", "row_groups_pruned"), ("id % 7 = 6", "row_groups_skipped")])
 def test_other_columns_are_not_read_where_no_row_passes(tmp_path, where, saved):
     write_damaged(tmp_path / "a.parquet", [n % 7 for n in range(64)])
-    with pytest.raises(DataFileError, match=r"a\.parquet: row group 1 cannot be read"):
+    with pytest.raises(DataFileError, match=r"a\.parquet: column 'tags': row group 1 cannot be read"):
         list(FeatureLoader(tmp_path, slots=["tags"], where=where))
 
     write_damaged(tmp_path / "a.parquet", [1 if 16 <= n < 32 else n % 7 for n in range(64)])
