@@ -88,5 +88,6 @@ def decode_columns(
     is a value as long as the mark (4 or 8 bytes), one below `null_below` becomes the mark, others are nothing. `offsets`:
     int32, one more than all rows, of lists, which have `max_repetition` 1, else of no bytes. `values`: room for as many as
     there are levels. `room`: memory of the threads, each of which keeps a chunk there as it is stored, its dictionary and one
-    page, and 64 bytes more. `checks`: a page that does not have the checksum in its header is damaged. Ends early once the first byte of `stop` is not 0. ValueError for arguments that do not fit.
+    page, and 64 bytes more. `checks`: a page that does not have the checksum in its
+    header is damaged. Ends early once the first byte of `stop` is not 0. ValueError for arguments that do not fit.
     """

@@ -53,7 +53,8 @@ def table_url(tmp_path_factory) -> str:
     columns |= {"tags": ([f"{row}-{i}" for i in range(3)] for row in rows), "clicked": (row % 2.0 for row in rows)}
     (root / "raw").mkdir()
     pq.write_table(pa.table({name: list(of) for name, of in columns.items()}), root / "raw" / "a.parquet", row_group_size=100)
-    extract_files(ExtractJob(spec=load_spec(SPEC), input_url=str(root / "raw"), table_url=str(root / "table"), partition={"dt": "1"}))
+    raw, table = str(root / "raw"), str(root / "table")
+    extract_files(ExtractJob(spec=load_spec(SPEC), input_url=raw, table_url=table, partition={"dt": "1"}))
     return str(root / "table")
 
 
@@ -245,6 +246,7 @@ except DataFileError as error:
 def test_a_process_without_kernels_finds_it_too(table_url, tmp_path):
     _, file = damaged_copy(table_url, tmp_path, "user")
     environment = os.environ | {"FEATSTORE_NATIVE": "0"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], env=environment, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", SCRIPT, tmp_path]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert "1.parquet: column 'user': row group 1 cannot be read" in done.stdout
     assert file.url.endswith("1.parquet")

@@ -81,7 +81,8 @@ def check(path: Path, held=None) -> None:
 def test_a_file_as_it_was_written_is_intact(tmp_path, by, how):
     path = write(tmp_path / "a.parquet", **how)
     with Footer(path) as footer:
-        headers = [read_page_header(footer.descriptor, *chunk_span(footer.file.metadata.row_group(0).column(i))) for i in range(3)]
+        columns = [footer.file.metadata.row_group(0).column(number) for number in range(3)]
+        headers = [read_page_header(footer.descriptor, *chunk_span(column)) for column in columns]
     assert all(header.crc is not None for header in headers)
     check(path)
 
@@ -123,7 +124,7 @@ def test_pages_without_checksums_are_taken_for_good(tmp_path, by):
 @BOTH
 def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path, by):
     path = write(tmp_path / "a.parquet", write_page_checksum=False)
-    data, (row_group, column, first, end) = path.read_bytes(), pages_of(path)[-1]
+    data, (row_group, column, first, _) = path.read_bytes(), pages_of(path)[-1]
     with Footer(path) as footer:
         begins = chunk_span(footer.file.metadata.row_group(2).column(2))[0]
     for damaged in (b"\xff" * (first - begins), b"\0" * (first - begins)):
