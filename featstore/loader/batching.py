@@ -2,34 +2,19 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from featstore.loader.blocks import Block
+from featstore.loader.delivery import BatchSlice, Watched
 from featstore.loader.pool import Pool
+from featstore.loader.segment import Segment
 from featstore.loader.spans import Slices, Span, Spans
 from featstore.loader.tensors import Batch
 
 # Batches whose tensors are made together, and the bytes of their lists' offsets, which each of them keeps: with more of them a
 # call costs less for each, and their memory is no longer near.
 _AT_ONCE, _AT_ONCE_BYTES = 32, 16 << 20
-
-
-class Segment(NamedTuple):
-    """A split's stream has been delivered from row `part` through row `through`, under the claim of this fence; `is_complete`:
-    to the claim's end. `split_rows` is how many rows the split has, where that is known."""
-
-    split_index: int
-    fence: int
-    through: int
-    is_complete: bool
-    part: int = 0
-    split_rows: int | None = None
-
-    @property
-    def claim_key(self) -> tuple[int, int, int]:
-        return (self.split_index, self.part, self.fence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +33,9 @@ class Cut:
     def num_rows(self) -> int:
         return sum(map(len, self.spans))
 
-    def without_rows(self) -> "Cut":
-        """What is delivered with it, which keeps no memory."""
-        return Cut((), self.segments, self.num_dropped_rows) if self.spans else self
+    def to_deliver(self, watch: Watched | None = None) -> BatchSlice:
+        """What is delivered with it, which keeps no memory of its rows."""
+        return BatchSlice(self.segments, self.num_dropped_rows, bool(self.spans), watch)
 
     def num_ahead(self, batch_size: int) -> int:
         """How many whole batches the last block still has after this one."""

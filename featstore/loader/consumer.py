@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from featstore.errors import StateError
 from featstore.loader.batching import Cut
 from featstore.loader.cleanup import when_gone
+from featstore.loader.delivery import BatchSlice
 from featstore.loader.iteration import Run
 from featstore.loader.padding import padding_of
 from featstore.loader.tail import Steps
@@ -55,10 +56,12 @@ class Iteration:
             with_rows = self._next_cut(run)
             batch = self._batch(run, with_rows)
             if batch is None:
+                run.finish()
                 raise StopIteration
             return batch
         except BaseException as error:
             was_closed = run.is_closed
+            run.wait()  # A loop that is behind still gets the batches from before an error.
             self._close()
             if was_closed and isinstance(error, StateError):
                 _require_open(run)
@@ -68,7 +71,7 @@ class Iteration:
         """From now on another thread than the consumer's asks for batches: what it is handed counts as given, and then as
         delivered, only when the consumer says so by `give` and `acknowledge`."""
         run = self._run or self._take(self._owner.begin_run())
-        run.is_ahead = True
+        run.run_ahead()
         return self
 
     def give(self) -> None:
@@ -110,13 +113,9 @@ class Iteration:
         """The batch of a step that all ranks make: these rows, padding, or None where no rank goes on."""
         self._num_steps += 1
         if with_rows is None:
-            if steps.pads(self._num_steps):
-                return self._padding(run)
-            run.require_nothing_unread()
-            return None
+            return self._padding(run) if steps.pads(self._num_steps) else None
         if not steps.makes(self._num_steps, with_rows.num_ahead(run.batch_size)):
             run.stop()
-            run.require_nothing_unread()
             return None
         self._last = run.hand_over(with_rows)
         return self._last
@@ -124,15 +123,16 @@ class Iteration:
     def _padding(self, run: Run) -> Batch:
         if self._last is None:
             self._last = run.some_rows().batch()
-        run.note(Cut((), ()))
+        run.add(BatchSlice(()))
         return run.sendable(padding_of(self._last))
 
     def _next_cut(self, run: Run) -> Cut | None:
-        """The next cut that has rows, or None at the end; what others stand for is delivered without a batch."""
+        """The next cut that has rows, or None at the end; what others stand for is delivered in its
+        turn, without a batch."""
         for with_rows in self._cuts:
             if with_rows.spans:
                 return with_rows
-            run.deliver(with_rows)
+            run.add(with_rows.to_deliver())
         _require_open(run)
         return None
 

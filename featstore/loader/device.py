@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from featstore.errors import ConfigError
+from featstore.errors import ConfigError, StateError
 from featstore.loader.cleanup import when_gone
 from featstore.loader.consumer import Iteration
 from featstore.loader.one_buffer import OneBuffer, in_one_buffer
@@ -16,6 +16,8 @@ from featstore.loader.tensors import Batch, Device
 
 # Begins to copy a batch; the result ends it, in the thread that uses the batch.
 Copy = Callable[[Batch], Callable[[], Batch]]
+# A batch whose copy has begun, and the state of its source after it, if the source keeps one.
+_Sent = tuple[Callable[[], Batch], dict[str, Any] | None]
 
 
 class DeviceFeed:
@@ -41,8 +43,11 @@ class Feeding:
 
     def __init__(self, batches: Iterator[Batch], copy: Copy, prefetch: int) -> None:
         self._iteration = batches.run_ahead() if isinstance(batches, Iteration) else None
-        self._queue, self._has_ended = Handoff[Callable[[], Batch]](ahead=prefetch - 1), False
-        copies = (copy(batch) for batch in batches)
+        state_of = getattr(batches, "state_dict", None) if self._iteration is None else None
+        self._state_of = state_of
+        self._state: dict[str, Any] | None = state_of() if state_of else None
+        self._queue, self._has_ended = Handoff[_Sent](ahead=prefetch - 1), False
+        copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
         # A daemon for the reason that pipeline.py gives.
         thread = threading.Thread(target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True)
         self._end = when_gone(self, _Ending(self._queue, self._iteration, thread))
@@ -57,16 +62,33 @@ class Feeding:
         try:
             if self._iteration is not None:
                 self._iteration.acknowledge()
-            end_copy = self._queue.get()
-            if end_copy is None:
+            sent = self._queue.get()
+            if sent is None:
                 self._has_ended = True
+                self._state = self._state_of() if self._state_of else None
                 raise StopIteration
+            end_copy, self._state = sent
             if self._iteration is not None:
                 self._iteration.give()
             return end_copy()
         except BaseException:
             self.close()
             raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """The source's state with the batch that the loop was given last counted as delivered. That of
+        a StatefulDataLoader itself counts what the feed has fetched ahead, too.
+
+        StateError where the source has no state.
+        """
+        if self._iteration is not None:
+            return self._iteration.state_dict()
+        if self._state is None:
+            raise StateError(
+                "state_dict(): the source of this feed has no state: expected a loader, or a "
+                "torchdata StatefulDataLoader over one, found torch's DataLoader"
+            )
+        return self._state
 
     def close(self) -> None:
         """Ends the iteration and joins the thread. May be called more than once."""

@@ -3,17 +3,15 @@
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 from featstore.datafiles import stage_items
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.delivered import Done
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
@@ -26,7 +24,8 @@ from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batching import Cut, cut
 from featstore.loader.boundaries import Boundaries
 from featstore.loader.budget import Budget
-from featstore.loader.endings import ALL_DONE, FOLLOWED_BY_WORKER, FORKED, QUARANTINED, SEVERAL_EPOCHS, UNREAD
+from featstore.loader.delivery import BatchSlice, Delivery
+from featstore.loader.endings import ALL_DONE, FOLLOWED_BY_WORKER, QUARANTINED, SEVERAL_EPOCHS, UNREAD
 from featstore.loader.follow import Follower, NewFiles
 from featstore.loader.job import Job
 from featstore.loader.pacing import paced
@@ -38,7 +37,7 @@ from featstore.loader.progress import RowBar
 from featstore.loader.reporting import Reports
 from featstore.loader.resolved import Resolved
 from featstore.loader.shared import shared
-from featstore.loader.state import LoaderState, delivered
+from featstore.loader.state import LoaderState
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Memo, Order, SplitReader, Work, read_windows
 from featstore.loader.tail import PAD
@@ -61,13 +60,13 @@ class Run:
 
     def __init__(self, job: Job, begun: Pass, start: LoaderState, *, stats: Stats, stager: Stager | None) -> None:
         self._job, self._begun, self._stats, self._stager = job.at(start.followed), begun, stats, stager
-        self.follows, self._closed = job.follow is not None, threading.Event()
+        self.follows = job.follow is not None
         if self.follows and begun.is_dataloader:
             raise ConfigError(FOLLOWED_BY_WORKER)
         self._follower = None if job.follow is None or start.followed is None else Follower(job.follow, start.followed)
-        self._place_in_epoch, self._done = start, dict(start.done)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
-        self._reports = Reports(stats, job.terms.lease_s)
+        self._delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
+        self._reports = Reports(self._delivery, stats, job.terms.lease_s)
         self._quarantined: list[str] = []
         self._bad_files = BadFiles(stats)
         self._boundaries = Boundaries(self._job)
@@ -77,36 +76,52 @@ class Run:
         self._open: list[_Closeable] = []
         # The consumer waits for the last of the threads.
         self._waits = "wait_s" if job.transform is None else "transform_wait_s"
-        self._pending: deque[tuple[Cut, Watch | None]] = deque()
-        self._num_given, self.is_ahead, self._delivered = 0, False, threading.Condition()
         self._bar = RowBar("train", job.num_rows_left(start), wait_s=stats.seconds["wait_s"]) if job.shows(start) else None
-        self._pid, self.is_closed, self.is_exhausted, self.batch_size = os.getpid(), False, False, job.batch_size
-        self._ended: LoaderState | None = None
+        self._has_ended, self.batch_size = False, job.batch_size
         self.steps = agreement(job, begun, start)
 
     @property
     def state(self) -> LoaderState:
         """A copy of where the pass is, at what was delivered last."""
-        at = replace(self._place_in_epoch, done=dict(self._done))
-        if self._follower is None:
-            return at
-        return replace(at, followed=self._follower.followed, table=self._job.table, plan=self._job.plan_digest)
+        return self._delivery.state
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a thread asks for batches ahead of the consumer."""
+        return self._delivery.is_ahead
+
+    @property
+    def is_closed(self) -> bool:
+        return self._delivery.is_closed
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the pass came to its end: no rows are left, or the ranks have stopped."""
+        return self._has_ended or self._delivery.is_stopped
 
     def stop(self) -> None:
-        """Ends the pass before its rows have ended: other ranks have none left. Gives back what is left."""
-        self._stats.counts["rows_dropped_tail"] += self._reports.num_rows_left
-        end = self._begun.first_epoch + self._job.num_epochs
-        self._ended = replace(self._place_in_epoch, done=dict(self._done))
-        self._place_in_epoch = replace(self._place_in_epoch, epoch=end, first_epoch=end, ended=self._ended_done())
-        self._done.clear()
-        self.is_exhausted = True
-        self.close()
+        """The ranks agreed to make no further step: the pass ends before its rows have ended, once the
+        batches before are delivered."""
+        self._delivery.stop(self._begun.first_epoch + self._job.num_epochs)
 
-    def require_nothing_unread(self) -> None:
-        """To be called once all ranks have agreed to stop. DispatchError where a holder that is silent has rows of the pass.
+    def finish(self) -> None:
+        """No step follows, as the ranks agreed or because no rows are left.
 
-        Waits for signs of life, at most a lease. What tail `drop` leaves out on purpose was given back, and is counted.
+        DispatchError where ranks in step have agreed to stop and a holder that is silent has rows of
+        the pass.
         """
+        self._await_delivery()
+        # Here the last batch is acknowledged, the store knows of it, and an agreed stop has taken
+        # effect, unless the run was closed before. Leases of a run that stopped are still held.
+        if self.steps is None or self.is_closed:
+            return
+        if self._delivery.is_stopped:
+            self.close()  # Gives back what tail `drop` leaves out on purpose.
+        self._require_nothing_unread()
+
+    def _require_nothing_unread(self) -> None:
+        """Waits for signs of life of those who hold rows, at most a lease. What was dropped on purpose
+        is counted."""
         if not self._job.ordering.is_dynamic:
             return
         lease_s, unread = self._job.terms.lease_s, []
@@ -120,10 +135,6 @@ class Run:
             leases = "; ".join(map(str, unread))
             raise DispatchError(UNREAD.format(tail=self._job.tail, silent_s=lease_s, leases=leases))
 
-    def _ended_done(self) -> Done | None:
-        """What one of several workers has delivered of the epoch that its pass ended with."""
-        return None if self._ended is None or self._ended.num_workers == 1 else self._ended.done
-
     def some_rows(self) -> Cut:
         """Rows of the plan, whoever has delivered them, for a rank that has got none."""
         return some_rows(self._job.parts(self._begun.place))
@@ -136,12 +147,7 @@ class Run:
         """
         if self._begun.is_dataloader and self._begun.place.num_workers > 1 and self._job.num_epochs > 1:
             raise StateError(SEVERAL_EPOCHS.format(num=self._job.num_epochs))
-        if self._ended is not None:
-            return self._ended
-        state, done = self.state, dict(self._done)
-        for segment in (segment for given, _ in list(self._pending)[: self._num_given] for segment in given.segments):
-            done[segment.split_index] = delivered(done, segment)
-        return replace(state, done=done)
+        return self._delivery.state_with_given
 
     def cuts(self) -> Iterator[Cut]:
         """The batches of all epochs that are left, each to be delivered before the next is asked for."""
@@ -159,18 +165,13 @@ class Run:
                 return
             self._stats.counts["epochs"] += 1
             self._judge(epoch, self._times().since(before))
-            is_end = epoch + 1 == end and not self.follows
-            self._ended = replace(self._place_in_epoch, done=dict(self._done)) if is_end else None
-            first_epoch, ended = end if is_end else self._begun.first_epoch, self._ended_done()
-            self._place_in_epoch = replace(self._place_in_epoch, epoch=epoch + 1, first_epoch=first_epoch, ended=ended)
-            for notes in (self._done, self._reports, self._bad_files):
-                notes.clear()
+            self._end_epoch(is_last=epoch + 1 == end and not self.follows)
         if finds_all_done and not self.follows:
             told = ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url)
             if not self._job.ends_finished:
                 raise DispatchError(told)
             _LOG.warning("%s", told)
-        self.is_exhausted = True
+        self._has_ended = True
         if self._quarantined:
             told = QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined))
             if self._job.on_bad_file != SKIP:
@@ -179,17 +180,32 @@ class Run:
 
     def _epochs(self, end: int) -> Iterator[int]:
         """The epochs of the pass; of a followed table one for each plan, which the job is then of."""
+        epoch = self._delivery.epoch
         if self._follower is None:
-            yield from range(self._place_in_epoch.epoch, end)
+            yield from range(epoch, end)
             return
-        epoch = self._place_in_epoch.epoch
-        while (new := self._follower.next(self._begun.address, EpochKeys(self._begun.prefix, epoch), self._closed)) is not None:
+        address, closed = self._begun.address, self._delivery.closed
+        while (new := self._follower.next(address, EpochKeys(self._begun.prefix, epoch), closed)) is not None:
             self._job = self._job.of_plan(new)
             self._boundaries = Boundaries(self._job)
+            self._delivery.begin_plan(**self._plan_of_state())
             yield epoch
-            self._follower.finish(new.files)
-            self._job = self._job.of_plan(NewFiles(files={}, table=new.table))
             epoch += 1
+
+    def _end_epoch(self, *, is_last: bool) -> None:
+        """All of the epoch is delivered, unless ranks stopped."""
+        if self._follower is not None:
+            self._follower.finish(self._job.files)
+            self._job = self._job.of_plan(NewFiles(files={}, table=self._job.table))
+        self._delivery.end_epoch(is_last=is_last, **self._plan_of_state())
+        self._bad_files.clear()
+
+    def _plan_of_state(self) -> dict[str, Any]:
+        """What a state says of the plan of a followed table."""
+        if self._follower is None:
+            return {}
+        plan = {"table": self._job.table, "plan": self._job.plan_digest}
+        return {"followed": self._follower.followed, **plan}
 
     def _dispatched(self, epoch: int) -> Iterator[Cut]:
         """What this worker can claim of an epoch."""
@@ -199,7 +215,7 @@ class Run:
             with self._coordinate(epoch) as coordinator, self._settling():
                 while not self.is_closed and (claim := self._awaited(coordinator, epoch)) is not None:
                     yield from self._read(chain([claim], coordinator.claims(WaitFor.NOTHING)))
-                    if self._reports.has_failed and not self.is_closed:  # It is offered again, until it is quarantined.
+                    if self._delivery.has_failed and not self.is_closed:  # It is offered again, until it is quarantined.
                         self._reports.settle()
                 if not self.is_closed:
                     self._finds_done = not self._has_claimed and coordinator.is_done
@@ -207,13 +223,13 @@ class Run:
                         self.left_open.note(EpochKeys(self._begun.prefix, epoch))
                     self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
         finally:
-            self._reports.coordinator = None
+            self._reports.end()
 
     def _ordered(self, epoch: int) -> Iterator[Cut]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""
         seat = Seat(worker=self._begun.place.static_index, num_workers=self._begun.place.num_workers)
         whole = self._job
-        for job, claims in whole.turns(epoch, seat, dict(self._done), partial(self._recorded, epoch)):
+        for job, claims in whole.turns(epoch, seat, self._delivery.done, partial(self._recorded, epoch)):
             self._job = job
             del job
             if not self.is_closed:
@@ -237,7 +253,7 @@ class Run:
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
         batch = self.sendable(with_rows.batch())
-        self.note(with_rows, Watch(batch) if self._job.debug else None)
+        self.add(with_rows.to_deliver(Watch(batch) if self._job.debug else None))
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         if self._bar is not None:
@@ -250,53 +266,38 @@ class Run:
 
     def require_own_process(self) -> None:
         """DispatchError in a process that was forked off: its copy has no threads, and its rows are the parent's."""
-        if os.getpid() != self._pid:
-            raise DispatchError(FORKED.format(parent=self._pid, child=os.getpid()))
+        self._delivery.require_own_process()
 
-    def note(self, handed_over: Cut, watch: Watch | None = None) -> None:
-        """It is in the consumer's hands; where a thread runs ahead of it, only once it is given."""
-        self._pending.append((handed_over.without_rows(), watch))
-        self._num_given += not self.is_ahead
+    def run_ahead(self) -> None:
+        """From now on a thread asks for batches ahead of the consumer, who gets each by `give()`."""
+        self._delivery.run_ahead()
+
+    def add(self, added: BatchSlice) -> None:
+        """It is delivered once it is acknowledged, or, without a batch, once all before it is."""
+        if self._delivery.add(added):
+            self._reports.tell(is_complete=True)
 
     def give(self) -> None:
         """The oldest batch that the thread which runs ahead was handed is in the consumer's hands."""
-        self._num_given += 1
+        self._delivery.give()
 
     def acknowledge(self) -> None:
         """The batch in the consumer's hands counts as delivered."""
-        while self._num_given:
-            self._num_given -= 1
-            pending, watch = self._pending.popleft()
-            if watch is not None:
-                watch.require_unwritten()
-            self.deliver(pending)
-        if self.is_ahead:
-            with self._delivered:
-                self._delivered.notify_all()
+        self._reports.tell(is_complete=self._delivery.acknowledge())
+
+    def wait(self) -> None:
+        """A thread that runs ahead waits until all that it added is delivered, or the run closed."""
+        self._delivery.wait()
 
     def _await_delivery(self) -> None:
-        """A thread that runs ahead waits here: claims may only be given up once their batches are delivered."""
-        with self._delivered:
-            self._delivered.wait_for(lambda: self.is_closed or not self._pending)
-
-    def deliver(self, delivery: Cut) -> None:
-        """The consumer has what the cut stands for: notes it, and tells the store now and then, unless closed."""
-        is_told = self._reports.coordinator is not None and not self.is_closed
-        for segment in delivery.segments:
-            self._done[segment.split_index] = delivered(self._done, segment)
-            self._reports.note(segment, is_told=is_told)
-        self._stats.counts["rows_dropped_last"] += delivery.num_dropped_rows
-        if is_told:
-            self._reports.tell_now_and_then()
+        """As `wait`, until the store knows of it too: claims may only be given up then."""
+        self.wait()
+        self._reports.tell(is_complete=True)
 
     def close(self) -> None:
         """Gives claims back, ends and joins the threads, lets go of files. May be called more than once."""
-        if self.is_closed or os.getpid() != self._pid:
+        if not self._delivery.close():
             return
-        self.is_closed = True
-        self._closed.set()
-        with self._delivered:
-            self._delivered.notify_all()
         with ExitStack() as parts:
             if self.steps is not None:
                 parts.callback(self.steps.leave)
@@ -304,35 +305,39 @@ class Run:
                 parts.callback(part.close)
             if self._bar is not None:
                 parts.callback(self._bar.close)
-            if self._reports.coordinator is not None:
-                parts.callback(self._reports.coordinator.close)
+            if (coordinator := self._reports.coordinator) is not None:
+                parts.callback(coordinator.close)
+                parts.callback(self._reports.end)
                 self._reports.settle()
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
-        """On an error tells the store what was delivered, and what could not be read, before the coordinator gives it back."""
+        """However it ends, tells the store what was delivered, and what could not be read, before the
+        coordinator gives it back. A loop that is behind first gets the batches from before an error."""
         try:
             yield
-        except BaseException:
-            if not self.is_closed:
-                self._reports.settle_if_it_can()
+        except Exception:
+            self.wait()
             raise
+        finally:
+            self._reports.settle_if_it_can()
 
     def _coordinate(self, epoch: int) -> Coordinator:
-        coordinator = self._reports.coordinator = Coordinator(
+        coordinator = Coordinator(
             self._begun.address,
             plan=self._job.plan(epoch),
             prefix=self._begun.prefix,
             worker=self._worker,
             terms=replace(self._job.terms, boundaries=self._boundaries.of, is_staged=self._is_staged, in_step=self._in_step),
-            done=dict(self._done),
+            done=self._delivery.done,
         )
+        self._reports.begin(coordinator)
         return coordinator
 
     def _read(self, claims: Iterable[Claim]) -> Iterator[Cut]:
         """Batches of all that can be claimed without waiting for others; the last of them may be short."""
         claims = self._noted(claims)
-        order = Order(seed=self._job.seed, epoch=self._place_in_epoch.epoch, shuffle=self._job.shuffle)
+        order = Order(seed=self._job.seed, epoch=self._delivery.epoch, shuffle=self._job.shuffle)
 
         budget, resolved = Budget(self._job.budget_bytes), Resolved()
         memo = None if self._job.ordering.is_dynamic else Memo()
@@ -361,7 +366,7 @@ class Run:
         if self._job.transform is None:
             yield from cuts
         else:
-            made = transformed(cuts, self._job.transform, self._reports.claims.__getitem__, self._stats)
+            made = transformed(cuts, self._job.transform, self._delivery.claim_of, self._stats)
             second = Ahead(paced(made, self._stats, "transform_room_s"), self._stats)
             self._open.append(second)
             yield from second.items()
@@ -386,7 +391,7 @@ class Run:
 
     def _noted(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         for claim in claims:
-            self._reports.claims[claim.key] = claim
+            self._delivery.claim(claim)
             self._has_claimed = True
             yield claim
 
@@ -395,7 +400,7 @@ class Run:
         coordinator = self._reports.coordinator
         if coordinator is None:
             return work
-        return replace(work, reserve=partial(coordinator.reserve, claim), fail=partial(self._reports.fail, claim))
+        return replace(work, reserve=partial(coordinator.reserve, claim), fail=partial(self._delivery.fail, claim))
 
     def _is_staged(self, path: str) -> bool:
         """Whether the host has the file in its cache already."""

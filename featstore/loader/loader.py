@@ -211,6 +211,7 @@ class FeatureLoader(IterableDataset[Batch]):
 
     def ack(self) -> None:
         """The batch that was handed out last counts as delivered now, not only when the next is asked for."""
+        self._adopt()
         if self._run is not None:
             self._run.acknowledge()
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from featstore.dispatch.delivered import Done, Rows, as_ranges, compact, united
 from featstore.errors import StateError
-from featstore.loader.batching import Segment
 
 FORMAT = 1
 _SAME = {
@@ -145,17 +144,6 @@ def _united(one: Done, other: Done) -> dict[int, Rows]:
         is_complete = "complete" in (rows, before)
         both[index] = "complete" if is_complete else compact(united(as_ranges(rows, 0), as_ranges(before, 0)))
     return both
-
-
-def delivered(done: Done, segment: Segment) -> Rows:
-    """What is delivered of the segment's split once the segment is."""
-    before = done.get(segment.split_index, 0)
-    if isinstance(before, int) and segment.part == 0 and not segment.is_complete:
-        return max(before, segment.through)  # What most batches are.
-    split_rows = segment.through if segment.split_rows is None else segment.split_rows
-    ranges = united(as_ranges(before, split_rows), [(segment.part, segment.through)])
-    is_whole = ranges == (((0, split_rows),) if split_rows else ())
-    return "complete" if before == "complete" or (segment.is_complete and is_whole) else compact(ranges)
 
 
 def _done_to_json(done: Done) -> dict[str, Any]:

@@ -28,7 +28,8 @@ _COUNTS = (
 
 @dataclass
 class Stats:
-    """Counts and seconds by name. Each name has one writing thread, so no lock is needed."""
+    """Counts and seconds by name. Each name has one writing thread, so no lock is needed; those that
+    delivery.py counts are written under its lock."""
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

@@ -3,14 +3,18 @@
 import gc
 import itertools
 import threading
+import time
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from featstore.errors import ConfigError, DataFileError
+from featstore.errors import BatchError, ConfigError, DataFileError, StateError
 from featstore.loader.device import DeviceFeed
 from featstore.loader.loader import FeatureLoader
+from featstore.table.open import open_snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 NUM_ROWS = 280
@@ -93,6 +97,127 @@ def test_the_batches_of_workers_are_fed_too(table_url):
         feed = DeviceFeed(DataLoader(loader, batch_size=None, num_workers=2), "cpu")
         assert sorted(rows_of(feed)) == list(range(NUM_ROWS))
     assert our_threads() == []
+
+
+@pytest.fixture
+def hundred(tmp_path) -> str:
+    """One file of 100 rows; the first 60 are positives."""
+    rows = pa.array(range(100), pa.int64())
+    table = pa.table({"row": rows, "click": [row < 60 for row in range(100)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=20)
+    return str(tmp_path)
+
+
+def of_hundred(hundred: str, **options) -> FeatureLoader:
+    return FeatureLoader(hundred, slots=["row"], **{"batch_size": 30, **options})
+
+
+def until_ahead(loader: FeatureLoader, num_batches: int) -> None:
+    """Waits until the feed has fetched so many batches, and a moment for what comes after them."""
+    deadline = time.monotonic() + 20
+    while loader.stats()["batches"] < num_batches:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.1)
+
+
+def test_a_slow_loop_that_is_fed_and_drops_its_last_rows_ends_without_an_error(hundred):
+    """In dynamic order the store is told now and then: after every batch of this loop."""
+    with of_hundred(hundred, drop_last=True, dispatch={"lease_s": 0.4}) as loader:
+        rows = []
+        for batch in loader.to_device("cpu", prefetch=5):
+            until_ahead(loader, 3)
+            rows += batch["row"].tolist()
+        assert rows == list(range(90))
+        assert loader.stats()["rows_dropped_last"] == 10
+        assert loader.stats().get("leases_lost", 0) == 0
+
+
+LEAVES_OUT = {
+    "drop_last": {"drop_last": True, "where": "row > 4"},
+    "where": {"where": "row > 0 and row < 61"},
+    "negatives": {"labels": ["click"], "negatives": {"label": "click", "rate": 1e-9}},
+}
+
+
+@pytest.mark.parametrize("leaves_out", LEAVES_OUT)
+@pytest.mark.parametrize("order", ["static", "dynamic"])
+def test_rows_left_out_count_only_after_the_batches_that_the_fed_loop_still_has(hundred, order, leaves_out):
+    """All of them come after the last batch."""
+    options = {"order": order, **LEAVES_OUT[leaves_out]}
+    whole = rows_of(of_hundred(hundred, **options))
+    assert len(whole) in (60, 90)
+    loader = of_hundred(hundred, **options)
+    batches = iter(loader.to_device("cpu", prefetch=5))
+    before = next(batches)["row"].tolist()
+    until_ahead(loader, len(whole) // 30)
+    loader.ack()
+    state = loader.state_dict()
+    assert (state["complete"], state["partial"]) == ([], {"0": before[-1] + 1})
+    assert loader.stats().get("rows_dropped_last", 0) == 0
+    resumed = of_hundred(hundred, **options)
+    resumed.load_state_dict(state)
+    assert before + rows_of(resumed.to_device("cpu")) == whole
+    assert before + rows_of(batches) == whole
+    assert loader.stats().get("rows_dropped_last", 0) == (5 if leaves_out == "drop_last" else 0)
+
+
+def test_ranks_that_stop_count_what_the_fed_loop_has_only_when_it_is_acknowledged(hundred, tmp_path, monkeypatch):
+    """Of 13 batches of 8 rows the first rank could make 7 steps, and makes the 6 of the other."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
+    loader = of_hundred(hundred, batch_size=8, order="static", tail="drop", dispatch=dispatch)
+    batches = iter(loader.to_device("cpu", prefetch=20))
+    rows = next(batches)["row"].tolist()
+    until_ahead(loader, 6)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["partial"]) == (0, {})
+    loader.ack()
+    assert (loader.state_dict()["epoch"], loader.state_dict()["partial"]) == (0, {"0": 8})
+    for batch in batches:
+        assert loader.state_dict()["epoch"] == 0
+        rows += batch["row"].tolist()
+    assert len(rows) == 6 * 8
+    state = loader.state_dict()
+    assert (state["epoch"], state["partial"], state["complete"]) == (1, {}, [])
+    assert state["ended"]["partial"] == {"0": [[16 * step, 16 * step + 8] for step in range(6)]}
+    assert our_threads() == []
+
+
+def fail_at_95(batch):
+    return {"x": torch.tensor([1 / (95 - row) for row in batch["row"].tolist()])}
+
+
+@pytest.mark.parametrize("fails", ["file", "transform"])
+def test_the_store_hears_of_what_the_fed_loop_had_before_an_error(tmp_path, fails):
+    pq.write_table(pa.table({"row": range(100)}), tmp_path / "a.parquet", row_group_size=10)
+    pq.write_table(pa.table({"row": range(100, 160)}), tmp_path / "b.parquet")
+    snapshot = open_snapshot(str(tmp_path))
+    if fails == "file":
+        (tmp_path / "b.parquet").write_bytes(b"PAR1 no longer Parquet PAR1")
+    dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
+    arguments = {"slots": ["row"], "batch_size": 10, "dispatch": dispatch}
+    transform = fail_at_95 if fails == "transform" else None
+    loader = FeatureLoader(snapshot, transform=transform, **arguments)
+    batches = iter(loader.to_device("cpu", prefetch=20))
+    rows = next(batches)["row"].tolist()
+    until_ahead(loader, 9)
+    with pytest.raises(BatchError if fails == "transform" else DataFileError):
+        rows.extend(row for batch in batches for row in batch["row"].tolist())
+    assert rows == list(range(90 if fails == "transform" else 100))
+    with FeatureLoader(snapshot, on_bad_file="skip", **arguments) as other:
+        rest = rows_of(other)
+    assert rows + rest == list(range(160 if fails == "transform" else 100))
+    assert our_threads() == []
+
+
+def test_a_feed_over_what_has_no_state_says_so_when_asked_for_it(table_url):
+    with loader_for(table_url) as loader:
+        batches = iter(DeviceFeed(DataLoader(loader, batch_size=None), "cpu"))
+        next(batches)
+        with pytest.raises(StateError, match=r"state_dict\(\): the source of this feed has no state"):
+            batches.state_dict()
+        batches.close()
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -139,15 +139,16 @@ def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(url, stor
     loader.close()
 
 
+@pytest.mark.parametrize("is_fed", [False, True])
 @pytest.mark.parametrize("tail", ["pad", "drop"])
-def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_every_rank(url, store, tail, monkeypatch):
+def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_every_rank(url, store, tail, is_fed, monkeypatch):
     """The holder was seen to live when the ranks ran out of rows, and dies before they stop."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     loaders, batches = [], []
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         loaders.append(make(url, store, tail=tail))
-        batches.append(iter(loaders[-1]))
+        batches.append(iter(loaders[-1].to_device("cpu") if is_fed else loaders[-1]))
     other = Other(loaders[0], store, prefix=loaders[0]._run._begun.prefix)
     words = [f"{other.keys.prefix}0/tail/{rank}" for rank in range(2)]
 

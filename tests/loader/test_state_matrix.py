@@ -1,13 +1,22 @@
-"""Saved at the start, in the middle, at the exact end and in the second epoch, by 1, 2 or 4 workers; resumed by 1, 3 or 8."""
+"""Saved at the start, in the middle, at the exact end and in the second epoch, by 1, 2 or 4 workers; resumed by 1, 3 or 8.
+And saved and resumed where a thread copies batches ahead of the loop, with whatever leaves rows out."""
 
 import itertools
 import json
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from torchdata.stateful_dataloader import StatefulDataLoader
 
+from featstore.loader.device import DeviceFeed
 from featstore.loader.loader import FeatureLoader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata calls it
+]
 
 NUM_ROWS = 280
 WHEN = {"start": 0, "middle": 4, "end": 1000, "epoch 2": 4}
@@ -77,3 +86,110 @@ def test_the_epoch_is_complete(table_url, tmp_path, monkeypatch, when, num_saved
         (whole,) = workers(table_url, tmp_path / "whole.sqlite", 1, monkeypatch, shuffle=shuffle)
         whole.set_epoch(state["epoch"])
         assert before + after == rows_of(whole)
+
+
+LEAVES_OUT = {
+    "drop_last": {"drop_last": True},
+    "where": {"where": "row % 3 != 1"},
+    "negatives": {"labels": ["click"], "negatives": {"label": "click", "rate": 0.5}},
+}
+
+
+def doubled(batch):
+    return {"double": 2 * batch["row"]}
+
+
+def expected_of(table_url, options) -> set[int]:
+    """The rows that are not filtered out."""
+    options = {key: value for key, value in options.items() if key not in ("drop_last", "transform")}
+    return set(rows_of(FeatureLoader(table_url, slots=["row"], **options)))
+
+
+def dropped_by(loaders) -> int:
+    counts = [loader.stats() for loader in loaders]
+    return sum(count.get(f"rows_dropped_{end}", 0) for count in counts for end in ("last", "tail"))
+
+
+def together_in_step(feeds, num_steps: int) -> list[int]:
+    """The rows of so many steps of each rank; padding has none."""
+    with ThreadPoolExecutor(len(feeds)) as threads:
+        parts = list(threads.map(lambda feed: list(itertools.islice(feed, num_steps)), feeds))
+    return rows_of(batch for batches in parts for batch in batches if not batch.is_padding)
+
+
+def fed(loaders, monkeypatch) -> list:
+    feeds = []
+    for rank, loader in enumerate(loaders):
+        monkeypatch.setenv("RANK", str(rank))
+        feeds.append(iter(loader.to_device("cpu", prefetch=100)))
+    return feeds
+
+
+def until_still(loaders) -> None:
+    """Waits until the feeds are as far ahead as they come."""
+    before = None
+    while before != (before := [loader.stats()["batches"] for loader in loaders]):
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("num_steps", [1, 7])
+@pytest.mark.parametrize("transform", [None, doubled])
+@pytest.mark.parametrize("tail", ["drop", "pad", "join"])
+@pytest.mark.parametrize("leaves_out", LEAVES_OUT)
+@pytest.mark.parametrize("order", ["dynamic", "static"])
+def test_fed_ranks_go_on_where_their_loops_were(
+    table_url, tmp_path, monkeypatch, order, leaves_out, tail, transform, num_steps
+):
+    options = {"order": order, "transform": transform, **LEAVES_OUT[leaves_out]}
+    expected = expected_of(table_url, options)
+    saved_by = workers(table_url, tmp_path / "saved.sqlite", 2, monkeypatch, tail=tail, **options)
+    feeds = fed(saved_by, monkeypatch)
+    before = together_in_step(feeds, num_steps)
+    until_still(saved_by)
+    for loader in saved_by:
+        loader.ack()
+    state = FeatureLoader.merge_states([loader.state_dict() for loader in saved_by])
+    num_dropped = dropped_by(saved_by)
+    for feed in feeds:
+        feed.close()
+    resumed = workers(table_url, tmp_path / "resumed.sqlite", 2, monkeypatch, tail=tail, **options)
+    for rank, loader in enumerate(resumed):
+        monkeypatch.setenv("RANK", str(rank))
+        loader.load_state_dict(state)
+    after = together_in_step(fed(resumed, monkeypatch), NUM_ROWS)
+    rows = Counter(before + after)
+    assert len(before) > 0
+    assert set(rows.values()) == {1}
+    assert set(rows) <= expected
+    num_missing = len(expected) - len(rows)
+    if tail == "drop":
+        assert order == "static" or num_missing <= num_dropped + dropped_by(resumed)
+    else:
+        assert num_missing == num_dropped + dropped_by(resumed)
+
+
+@pytest.mark.parametrize("transform", [None, doubled])
+@pytest.mark.parametrize("tail", ["drop", "pad", "join"])
+@pytest.mark.parametrize("leaves_out", LEAVES_OUT)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_feed_over_a_stateful_dataloader_goes_on_where_its_loop_was(table_url, leaves_out, tail, transform, num_workers):
+    if num_workers and (tail, leaves_out == "drop_last") != ("join", False):
+        pytest.skip("one rank alone has no tail; each of several workers drops rows of its own")
+    options = {"tail": tail, "transform": transform, **LEAVES_OUT[leaves_out]}
+
+    def feed_of(state=None):
+        loader = FeatureLoader(table_url, slots=["row"], batch_size=30, **options)
+        batches = StatefulDataLoader(loader, batch_size=None, num_workers=num_workers)
+        if state is not None:
+            batches.load_state_dict(state)
+        return iter(DeviceFeed(batches, "cpu", prefetch=100))
+
+    whole = rows_of(feed_of())
+    for num_batches in (0, 1, 3, len(whole) // 30):
+        feed = feed_of()
+        before = rows_of(itertools.islice(feed, num_batches))
+        state = feed.state_dict()
+        feed.close()
+        after = rows_of(feed_of(state))
+        assert sorted(before + after) == sorted(whole)
+        assert bool(before) is (num_batches > 0)
