@@ -17,7 +17,7 @@ def test_no_row_is_missing_when_workers_die_at_the_end_of_an_epoch(store, is_cam
     if is_campaign:  # Broken off, it goes on where it was.
         RESULTS.parent.mkdir(exist_ok=True)
         arguments += ["--results", str(RESULTS)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=None if is_campaign else 280)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=None if is_campaign else 900)
     result = json.loads(done.stdout.splitlines()[-1].removeprefix("RESULT "))
     sys.stderr.write(f"{result}\n")
     assert done.returncode == 0, done.stderr[-5000:]
