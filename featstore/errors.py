@@ -139,13 +139,6 @@ def not_once(name: str, num_found: int) -> str:
     return f"column {name!r}: expected once, found {num_found} times; write it anew with names that tell columns apart"
 
 
-def yaml_problem(error: Exception) -> str:
-    """What a YAML parser did not like, on one line, with line and column counted from 1 where it names them."""
-    problem = " ".join(str(getattr(error, "problem", None) or error).split())
-    mark = getattr(error, "problem_mark", None)
-    return problem if mark is None else f"{problem} (line {mark.line + 1}, column {mark.column + 1})"
-
-
 def missing_extra(what: str, error: ModuleNotFoundError) -> ImportError:
     """What to raise where `what` was used without its extra: names the package and the command that installs it."""
     package = (error.name or "").partition(".")[0]

@@ -177,28 +177,28 @@ class _RemoteFile(io.RawIOBase):
 
 
 class _StoreFile(io.RawIOBase):
-    """A file of an fsspec client, which has its buffer; errors are featstore's."""
+    """A file of a client, which has its buffer; errors are featstore's."""
 
     def __init__(self, url: str, mode: str) -> None:
-        self._url = url
+        self._url, self._mode, self._num_written = url, mode, 0
         with as_store_errors(url):
-            self._file: Any = filesystem(url).open(canonical(url), mode)
+            self._file: Any = _client_file(url, mode)
 
     def readable(self) -> bool:
-        return bool(self._file.readable())
+        return self._mode == "rb"
 
     def writable(self) -> bool:
-        return bool(self._file.writable())
+        return self._mode == "wb"
 
     def seekable(self) -> bool:
-        return bool(self._file.seekable())
+        return self._mode == "rb"
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         with as_store_errors(self._url):
             return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
-        return int(self._file.tell())
+        return self._num_written if self._mode == "wb" else int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
         with as_store_errors(self._url):
@@ -207,8 +207,11 @@ class _StoreFile(io.RawIOBase):
         return len(found)
 
     def write(self, data: Any) -> int:
+        num_bytes = memoryview(data).nbytes
         with as_store_errors(self._url):
-            return int(self._file.write(data))
+            self._file.write(data)
+        self._num_written += num_bytes
+        return num_bytes
 
     def close(self) -> None:
         """Publishes what was written; a second call does nothing."""
@@ -221,9 +224,16 @@ class _StoreFile(io.RawIOBase):
     def discard(self) -> None:
         """Closes the file; what was written is not published, where the client can take it back."""
         super().close()
-        discard = getattr(self._file, "discard", None)
-        if discard is not None:
-            discard()
+        with contextlib.suppress(AttributeError):  # a client that cannot
+            self._file.discard()
+        if isinstance(self._file, fsspec.spec.AbstractBufferedFile):
+            self._file.closed = True  # else it is closed, and so published, when it is forgotten
+
+
+def _client_file(url: str, mode: str) -> Any:
+    if mode == "wb" and scheme(url) in _OBSTORE:
+        return obstore.open_writer(*connect(url))  # published when closed, and not when forgotten
+    return filesystem(url).open(canonical(url), mode)
 
 
 def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:

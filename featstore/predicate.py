@@ -4,6 +4,7 @@ A predicate is true, false or null for a row. For each of several row groups, `o
 may give; it errs on the side of "may". Conditions that bounds say nothing about, such as a sample, may be anything.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -132,6 +133,52 @@ class Compare:
         found = evaluate(expression, pa.table({self.column: bounds})).combine_chunks()
         may: Flags = np.asarray(pc.equal(pc.fill_null(found, value), value).cast(pa.uint8())).astype(bool)
         return may
+
+
+@dataclass(frozen=True)
+class IsIn:
+    """A column against a list of literals, of one type with it."""
+
+    column: str
+    value: pc.Expression = field(compare=False)  # the column, in the type that it is compared in
+    values: pa.Array = field(compare=False)
+
+    def outcomes(self, ranges: Ranges) -> Outcomes:
+        known = ranges.columns.get(self.column)
+        if known is None:
+            return Unknown().outcomes(ranges)
+        low, high = self._bounds(known.low), self._bounds(known.high)
+        unsure = _flags(pc.or_(pc.is_null(low), pc.is_null(high)))
+        least, greatest = (_sortable(pc.fill_null(bounds, self._some)) for bounds in (low, high))
+        begin = np.searchsorted(self._sorted, least, "left")
+        is_met = np.searchsorted(self._sorted, greatest, "right") > begin
+        is_one = ~unsure & is_met & (least == greatest)
+        return Outcomes((unsure | is_met) & known.may_be_value, ~is_one & known.may_be_value, known.may_be_null)
+
+    def _bounds(self, bounds: pa.Array) -> pa.Array:
+        return evaluate(self.value, pa.table({self.column: bounds})).combine_chunks()
+
+    @property
+    def _some(self) -> pa.Scalar:
+        """A value that stands for an unknown bound, whose outcome is not looked at."""
+        return self.values[0] if len(self.values) else pa.array([0]).cast(self.values.type)[0]
+
+    @functools.cached_property
+    def _sorted(self) -> NDArray[Any]:
+        return np.sort(_sortable(self.values))
+
+
+def _sortable(values: pa.Array) -> NDArray[Any]:
+    """Values without nulls in an order that numpy knows. Texts are in the order of their code points, as in Arrow."""
+    if pa.types.is_temporal(values.type):
+        values = values.cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
+    found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _flags(values: pa.Array) -> Flags:
+    found: Flags = values.to_numpy(zero_copy_only=False)
+    return found
 
 
 @dataclass(frozen=True)

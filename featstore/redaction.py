@@ -4,6 +4,7 @@ This is the one place that knows what in a URL is secret: user and password, que
 """
 
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
@@ -14,11 +15,15 @@ _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+://"
 # first one there is.
 _USER = re.compile(rf"^({_SCHEME})([^/?#]*@|(?!\[)[^/?#@:]*:(?!\d*(?:[/?#]|$))[^@]*@)")
 # After a colon in the host's place stands a port. Anything else may be a password without its @.
-_NO_PORT = re.compile(rf"^({_SCHEME}(?:\[[0-9A-Fa-f:.]*\]|[^/?#:\[]*)):(?!\d*(?:[/?#]|$))[^/?#]*")
+_NO_PORT = re.compile(rf"^({_SCHEME}(?:\[[0-9A-Fa-f:.]*\]|[^/?#:\[]*)):(?!\d*(?:[/?#]|$))([^/?#]*)")
 _REST = re.compile(r"[?#].*$", re.DOTALL)
-# A closing bracket ends a URL in a text, but not that of an IPv6 address.
-_IN_TEXT = re.compile(rf"{_SCHEME}(?:\[[0-9A-Fa-f:.]+\]|[^\s'\"<>)\]])+")
+# A closing bracket ends a URL in a text, but not that of an IPv6 address. A scheme is short: else a
+# long text without a URL would take a time that grows with its square.
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://(?:\[[0-9A-Fa-f:.]+\]|[^\s'\"<>)\]])+")
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASS|SAS|SIGNATURE|CONNECTION_STRING", re.IGNORECASE)
+# A URL that a text which was cut ends with: its secrets may have lost what marks them.
+_CUT_URL = re.compile(r"(?<=://)\S*$")
+_MOST_CHARACTERS = 200
 _SECRET_CHARACTERS = 6
 """A variable's value that is shorter is no secret, but `true`, and would hide words of a text."""
 
@@ -55,6 +60,45 @@ def _redacted(found: re.Match[str]) -> str:
     return redact(url) + found.group()[len(url) :]
 
 
+def short(text: str) -> str:
+    """The text for a message: redacted, and only its beginning where it is long."""
+    if len(text) <= _MOST_CHARACTERS:
+        return redact_text(text)
+    beginning = _CUT_URL.sub("", text[:_MOST_CHARACTERS])
+    return f"{redact_text(beginning)}... ({len(text):,} characters)"
+
+
+def shown(value: object) -> str:
+    """The value for a message, as `repr` writes it: redacted, and not all of it where it is long."""
+    text = _SHOWN.repr(value)
+    return text if len(text) <= 2 * _MOST_CHARACTERS else f"{text[: 2 * _MOST_CHARACTERS]}..."
+
+
+class _Shown(reprlib.Repr):
+    """Lists may hold each other so often that all of them written out would have no end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxlist = self.maxtuple = self.maxset = self.maxdict = 20
+
+    def repr_str(self, text: str, level: int) -> str:
+        return repr(short(text))
+
+    def repr_int(self, number: int, level: int) -> str:
+        """`repr` refuses integers of more than 4,300 digits."""
+        num_digits = int(number.bit_length() * 0.30103)  # log10(2)
+        if num_digits < _MOST_CHARACTERS:
+            return repr(number)
+        return f"an integer of about {num_digits:,} digits"
+
+    def repr_instance(self, value: object, level: int) -> str:
+        return short(repr(value))
+
+
+_SHOWN = _Shown()
+
+
 def secrets_of(url: str) -> set[str]:
     """What `redact` takes out of the URL, as a client may repeat it without the URL around it."""
     found: set[str] = set()
@@ -62,7 +106,10 @@ def secrets_of(url: str) -> set[str]:
         if user := _USER.match(link):
             name, _, password = user.group(2).removesuffix("@").partition(":")
             found.add(password or name)
-        pairs = re.split(r"[?#&]", without_user(link))[1:] if "://" in link else []
+        link = without_user(link)
+        if no_port := _NO_PORT.match(link):
+            found.add(no_port.group(2))
+        pairs = re.split(r"[?#&]", link)[1:] if "://" in link else []
         found |= {value for pair in pairs if (value := pair.partition("=")[2] or pair)}
     return found | {unquote(secret) for secret in found}
 

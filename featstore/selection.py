@@ -8,14 +8,16 @@ true, as in SQL. NaN is null, in any column. The other marks of missing values, 
 import contextlib
 import fnmatch
 import functools
+import itertools
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlglot
 from sqlglot import exp
 
 from featstore.errors import SelectionError, nearest
@@ -26,6 +28,7 @@ from featstore.predicate import (
     Compare,
     Constant,
     Flags,
+    IsIn,
     IsNull,
     Not,
     Or,
@@ -34,9 +37,12 @@ from featstore.predicate import (
     Unknown,
     evaluate,
 )
+from featstore.redaction import short
+from featstore.where_tree import parse_tree, too_deep
 
 # sqlglot's base class of nodes has another name in each of its newer versions.
 Node = Any
+T = TypeVar("T")
 _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     exp.EQ: operator.eq,
     exp.NEQ: operator.ne,
@@ -133,32 +139,20 @@ class Where:
         return pc.fill_null(functools.reduce(pc.and_kleene, masks), False)
 
 
-@functools.cache
-def _dialect() -> Any:
-    """Spark's SQL, in which a quote within a text may also be written twice, as in the standard's. (The import takes time.)"""
-    from sqlglot.dialects.spark import Spark
-
-    class FeatstoreWhere(Spark):
-        class Tokenizer(Spark.Tokenizer):
-            STRING_ESCAPES = [*Spark.Tokenizer.STRING_ESCAPES, "'", '"']  # noqa: RUF012  as sqlglot has it
-
-    return FeatstoreWhere
-
-
 def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
     """Parses a predicate over the given columns; SelectionError for bad syntax, unknown columns and unlike types."""
+    tree = parse_tree(text)
     try:
-        tree = sqlglot.parse_one(text, dialect=_dialect())
-    except sqlglot.errors.SqlglotError as error:
-        details = getattr(error, "errors", None) or [{"description": str(error)}]
-        raise SelectionError(f"where {text!r}: cannot be parsed: {details[0]['description']}") from error
-    terms = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
-    return Where(text=text, terms=tuple(_Builder(text=text, columns=columns).term(node) for node in terms), types=dict(columns))
+        nodes = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
+        terms = tuple(_Builder(text=short(text), columns=columns).term(node) for node in nodes)
+    except RecursionError:
+        raise too_deep(text) from None
+    return Where(text=text, terms=terms, types=dict(columns))
 
 
 @dataclass
 class _Builder:
-    """Builds the Arrow expression of one term, noting what it reads."""
+    """Builds the Arrow expression of one term, noting what it reads. `text` is for messages."""
 
     text: str
     columns: Mapping[str, pa.DataType]
@@ -169,7 +163,7 @@ class _Builder:
         self.used, self.samples = set(), {}
         expression = self.predicate(node)
         if not self.used:
-            raise SelectionError(f"where {self.text!r}: expected a predicate over columns, found {node.sql()!r}")
+            raise SelectionError(f"where {self.text!r}: expected a predicate over columns, found {_sql(node)!r}")
         samples = tuple(self.samples.values())
         return Term(expression=expression, columns=frozenset(self.used), samples=samples, predicate=self.bounded(node))
 
@@ -180,7 +174,8 @@ class _Builder:
         if isinstance(node, exp.Not):
             return Not(self.bounded(node.this))
         if isinstance(node, exp.And | exp.Or):
-            return (And if isinstance(node, exp.And) else Or)(self.bounded(node.this), self.bounded(node.expression))
+            parts = [self.bounded(part) for part in node.flatten()]
+            return _joined(parts, And if isinstance(node, exp.And) else Or)
         if isinstance(node, exp.Is):
             return IsNull(node.this.name) if isinstance(node.this, exp.Column) else Unknown()
         if isinstance(node, exp.Boolean):
@@ -193,13 +188,18 @@ class _Builder:
         if isinstance(node, exp.Between):
             return And(self.compare(node.this, ">=", node.args["low"]), self.compare(node.this, "<=", node.args["high"]))
         if isinstance(node, exp.In):
-            return functools.reduce(Or, (self.compare(node.this, "=", item) for item in node.expressions))
+            return self.within(node.this, node.expressions)
         return Unknown()
+
+    def within(self, node: Node, items: list[Node]) -> Predicate:
+        if isinstance(node, exp.Column) and all(map(_is_literal, items)):
+            return IsIn(node.name, *self.lookup(node, items))
+        return _joined([self.compare(node, "=", item) for item in items], Or)
 
     def compare(self, left: Node, symbol: str, right: Node) -> Predicate:
         if isinstance(right, exp.Column):
             left, symbol, right = right, FLIPPED[symbol], left
-        if not isinstance(left, exp.Column) or not isinstance(right, exp.Literal | exp.Neg | exp.Boolean):
+        if not isinstance(left, exp.Column) or not _is_literal(right):
             return Unknown()
         return Compare(left.name, symbol, *self.operands(left, right))
 
@@ -209,8 +209,8 @@ class _Builder:
         if isinstance(node, exp.Not):
             return ~self.predicate(node.this)
         if isinstance(node, exp.And | exp.Or):
-            left, right = self.predicate(node.this), self.predicate(node.expression)
-            return left & right if isinstance(node, exp.And) else left | right
+            join = operator.and_ if isinstance(node, exp.And) else operator.or_
+            return _joined([self.predicate(part) for part in node.flatten()], join)
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
             return self.operand(node.this).is_null()
         return self.comparison(node)
@@ -222,9 +222,34 @@ class _Builder:
             value, low, high = self.operands(node.this, node.args["low"], node.args["high"])
             return (value >= low) & (value <= high)
         if isinstance(node, exp.In) and node.expressions:
-            value, *items = self.operands(node.this, *node.expressions)
-            return functools.reduce(operator.or_, (value == item for item in items))
+            return self.membership(node.this, node.expressions)
         return self.boolean(node)
+
+    def membership(self, node: Node, items: list[Node]) -> pc.Expression:
+        """Whether a value is one of a list, which may be long: literals are looked up in a table of hashes."""
+        if all(map(_is_literal, items)):
+            value, values = self.lookup(node, items)
+            return pc.if_else(value.is_valid(), value.isin(values), pa.scalar(None, pa.bool_()))
+        value, *others = self.operands(node, *items)
+        return _joined([value == other for other in others], operator.or_)
+
+    def lookup(self, node: Node, items: list[Node]) -> tuple[pc.Expression, pa.Array]:
+        """A value and the literals that it is looked up among, of one type. Integers that it cannot have are left out."""
+        time = self.require_alike(node, *items)
+        literals = [self.literal(item) for item in items]
+        if any(map(self.is_float, (node, *items))):
+            zeros = [0.0, -0.0] if 0 in literals else []  # equal, and of different hashes
+            return self.as_float(node), pa.array([*map(float, literals), *zeros], pa.float64())
+        type_ = self.type_of(node)
+        if pa.types.is_integer(type_):
+            can_be = np.iinfo(type_.to_pandas_dtype())
+            literals = [number for number in literals if can_be.min <= int(number) <= can_be.max]
+        return self.operand(node, time), pa.array(literals, type_) if time is None else self.instants(literals, time)
+
+    def type_of(self, node: Node) -> pa.DataType:
+        node = _bare(node)
+        column = node.this if isinstance(node, exp.Mod) else node
+        return self.columns[self.column(column.name)] if isinstance(column, exp.Column) else pa.scalar(self.literal(node)).type
 
     def boolean(self, node: Node) -> pc.Expression:
         """A node that is true or false by itself: a sample, a literal, or a boolean column."""
@@ -236,15 +261,23 @@ class _Builder:
             return self.operand(node)
         raise self.refuse(node)
 
+    def require_alike(self, *nodes: Node) -> pa.DataType | None:
+        """The type of time that values are to be compared as, if it is one. SelectionError unless they are of one kind."""
+        families: dict[str, Node] = {}
+        for node in nodes:
+            families.setdefault(self.family(node), node)
+        time = next((self.columns[node.name] for family, node in families.items() if family == "time"), None)
+        if time is not None and all(node.is_string for node in nodes if isinstance(node, exp.Literal)):
+            families.pop("text", None)
+        if len(families) > 1 or families.keys() & {"list", "other"}:
+            some = nodes if len(nodes) <= 3 else families.values()
+            sides = ", ".join(f"{_sql(node)} ({self.family(node)})" for node in some)
+            raise SelectionError(f"where {self.text!r}: expected values of one kind, found {sides}")
+        return time
+
     def operands(self, *nodes: Node) -> list[pc.Expression]:
         """Values to be compared with each other. SelectionError unless they are of one kind."""
-        families = {self.family(node) for node in nodes}
-        time = next((self.columns[node.name] for node in nodes if self.family(node) == "time"), None)
-        if time is not None and all(node.is_string for node in nodes if isinstance(node, exp.Literal)):
-            families.discard("text")
-        if len(families) > 1 or families & {"list", "other"}:
-            sides = ", ".join(f"{node.sql()} ({self.family(node)})" for node in nodes)
-            raise SelectionError(f"where {self.text!r}: expected values of one kind, found {sides}")
+        time = self.require_alike(*nodes)
         if any(map(self.is_float, nodes)):
             return [self.as_float(node) for node in nodes]
         return [self.operand(node, time) for node in nodes]
@@ -291,6 +324,13 @@ class _Builder:
                 return functools.reduce(lambda value, type_: value.cast(type_), types, text)
         raise SelectionError(f"where {self.text!r}: expected a {time}, found {text.as_py()!r}")
 
+    def instants(self, texts: list[Any], time: pa.DataType) -> pa.Array:
+        """The same of many texts: all at once, where they are all written alike."""
+        try:
+            return pa.array(texts, pa.string()).cast(time)
+        except pa.ArrowInvalid:
+            return pa.array([self.instant(pa.scalar(text), time) for text in texts], time)
+
     def remainder(self, node: exp.Mod) -> pc.Expression:
         """`a % n` of an integer column, with the sign of `a` as in Spark: Arrow divides integers towards zero.
 
@@ -299,10 +339,10 @@ class _Builder:
         value, divisor = node.this, self.literal(node.expression)
         if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor == 0:
             raise SelectionError(
-                f"where {self.text!r}: expected an integer other than 0 after %, found {node.expression.sql()}"
+                f"where {self.text!r}: expected an integer other than 0 after %, found {_sql(node.expression)}"
             )
         if not isinstance(value, exp.Column) or not pa.types.is_integer(self.columns[self.column(value.name)]):
-            raise SelectionError(f"where {self.text!r}: expected an integer column before %, found {value.sql()}")
+            raise SelectionError(f"where {self.text!r}: expected an integer column before %, found {_sql(value)}")
         column = pc.field(value.name)
         if abs(divisor) == 1:
             return column - column
@@ -318,7 +358,9 @@ class _Builder:
             return str(unsigned.this)
         number = sign * (int(unsigned.this) if unsigned.is_int else float(unsigned.this))
         if isinstance(number, int) and not -(2**63) <= number < 2**63:
-            raise SelectionError(f"where {self.text!r}: expected an integer of 64 bits, found {node.sql()}")
+            raise SelectionError(f"where {self.text!r}: expected an integer of 64 bits, found {_sql(node)}")
+        if math.isinf(number):
+            raise SelectionError(f"where {self.text!r}: expected a number of 64 bits, found {_sql(node)}")
         return number
 
     def column(self, name: str) -> str:
@@ -332,11 +374,11 @@ class _Builder:
     def sample(self, node: exp.Anonymous) -> pc.Expression:
         arguments = node.expressions
         if len(arguments) != 3 or not isinstance(arguments[0], exp.Column):
-            raise SelectionError(f"where {self.text!r}: expected sample(column, rate, seed), found {node.sql()}")
+            raise SelectionError(f"where {self.text!r}: expected sample(column, rate, seed), found {_sql(node)}")
         rate, seed = self.literal(arguments[1]), self.literal(arguments[2])
         is_seed = isinstance(seed, int) and not isinstance(seed, bool) and -(2**31) <= seed < 2**31
         if isinstance(rate, str) or not 0 <= rate <= 1 or not is_seed:
-            raise SelectionError(f"where {self.text!r}: expected a rate from 0 to 1 and an int32 seed, found {node.sql()}")
+            raise SelectionError(f"where {self.text!r}: expected a rate from 0 to 1 and an int32 seed, found {_sql(node)}")
         drawn = Sample(column=self.column(arguments[0].name), rate=float(rate), seed=int(seed))
         type_ = self.columns[drawn.column]
         if not (pa.types.is_integer(type_) or _family(type_) in ("text", "boolean") or pa.types.is_timestamp(type_)):
@@ -362,8 +404,25 @@ class _Builder:
 
     def refuse(self, node: Node) -> SelectionError:
         if isinstance(node, exp.IsNan):
-            return self.nan(node.sql())
-        return SelectionError(f"where {self.text!r}: expected {_GRAMMAR}, found {node.sql()!r}")
+            return self.nan(_sql(node))
+        return SelectionError(f"where {self.text!r}: expected {_GRAMMAR}, found {_sql(node)!r}")
+
+
+def _joined(parts: list[T], join: Callable[[T, T], T]) -> T:
+    """All parts joined, in pairs of pairs: of many parts a chain would be too deep for whoever walks it."""
+    while len(parts) > 1:
+        pairs = itertools.zip_longest(parts[::2], parts[1::2])
+        parts = [left if right is None else join(left, right) for left, right in pairs]
+    return parts[0]
+
+
+def _sql(node: Node) -> str:
+    """A part of the text, for messages."""
+    return short(node.sql())
+
+
+def _is_literal(node: Node) -> bool:
+    return isinstance(node, exp.Literal | exp.Neg | exp.Boolean)
 
 
 def _bare(node: Node) -> Node:

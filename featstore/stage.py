@@ -10,6 +10,7 @@ from tabulate import tabulate
 from featstore.api import open_table
 from featstore.datafiles import stage_items, staging_source
 from featstore.errors import ConfigError
+from featstore.files import local_path
 from featstore.loader.config import as_options, load_train_config
 from featstore.loader.request import Request, resolve
 from featstore.redaction import redact
@@ -90,7 +91,7 @@ def _options(staging: Staging | Mapping[str, Any] | None) -> Staging:
 
 
 def _cache(directory: str) -> Cache:
-    if not Cache.is_at(directory):
+    if local_path(directory) is None or not Cache.is_at(directory):
         raise ConfigError(f"{redact(directory)}: expected a directory that was a staging.directory, found no cache in it")
     return Cache(directory, Limits(budget_bytes=0))
 

@@ -20,6 +20,7 @@ from featstore.extraction.hive import register
 from featstore.extraction.job import ExtractReport
 from featstore.extraction.progress import ProgressBar
 from featstore.extraction.spark import spark_session
+from featstore.redaction import redact_text
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
@@ -115,7 +116,8 @@ def dataframe(options: argparse.Namespace, spark: SparkSession) -> DataFrame | N
             return spark.sql(options.sql)
         return None if options.hive_table is None else spark.table(options.hive_table)
     except (AnalysisException, ParseException) as error:
-        raise InputError(f"Spark cannot run the query: {str(error).strip().splitlines()[0]}") from None
+        said = redact_text(str(error).strip().splitlines()[0])
+        raise InputError(f"Spark cannot run the query: {said}") from None
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from featstore.errors import FeatstoreError, InputError
 from featstore.explore.profile import Profile
 from featstore.extraction.spark import spark_session
 from featstore.profiling import profile_dataframe, profile_table
+from featstore.redaction import redact_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +62,8 @@ def profile(options: argparse.Namespace, spark: SparkSession) -> Profile:
     try:
         frame = spark.sql(options.sql) if options.sql is not None else spark.table(options.hive_table)
     except (AnalysisException, ParseException) as error:
-        raise InputError(f"Spark cannot run the query: {str(error).strip().splitlines()[0]}") from None
+        said = redact_text(str(error).strip().splitlines()[0])
+        raise InputError(f"Spark cannot run the query: {said}") from None
     return profile_dataframe(frame, options.labels)
 
 

@@ -25,9 +25,9 @@ OWNERS = {
         "featstore.joins.join",
         "featstore.joins.output",
     },
-    "sqlglot": {"featstore.selection"},
+    "sqlglot": {"featstore.selection", "featstore.where_tree"},
     "torch": {"featstore.loader", "featstore.demo", "featstore.dispatch.stores.tcp"},
-    "yaml": {"featstore.spec.parse", "featstore.loader.config"},
+    "yaml": {"featstore.documents"},
 }
 
 

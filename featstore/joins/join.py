@@ -36,6 +36,7 @@ from featstore.joins.report import (
     mismatch,
     report_text,
 )
+from featstore.redaction import redact_text
 from featstore.table.layout import partition_path
 
 if TYPE_CHECKING:
@@ -275,7 +276,8 @@ def read_source(spark: "SparkSession", source: Source) -> "DataFrame":
             return spark.table(source.table)
         return spark.read.option("mergeSchema", "true").parquet(spark_url(source.url or ""))
     except (AnalysisException, ParseException) as error:
-        raise InputError(f"Spark cannot read {source}: {str(error).strip().splitlines()[0]}") from None
+        said = redact_text(str(error).strip().splitlines()[0])
+        raise InputError(f"Spark cannot read {source}: {said}") from None
 
 
 def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _Counted:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from featstore.errors import ConfigError, nearest
-from featstore.files import redact
+from featstore.redaction import redact, redact_text
 
 KINDS = ("any", "count", "sum", "first", "last")
 ATTRIBUTIONS = ("last", "first", "all")
@@ -38,7 +38,7 @@ class Source:
         _require(len(given) == 1, f"a log needs one of from=URL, sql=QUERY and table=NAME, found {len(given)} of them")
 
     def __str__(self) -> str:
-        return redact(self.url) if self.url else self.table or f"query {self.sql!r}"
+        return redact(self.url) if self.url else self.table or f"query {redact_text(self.sql or '')!r}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,13 +249,15 @@ def _parse(text: str, where: str, known: Mapping[str, Callable[[str], Any]]) -> 
     for key in pairs:
         if key not in known and key not in _SOURCES:
             names = [*_SOURCES, *known]
-            raise ConfigError(f"{where} {text!r}: no key {key!r}; expected {', '.join(names)}{nearest(key, names)}")
+            raise ConfigError(
+                f"{where} {redact_text(text)!r}: no key {redact_text(key)!r}; expected {', '.join(names)}{nearest(key, names)}"
+            )
     source = Source(**{_SOURCES[key]: value for key, value in pairs.items() if key in _SOURCES})
     arguments = {_FIELDS.get(key, key): known[key](value) for key, value in pairs.items() if key in known}
     needed = {"impressions": ["row_id"], "label": ["name", "key", "window"], "lookup": ["name", "key", "columns"]}[where]
     missing = [key for key in ("event_time", *needed) if key not in pairs]
     if missing:
-        raise ConfigError(f"{where} {text!r}: expected {', '.join(f'{key}=...' for key in missing)} as well")
+        raise ConfigError(f"{where} {redact_text(text)!r}: expected {', '.join(f'{key}=...' for key in missing)} as well")
     return {"source": source, **arguments}
 
 
@@ -263,12 +265,12 @@ def _pairs(text: str, where: str) -> dict[str, str]:
     try:
         parts = [part.partition("=") for part in shlex.split(text)]
     except ValueError as error:
-        raise ConfigError(f"{where} {text!r}: {error}") from None
+        raise ConfigError(f"{where} {redact_text(text)!r}: {error}") from None
     for key, equals, value in parts:
         if not (key and equals and value):
-            raise ConfigError(f"{where} {text!r}: expected KEY=VALUE, found {key + equals!r}")
+            raise ConfigError(f"{where} {redact_text(text)!r}: expected KEY=VALUE, found {redact_text(key) + equals!r}")
     keys = [key for key, _, _ in parts]
-    _require(len(set(keys)) == len(keys), f"{where} {text!r}: expected each key once")
+    _require(len(set(keys)) == len(keys), f"{where} {redact_text(text)!r}: expected each key once")
     return {key: value for key, _, value in parts}
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from featstore.errors import CommitConflictError, InputError
-from featstore.files import join, local_path, redact, scheme
+from featstore.files import join, local_path, scheme
+from featstore.redaction import redact, redact_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,10 +114,10 @@ class Output:
         try:
             context.rename(self._path(source), self._path(target), no_options)
         except Py4JJavaError as error:
+            said = redact_text(str(error.java_exception.getMessage()))
             raise CommitConflictError(
-                f"{redact(target)}: the rows cannot be moved there ({error.java_exception.getMessage()}): "
-                "another writer is at work"
-            ) from error
+                f"{redact(target)}: the rows cannot be moved there ({said}): another writer is at work"
+            ) from None
 
     def _read(self, url: str) -> str:
         if not self._fs.exists(self._path(url)):

@@ -5,10 +5,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
-from featstore.errors import ConfigError, nearest, yaml_problem
-from featstore.files import open_read, redact
+from featstore.documents import DocumentError, load_yaml
+from featstore.errors import ConfigError, nearest
+from featstore.files import open_read
+from featstore.redaction import redact, shown
 
 KEYS = (
     "table",
@@ -58,11 +58,11 @@ def load_train_config(source: str | Path | Mapping[str, Any], overrides: Mapping
 def _parse(url: str, name: str) -> dict[str, Any]:
     try:
         with open_read(url) as file:
-            config = yaml.safe_load(file)
+            config = load_yaml(file.read())
     except FileNotFoundError:
         raise ConfigError(f"{name}: expected a training config, found no such file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: expected YAML, found: {yaml_problem(error)}") from error
+    except DocumentError as error:
+        raise ConfigError(f"{name}: expected YAML, found: {error}") from None
     if not isinstance(config, dict):
         raise ConfigError(f"{name}: expected keys such as table and slots, found {type(config).__name__}")
     return config
@@ -73,7 +73,7 @@ def as_options(kind: type[Options], value: Options | Mapping[str, Any] | None, w
     if value is None or isinstance(value, kind):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{what}: expected keys of {kind.__name__}, found {value!r}")
+        raise ConfigError(f"{what}: expected keys of {kind.__name__}, found {shown(value)}")
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for key in value:
         if key not in known:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import yaml
 
 from featstore import files
-from featstore.errors import SpecError, nearest, yaml_problem
+from featstore.documents import DocumentError, load_yaml
+from featstore.errors import SpecError, nearest
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import MAX_COUNT, OPTIONS
+from featstore.redaction import redact, shown
 from featstore.spec.lock import Lock, load_lock, lock_url
 from featstore.spec.model import COMPRESSIONS, ON_ERROR, TYPE_NAMES, VERSION, Input, Node, Output, Sequence, Spec, read_type
 from featstore.spec.vocabulary import load_vocabularies
@@ -26,7 +27,6 @@ from featstore.spec.vocabulary import load_vocabularies
 _TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "sequences", "slots", "output", "on_error")
 _MAX_SLOT = 2**31 - 1
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-_MERGE = "tag:yaml.org,2002:merge"
 T = TypeVar("T")
 
 
@@ -43,14 +43,14 @@ def load_spec(
     """
     if isinstance(source, Mapping):
         return with_lock(_spec(source, errors), lock, errors)
-    url = files.redact(str(source))
+    name = redact(str(source))
     try:
         with files.open_read(str(source)) as file:
             text = file.read().decode()
     except FileNotFoundError as error:
-        raise SpecError(f"{url}: expected a spec, found no such file") from error
+        raise SpecError(f"{name}: expected a spec, found no such file") from error
     except (IsADirectoryError, UnicodeDecodeError) as error:
-        raise SpecError(f"{url}: expected a spec in YAML, found {error}") from error
+        raise SpecError(f"{name}: expected a spec in YAML, found {error}") from error
     spec = parse_spec(text, str(source), errors)
     if not freezes(spec):
         return spec
@@ -84,9 +84,9 @@ def _op_fitted(lock: Lock, name: str) -> str | None:
 def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = None) -> Spec:
     """The spec of a YAML text; `source` names it in errors."""
     try:
-        document = yaml.load(text, _StrictLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise SpecError(f"{files.redact(source) or 'spec'}: expected YAML, found: {yaml_problem(error)}") from error
+        document = load_yaml(text)
+    except DocumentError as error:
+        raise SpecError(f"{redact(source) or 'spec'}: expected YAML, found: {error}") from None
     with naming(source):
         return replace(_spec(document, errors), source=source)
 
@@ -99,42 +99,14 @@ def naming(source: str) -> Iterator[None]:
     except SpecError as error:
         if not source:
             raise
-        raise type(error)(f"{files.redact(source)}: {error}") from error
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, of which YAML would silently keep the last, and an alias within its own anchor,
-    which would have no end. Keys of a merge (`<<: *base`) give way to those beside it."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._checked: set[int] = set()
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        if id(node) not in self._checked:  # merged keys may stand beside written ones after this
-            self._checked.add(id(node))
-            self._check_keys([key for key, _ in node.value if key.tag != _MERGE])
-        super().flatten_mapping(node)
-
-    def _check_keys(self, written: list[yaml.Node]) -> None:
-        keys = [self.construct_object(key, deep=True) for key in written]
-        for position, key in enumerate(keys):
-            if key in keys[:position]:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} appears twice", written[position].start_mark)
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        alias = self.peek_event() if self.check_event(yaml.AliasEvent) else None  # type: ignore[no-untyped-call]
-        node = super().compose_node(parent, index)
-        if alias is not None and node is not None and node.end_mark is None:
-            raise yaml.composer.ComposerError(None, None, f"alias *{alias.anchor} within its own anchor", alias.start_mark)
-        return node
+        raise type(error)(f"{redact(source)}: {error}") from error
 
 
 def wrong(where: str, expected: str, found: object, known: Iterable[str] = (), *, note: str = "") -> SpecError:
     """The error of every check: path, expected, found (with a note), and what the found name resembles."""
     hint = nearest(found, known) if isinstance(found, str) else ""
     hint = hint or _yaml_hint(found)
-    return SpecError(f"{where}: expected {expected}, found {found!r}{note and ', ' + note}{hint}")
+    return SpecError(f"{where}: expected {expected}, found {shown(found)}{note and ', ' + note}{hint}")
 
 
 def _yaml_hint(found: object) -> str:

@@ -1,5 +1,6 @@
 """The contract of files by URL, over real servers: what each kind of store does the same."""
 
+import gc
 import io
 import os
 import uuid
@@ -101,6 +102,23 @@ def test_a_file_is_written_whole_and_deleted(place, at):
     files.delete(url)
     with pytest.raises(FileNotFoundError):
         files.size_bytes(url)
+
+
+def test_a_write_that_fails_leaves_the_file_as_it_was(place, at):
+    if not place.is_written or place.url.startswith("fakehost"):
+        pytest.skip("featstore only reads from this server, or it shows what is being written")
+    url = f"{at}/x.bin"
+    for expected in (None, DATA):
+        with pytest.raises(TypeError, match="bytes-like"), files.open_write(url) as file:
+            file.writelines([OTHER, None])
+        gc.collect()  # a client may publish what is forgotten
+        if expected is None:
+            assert listings.find_file(url) is None
+            with files.open_write(url) as file:
+                file.write(DATA)
+        else:
+            with files.open_read(url) as file:
+                assert file.read() == expected
 
 
 def _plan(tail, size_bytes, name):

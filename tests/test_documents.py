@@ -1,0 +1,111 @@
+"""YAML from outside is read strictly and within bounds: an error at once, that says what is wrong and where."""
+
+import time
+
+import pytest
+
+from featstore.documents import MOST_NESTED, DocumentError, load_yaml
+from featstore.errors import ConfigError, SpecError
+from featstore.loader.config import load_train_config
+from featstore.redaction import short, shown
+from featstore.spec.lint import lint
+from featstore.spec.parse import load_spec, parse_spec
+
+NINES = "9" * 6_000
+HOSTILE = {
+    "brackets": ("slots: " + "[" * 20_000, r"nested more than 50 deep: expected fewer levels \(line 1, column 57\)"),
+    "closed brackets": ("[" * 20_000 + "]" * 20_000, "nested more than 50 deep"),
+    "braces": ("{a: " * 20_000, "nested more than 50 deep"),
+    "dashes": ("- " * 20_000 + "a", "nested more than 50 deep"),
+    "questions": ("? " * 20_000 + "a", "nested more than 50 deep"),
+    "indented": ("\n".join(f"{' ' * depth}a:" for depth in range(1_000)), "nested more than 50 deep"),
+    "an integer": (f"spec: {NINES}", r"an integer of 6,000 digits: expected one of 64 bits \(line 1, column 7\)"),
+    "a negative integer": (f"a: [1, -{NINES}]", "an integer of 6,001 digits"),
+    "a binary integer": ("a: 0b" + "1" * 6_000, "an integer of 6,002 digits"),
+    "base 60": ("a: 1" + ":59" * 2_000, "an integer of 6,001 digits"),
+    "an integer as a key": (f"? {NINES}\n: 1", "an integer of 6,000 digits"),
+    "a tag of an integer": (f"a: !!int '{NINES}'", "an integer of 6,000 digits"),
+    "no integer": ("a: !!int x", "invalid literal for int"),
+    "a day that is none": ("a: 2026-99-99", "month must be in 1..12"),
+    "merges of merges": (
+        "a: &a {k: 1}\n"
+        + "\n".join(
+            f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 20)}]}}" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+        ),
+        "a mapping of more than 100,000 keys, merged ones among them: merge fewer",
+    ),
+    "an endless alias": ("a: &a [*a]", r"alias \*a within its own anchor \(line 1"),
+    "a key twice": ("a: 1\nb: 2\na: 3", r"key 'a' appears twice \(line 3, column 1\)"),
+    "a key that is a list": ("? [1]\n: 2", "found unhashable key"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_document_is_answered_within_a_second(kind, tmp_path):
+    text, said = HOSTILE[kind]
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    readers = (
+        (DocumentError, load_yaml, text),
+        (SpecError, parse_spec, text),
+        (SpecError, load_spec, path),
+        (SpecError, lint, str(path)),
+        (ConfigError, load_train_config, path),
+    )
+    for error, read, source in readers:
+        since = time.thread_time()
+        with pytest.raises(error, match=said) as found:
+            read(source)
+        assert time.thread_time() - since < 1
+        assert "\n" not in str(found.value)
+        assert len(str(found.value)) < 500
+
+
+def test_a_document_may_be_nested_as_deeply_as_promised_and_have_many_keys():
+    deep = "[" * (MOST_NESTED - 1) + "1" + "]" * (MOST_NESTED - 1)
+    assert str(load_yaml(deep)) == deep
+    since = time.thread_time()
+    wide = load_yaml("\n".join(f"key{i}: {i}" for i in range(20_000)))
+    assert isinstance(wide, dict)
+    assert len(wide) == 20_000
+    assert time.thread_time() - since < 30, "each key was compared with all before it"
+
+
+def test_aliases_that_grow_into_billions_are_not_written_out():
+    lines = ["- &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"- &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefghi", "bcdefghij", strict=True)]
+    since = time.thread_time()
+    with pytest.raises(SpecError, match="spec: expected the semantics version 1, found") as found:
+        parse_spec("spec:\n" + "\n".join(lines))
+    assert len(str(found.value)) < 600
+    assert time.thread_time() - since < 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (int(NINES[:4_000]), "an integer of about 4,000 digits"),
+        (10**9_000, "an integer of about 9,000 digits"),
+        (-(10**9), "-1000000000"),
+        ("x" * 1_000, repr(f"{'x' * 200}... (1,000 characters)")),
+        (["s3://user:Sk3yPass@b/k", True, None], "['s3://b/k', True, None]"),
+        ({"a": 1.5}, "{'a': 1.5}"),
+        (list(range(100)), f"[{', '.join(map(str, range(20)))}, ...]"),
+    ],
+    ids=range(7),
+)
+def test_a_value_is_shown_in_part_where_it_is_large(value, text):
+    assert shown(value) == text
+
+
+def test_a_url_that_is_cut_shows_no_part_of_its_secrets():
+    for length in range(150, 210):
+        said = short(f"{'x' * length} https://user:Sk3yPass@host/x?sig=Sk3y {'y' * 100}")
+        assert "Sk3" not in said
+
+
+def test_a_text_of_a_million_letters_is_shown_at_once():
+    since = time.thread_time()
+    short("x" * 1_000_000)
+    assert "Sk3y" not in short("https://" + "x" * 1_000_000 + ":Sk3y@host")
+    assert time.thread_time() - since < 1

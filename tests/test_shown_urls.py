@@ -1,0 +1,284 @@
+"""Passwords and tokens of a URL are in nothing that featstore shows: messages, results, logs, output, tracebacks.
+
+Every way to hand in a URL is tried with every kind of URL. And the source is read: no message holds a URL as it is.
+"""
+
+import ast
+import datetime
+import io
+import logging
+import re
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import featstore
+import featstore.replay
+import featstore.spec.diff
+import featstore.spec.lint
+import featstore.spec.show
+import featstore.spec.sql
+import featstore.stage
+import featstore.table.lint
+import featstore.table.vacuum
+from featstore import Dispatch, FeatureLoader, Staging, api, files, listings
+from featstore.cli import main
+from featstore.dispatch.receipt import receipts
+from featstore.dispatch.recording import recorded
+from featstore.dispatch.status import status
+from featstore.joins.options import LabelJoin, parse_impressions, parse_label
+from featstore.table.hive import locations
+from featstore.table.open import open_snapshot
+from featstore.transfer import read_span
+
+ROOT = Path(__file__).parents[1]
+URLS = {
+    "https": "https://user:Sk3yPass@127.0.0.1:{port}/t?sig=Sk3yPass#Sk3yPass",
+    "s3": "s3://Sk3yPass:Sk3yPass@bucket/t?sig=Sk3yPass",
+    "az": "az://user:Sk3yPass@container/t",
+    "hdfs": "hdfs://user:Sk3yPass@127.0.0.1:{port}/t",
+    "sftp": "sftp://user:Sk3yPass@127.0.0.1:{port}/t",
+    "no port": "sftp://user:Sk3yPass@127.0.0.1:Sk3yPass/t",
+    "github": "github://org:Sk3yPass@main/t",
+    "unknown": "weird+x://user:Sk3yPass@host/t",
+    "chain": "simplecache::https://user:Sk3yPass@127.0.0.1:{port}/t?sig=Sk3yPass",
+    "archive": "zip://x.parquet::s3://user:Sk3yPass@bucket/t.zip",
+    "tcp": "tcp://user:Sk3yPass@127.0.0.1:{port}",
+    "memory": "memory://user:Sk3yPass@host/t",
+    "sqlite": "sqlite://user:Sk3yPass@host/t",
+    "forgotten @": "sftp://user:Sk3yPass/t",
+}
+SPEC = {"spec": 1, "inputs": {"user": "string"}, "slots": [{"slot": 101, "name": "user", "op": "hash", "of": "user"}]}
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "someone",
+    "AWS_SECRET_ACCESS_KEY": "Sk3yPassOfS3",
+    "AWS_REGION": "us-east-1",
+    "AWS_ENDPOINT_URL": "http://user:Sk3yPass@127.0.0.1:{port}",  # delta-rs refuses plain http at once
+    "AZURE_STORAGE_ACCOUNT_NAME": "someone",
+    "AZURE_STORAGE_ACCOUNT_KEY": "U2szeVBhc3M=",
+    "AZURE_STORAGE_ENDPOINT": "http://user:Sk3yPass@127.0.0.1:{port}",
+    "HTTPS_PROXY": "http://user:Sk3yPass@127.0.0.1:{port}",  # GitHub is not asked
+}
+
+
+def _command(*arguments: str) -> Callable[[str, Path], object]:
+    """A command with the URL in the place of `URL`, and a directory in that of `HERE`."""
+
+    def run(url: str, here: Path) -> None:
+        given = [part.replace("URL", url).replace("HERE", str(here)) for part in arguments]
+        sys.argv = ["featstore", *given]
+        main()
+
+    return run
+
+
+def _train(here: Path, **keys: Any) -> str:
+    path = here / "train.yaml"
+    path.write_text(yaml.safe_dump({"table": str(here / "plain"), "slots": ["user"], **keys}))
+    return str(path)
+
+
+def _load(here: Path, **keys: Any) -> Any:
+    with FeatureLoader.from_config(_train(here, **keys)) as loader:
+        return loader, list(loader), loader.stats()
+
+
+def _open(url: str, here: Path) -> Any:
+    table = featstore.open_table(url)
+    return table, table.snapshot, table.data_files(), table.inspect(), table.profile(), table.lint()
+
+
+ACTS: dict[str, Callable[[str, Path], object]] = {
+    "open_table": _open,
+    "open_table at a version": lambda url, here: featstore.open_table(url, 3),
+    "FeatureLoader": lambda url, here: list(FeatureLoader(url, slots=["user"])),
+    "from_config at": lambda url, here: FeatureLoader.from_config(url),
+    "config: table": lambda url, here: _load(here, table=url),
+    "config: table, staged": lambda url, here: _load(
+        here, table=url, staging={"directory": str(here / "ssd"), "mode": "whole"}
+    ),
+    "config: follow": lambda url, here: _load(
+        here, table=url, follow=True, dispatch={"store": f"sqlite://{here}/f.db", "run_id": "r"}
+    ),
+    "config: staging.directory": lambda url, here: _load(here, staging={"directory": url}),
+    "config: dispatch.store": lambda url, here: _load(here, dispatch={"store": url, "run_id": "r"}),
+    "config: order.recording": lambda url, here: _load(here, order={"kind": "replay", "recording": url}),
+    "config: staging": lambda url, here: _load(here, staging=url),
+    "config: dispatch": lambda url, here: _load(here, dispatch=url),
+    "config: where": lambda url, here: _load(here, where=f"user = '{url}' and"),
+    "spec: file": lambda url, here: featstore.load_spec(SPEC | {"inputs": {"user": url}}),
+    "options": lambda url, here: (Staging(directory=url), Dispatch(store=url, run_id="r")),
+    "load_spec": lambda url, here: featstore.load_spec(url),
+    "extract from": lambda url, here: featstore.extract(SPEC, url, here / "new", spark=None),
+    "extract to": lambda url, here: featstore.extract(SPEC, here / "raw", url, spark=None),
+    "extract days": lambda url, here: featstore.extract(SPEC, f"{url}/dt={{dt}}", here / "new", days="2026-11-01..2026-11-02"),
+    "extract group": lambda url, here: featstore.extract(SPEC, here / "raw", url, group="g", spark=None),
+    "extract by": lambda url, here: featstore.extract(url, here / "raw", here / "new", spark=None),
+    "relabel": lambda url, here: api.relabel(SPEC, here / "raw", url, key="user"),
+    "compact": lambda url, here: api.compact(url),
+    "fit": lambda url, here: api.fit(here / "spec.yaml", url),
+    "fit by": lambda url, here: api.fit(url, here / "raw"),
+    "replay": lambda url, here: featstore.replay.replay(str(here / "spec.yaml"), url, str(here / "plain")),
+    "replay against": lambda url, here: featstore.replay.replay(str(here / "spec.yaml"), str(here / "raw"), url),
+    "lint a spec": lambda url, here: featstore.spec.lint.lint(url),
+    "show a spec": lambda url, here: featstore.spec.show.show(url),
+    "diff of specs": lambda url, here: featstore.spec.diff.diff(str(here / "spec.yaml"), url),
+    "sql of a slot": lambda url, here: featstore.spec.sql.sql(url, "user"),
+    "lint a table": lambda url, here: featstore.table.lint.lint(url),
+    "vacuum": lambda url, here: featstore.table.vacuum.vacuum(url),
+    "register": lambda url, here: locations(open_snapshot(url)),
+    "warm": lambda url, here: featstore.stage.warm(url),
+    "warm a table": lambda url, here: featstore.stage.warm(_train(here, staging={"directory": str(here / "ssd")}), table=url),
+    "list a cache": lambda url, here: featstore.stage.list(url),
+    "clear a cache": lambda url, here: featstore.stage.clear(url),
+    "status": lambda url, here: status(url),
+    "receipts": lambda url, here: receipts(url, "r"),
+    "recorded": lambda url, here: recorded(url, "r"),
+    "size": lambda url, here: files.size_bytes(url),
+    "read": lambda url, here: files.open_read(url).read(),
+    "fetch": lambda url, here: files.fetch(url, io.BytesIO()),
+    "write": lambda url, here: files.open_write(f"{url}/x").__enter__(),
+    "delete": lambda url, here: files.delete(url),
+    "link": lambda url, here: files.link(url, f"{url}2"),
+    "time": lambda url, here: files.modified_s(url),
+    "list": lambda url, here: listings.list_files(url),
+    "find": lambda url, here: listings.find_file(url),
+    "is a directory": lambda url, here: listings.is_directory(url),
+    "span": lambda url, here: list(read_span(url, 0, 1, size_bytes=10).blocks),
+    "impressions": lambda url, here: parse_impressions(f"from={url} row_id=a"),
+    "label": lambda url, here: parse_label(f"fron={url} name=click"),
+    "no pair": lambda url, here: parse_label(url),
+    "a join": lambda url, here: _join(url),
+    "$ inspect": _command("table", "inspect", "URL"),
+    "$ head": _command("table", "head", "URL"),
+    "$ extract": _command("extract", "--spec", "HERE/spec.yaml", "--input", "URL", "--table", "HERE/new"),
+    "$ extract to": _command("extract", "--spec", "HERE/spec.yaml", "--input", "HERE/raw", "--table", "URL"),
+    "$ spec lint": _command("spec", "lint", "URL"),
+    "$ spec fit": _command("spec", "fit", "HERE/spec.yaml", "--input", "URL"),
+    "$ status": _command("dispatch", "status", "URL"),
+    "$ receipt": _command("dispatch", "receipt", "URL", "--run-id", "r"),
+    "$ stage list": _command("stage", "list", "URL"),
+    "$ stage warm": _command("stage", "warm", "URL"),
+}
+
+
+def _join(url: str) -> LabelJoin:
+    impressions = parse_impressions(f"from={url} row_id=a event_time=b")
+    label = parse_label(f"name=click from={url} key=a event_time=b window=1h")
+    cut_off = datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC)
+    return LabelJoin(impressions=impressions, labels=(label,), cut_off=cut_off, output_url=url)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port where nobody listens, and nobody else will."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value.format(port=port))
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    files._store.cache_clear()
+    files.FsspecStore.clear_instance_cache()
+    (tmp_path / "raw").mkdir()
+    pq.write_table(pa.table({"user": ["a", "b"]}), tmp_path / "raw" / "x.parquet")
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    featstore.extract(SPEC, tmp_path / "raw", tmp_path / "made", spark=None)
+    (tmp_path / "plain").mkdir()
+    data = next((tmp_path / "made").glob("*.parquet")).read_bytes()
+    (tmp_path / "plain" / "x.parquet").write_bytes(data)
+    with files.open_write(f"{URLS['memory']}/x.parquet") as file:
+        file.write(data)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", URLS)
+def test_no_secret_of_a_url_is_shown_by_anything_that_takes_one(
+    kind: str, here: Path, port: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="featstore")
+    url, num_failed = URLS[kind].format(port=port), 0
+    for name, act in ACTS.items():
+        shown, failed = _shown(act, url, here)
+        num_failed += failed
+        captured = capfd.readouterr()
+        for text in (*shown, captured.out, captured.err, caplog.text):
+            assert "Sk3y" not in text, f"{name}: {text}"
+        if failed and name.startswith("$"):
+            assert re.fullmatch(r"featstore: error: .*\n", captured.err), f"{name}: {captured.err}"
+    assert num_failed > (len(ACTS) / 4), "the URL did not reach what should have failed on it"
+
+
+def _shown(act: Callable[[str, Path], object], url: str, here: Path) -> tuple[list[str], bool]:
+    """What a user may see of an act, and whether it failed."""
+    try:
+        result = act(url, here)
+    except SystemExit as end:
+        return [], bool(end.code)
+    except Exception as error:  # noqa: BLE001  whatever it is, it is shown
+        return [str(error), repr(error), *traceback.format_exception(error)], True
+    found = result if isinstance(result, tuple | list) else [result]
+    return [text for part in found for text in (str(part), repr(part))], False
+
+
+# Of the places of staging, `redact` made what they hold; an endpoint has a host and a port only.
+CLEAN = re.compile(r"place\.url|endpoint\.url")
+SAYS = {"debug", "info", "warning", "error", "exception", "warn", "echo", "print"}
+
+
+def _modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((ROOT / "featstore").rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def _is_message(node: ast.AST) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        return node.name in ("__str__", "__repr__")
+    return isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and _name(node.func) in SAYS)
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _is_bare_url(node: ast.AST) -> bool:
+    return re.search(r"(^|_)urls?$", _name(node)) is not None and not CLEAN.search(ast.unparse(node))
+
+
+def test_no_message_in_the_source_holds_a_url_as_it_is() -> None:
+    messages = [(path, node) for path, tree in _modules() for node in ast.walk(tree) if _is_message(node)]
+    shown = [
+        (f"{path}:{part.value.lineno}", part.value)
+        for path, message in messages
+        for part in ast.walk(message)
+        if isinstance(part, ast.FormattedValue)
+    ]
+    assert len(shown) > 500
+    assert {where for where, value in shown if _is_bare_url(value)} == set()
+
+
+def test_no_data_class_shows_its_url() -> None:
+    fields = [
+        (f"{path}: {kind.name}.{field.target.id}", field)
+        for path, tree in _modules()
+        for kind in ast.walk(tree)
+        if isinstance(kind, ast.ClassDef) and any("dataclass" in ast.unparse(mark) for mark in kind.decorator_list)
+        for field in kind.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and _is_bare_url(field.target)
+    ]
+    assert len(fields) > 20
+    shows = {where for where, field in fields if field.value is None or "repr=False" not in ast.unparse(field.value)}
+    ours = {where for where in shows if not where.startswith(("featstore/staging/", "featstore/demo/"))}
+    assert ours == set()
