@@ -295,3 +295,35 @@ def test_every_command_has_help() -> None:
     runner = CliRunner()
     for path in (["--help"], ["demo", "--help"], ["extract", "--help"], ["table", "--help"], ["table", "inspect", "--help"]):
         assert runner.invoke(cli.cli, path).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["extract", "--partition", "dt=" + "x" * 300], "the directory 'dt=xxx"),
+        (["table", "profile", "--where", "(" * 5_000 + "user = 1" + ")" * 5_000], "nested too deeply"),
+        (["table", "profile", "--where", "price = " + "9" * 6_000], "expected a number of 64 bits"),
+        (["spec", "lint", "brackets.yaml"], "expected YAML, found: nested more than 50 deep"),
+        (["spec", "lint", "nines.yaml"], "expected YAML, found: an integer of 6,000 digits"),
+        (["stage", "warm", "brackets.yaml"], "expected YAML, found: nested more than 50 deep"),
+        (["stage", "list", "s3://user:secret@bucket/x"], "s3://bucket/x: expected a directory"),
+    ],
+)
+def test_hostile_text_is_answered_by_one_short_line(
+    raw: Path, spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(raw.parent)
+    Path("brackets.yaml").write_text("[" * 20_000)
+    Path("nines.yaml").write_text("spec: " + "9" * 6_000)
+    Path("t").mkdir()
+    Path("t/raw.parquet").write_bytes(raw.read_bytes())
+    if arguments[0] == "extract":
+        arguments = [*arguments, "--spec", str(spec), "--input", str(raw), "--table", "new"]
+    if arguments[0] == "table":
+        arguments = [*arguments, "t"]
+    monkeypatch.setattr(sys, "argv", ["featstore", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert len(line) < 700

@@ -12,7 +12,13 @@ import pyarrow.parquet as pq
 from featstore.errors import DataFileError, FeatstoreError, InputError, not_once
 from featstore.files import local_path, open_read, redact
 from featstore.listings import FileEntry, check_unchanged, find_file, list_files
-from featstore.table.layout import NULL_PARTITION, parse_partition, partition_path
+from featstore.redaction import shown
+from featstore.table.layout import (
+    NULL_PARTITION,
+    check_partition_name,
+    parse_partition,
+    partition_path,
+)
 from featstore.table.parquet_dir import delta_table_around, read_footers
 
 BATCH_ROWS, BATCH_VALUES = 16_384, 1 << 21
@@ -185,12 +191,13 @@ def check_partition_value(key: str, value: object, where: str) -> None:
     Delta stores an empty value as null, and rows of a null partition would be added to rather than replaced.
     """
     if not isinstance(value, str):
-        raise InputError(f"{where}: key {key!r}: expected the value as text, found {value!r}; write {str(value)!r}")
+        raise InputError(f"{where}: key {key!r}: expected the value as text, found {shown(value)}; write '{shown(value)}'")
     if not key or value in ("", NULL_PARTITION):
         raise InputError(
             f"{where}: expected a key and a value, found {key!r} and {value!r}: a partition without a value cannot be "
             f"replaced; give its rows a value of their own, such as 'unknown'"
         )
+    check_partition_name(key, value, where)
 
 
 def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> None:

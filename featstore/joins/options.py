@@ -17,6 +17,7 @@ from typing import Any
 
 from featstore.errors import ConfigError, nearest
 from featstore.redaction import redact, redact_text
+from featstore.table.layout import check_partition_name
 
 KINDS = ("any", "count", "sum", "first", "last")
 ATTRIBUTIONS = ("last", "first", "all")
@@ -155,7 +156,8 @@ class LabelJoin:
     """One join: what is read, as known at `cut_off` (with a time zone), and where the rows go.
 
     The rows become the directory `{output_url}`, below it `key=value/` for each key of `partition`. Impressions without row
-    id or event time fail the join, unless `drop_incomplete`. ConfigError for what cannot be.
+    id or event time fail the join, unless `drop_incomplete`. ConfigError for what cannot be, InputError for a partition that
+    no directory can be named by.
     """
 
     impressions: Impressions
@@ -176,6 +178,8 @@ class LabelJoin:
         drawn = None if self.negatives is None else self.negatives.label
         known = [label.name for label in self.labels]
         _require(drawn is None or drawn in known, f"negatives: no label {drawn!r} among {known}{nearest(drawn or '', known)}")
+        for key, value in self.partition.items():
+            check_partition_name(key, value, "partition")
 
     @property
     def added(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from featstore.errors import SelectionError
 from featstore.loader.decode import Partition
 from featstore.loader.listing import Listed
 from featstore.loader.request import Request
+from featstore.redaction import short
 from featstore.table.snapshot import DataFile, Snapshot
 
 
@@ -15,7 +16,7 @@ def matching_files(snapshot: Snapshot, request: Request) -> dict[str, tuple[Data
     files = matching(snapshot, request)
     if snapshot.data_files and not files and request.where is not None:
         found = ", ".join(sorted({"/".join(f"{k}={v}" for k, v in file.partition.items()) for file in snapshot.data_files})[:5])
-        raise SelectionError(f"where {request.where.text!r}: matches no partition of the table, which has {found}")
+        raise SelectionError(f"where {short(request.where.text)!r}: matches no partition of the table, which has {found}")
     return files
 
 

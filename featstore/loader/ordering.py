@@ -116,7 +116,7 @@ def _load(source: Any) -> Recording:
     try:
         with open_read(str(source)) as file:
             return Recording.from_json(json.load(file))
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"order.recording: {redact(str(source))}: expected a recorded order: {error}") from error

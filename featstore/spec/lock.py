@@ -81,7 +81,7 @@ def from_json(text: str, source: str) -> Lock:
     try:
         document = json.loads(text)
         found, lock = document["format"], _lock(document) if document["format"] == FORMAT else None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise SpecError(f"{where}: expected a lock file as `--update-lock` writes it, found {error!r}") from error
     if lock is None:
         raise SpecError(f"{where}: expected a lock of format {FORMAT}, found {found!r}")

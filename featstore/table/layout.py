@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from featstore.errors import InputError
 from featstore.files import canonical, join, scheme
+from featstore.redaction import shown
 
 LOG_DIR = "_delta_log"
 RUNS_DIR = "_runs"
@@ -20,6 +21,7 @@ _TAG_CHARS = 8  # of each of its two parts
 _DATA_FILE = re.compile(r"part-\d{5,}-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
 _TAG = re.compile(r"[0-9a-f]{8}-[0-9a-f]{8}\.statistics")
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial")
+_NAME_BYTES = 255  # of Linux's file systems, and of HDFS unless it is told otherwise
 _GROUP_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SUFFIX = ".parquet"
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
@@ -31,6 +33,20 @@ def partition_path(partition: Mapping[str, str | None]) -> str:
     A table without partition keys has the empty path.
     """
     return "/".join(f"{_escape(key)}={_escape(value) if value else NULL_PARTITION}" for key, value in partition.items())
+
+
+def check_partition_name(key: str, value: str, where: str) -> None:
+    """InputError for a partition whose `key=value` is no name of a directory: it is too long.
+
+    `where` begins the message.
+    """
+    num_bytes = len(partition_path({key: value}).encode())
+    if num_bytes > _NAME_BYTES:
+        raise InputError(
+            f"{where}: key {shown(key)}: the directory {shown(f'{key}={value}')} would have a name of "
+            f"{num_bytes:,} bytes: expected at most {_NAME_BYTES}, with special characters escaped; "
+            f"shorten the value, such as to its hash"
+        )
 
 
 def parse_partition(path: str) -> dict[str, str | None]:

@@ -246,6 +246,8 @@ def test_a_partition_key_and_a_column_may_not_share_a_name(job: ExtractJob, writ
         ({"partition": {"month": "__HIVE_DEFAULT_PARTITION__"}}, "found 'month' and '__HIVE_DEFAULT_PARTITION__'"),
         ({"partition": {"": "1"}}, "found '' and '1'"),
         ({"partition": {"month": 5}}, "partition: key 'month': expected the value as text, found 5; write '5'"),
+        ({"partition": {"month": "x" * 300}}, "'month=x+.*' would have a name of 306 bytes: expected at most 255"),
+        ({"partition": {"month": 10**6_000}}, "expected the value as text, found an integer of about 6,000 digits"),
         ({"partition_from_path": "month"}, "partition_from_path: expected a list of keys, found the text 'month'"),
         ({"partition_from_path": ["month"]}, "'month' is given as '1', and is to be taken from the path; choose one"),
     ],

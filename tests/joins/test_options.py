@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import ConfigError
+from featstore.errors import ConfigError, InputError
 from featstore.joins.options import (
     Impressions,
     Label,
@@ -113,6 +113,11 @@ def test_a_lookup_wants_columns_and_no_negative_age() -> None:
         Lookup(name="user", source=CLICKS, key=("user",), event_time="ts", columns=())
     with pytest.raises(ConfigError, match="expected a max_age of 0 or more"):
         Lookup(name="user", source=CLICKS, key=("user",), event_time="ts", columns=("a",), max_age_s=-1)
+
+
+def test_rows_go_into_a_partition_that_can_be_a_directory() -> None:
+    with pytest.raises(InputError, match=r"partition: key 'dt': .* a name of 303 bytes: expected at most 255"):
+        replace(JOIN, partition={"dt": "x" * 300})
 
 
 def test_impressions_want_a_row_id() -> None:

@@ -243,6 +243,12 @@ def test_a_lock_that_is_no_utf8_is_refused(path: Path) -> None:
         lint_of(path)
 
 
+def test_a_lock_that_is_nested_20000_deep_is_refused(path: Path) -> None:
+    path.with_suffix(".lock.json").write_text("[" * 20_000)
+    with pytest.raises(SpecError, match=r"flights\.lock\.json: expected a lock file .* found RecursionError"):
+        lint_of(path)
+
+
 def test_a_spec_that_its_lock_contradicts_is_refused_and_what_to_do_is_said(path: Path) -> None:
     assert lint_of(path, update_lock=True).ok
     check_lock(load_spec(str(path)))

@@ -1,8 +1,20 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.table.layout import data_file_name, decode_path, has_tag, is_data_file, new_tag, parse_partition, partition_path
+from featstore.errors import InputError
+from featstore.table.layout import (
+    check_partition_name,
+    data_file_name,
+    decode_path,
+    has_tag,
+    is_data_file,
+    new_tag,
+    parse_partition,
+    partition_path,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text != "__HIVE_DEFAULT_PARTITION__")
 
@@ -63,3 +75,17 @@ def test_a_tag_tells_the_run_and_is_never_shared() -> None:
 
 def test_a_logged_path_is_decoded_once() -> None:
     assert decode_path("month=a%253Ab/x%20y.parquet") == "month=a%3Ab/x y.parquet"
+
+
+@pytest.mark.parametrize(
+    ("value", "num_bytes"), [("x" * 300, 303), ("é" * 130, 263), ("/" * 90, 273), ("x" * 253, 256), ("", 0), ("x" * 252, 0)]
+)
+def test_a_partition_is_named_by_what_file_systems_take_as_a_name(tmp_path: Path, value: str, num_bytes: int) -> None:
+    if not num_bytes:
+        check_partition_name("dt", value, "partition")
+        (tmp_path / partition_path({"dt": value})).mkdir()
+        return
+    with pytest.raises(InputError, match=f"partition: key 'dt': .* a name of {num_bytes} bytes: expected at most 255"):
+        check_partition_name("dt", value, "partition")
+    with pytest.raises(OSError, match="File name too long"):
+        (tmp_path / partition_path({"dt": value})).mkdir()
