@@ -19,6 +19,7 @@
 | device.py | batches on a device, ahead of the loop |
 | tail.py, agreement.py, padding.py | equally many steps on all ranks |
 | ordering.py, follow.py, listing.py, matching.py, splitting.py, boundaries.py | which splits, in which order, cut where |
+| delivery.py, claims.py, segment.py | what is pending, given and delivered; what the store is to be told of it |
 | reporting.py, endings.py | what the dispatch store is told; what a pass says at its end |
 | place.py, passes.py | which worker; which store, which keys, which epoch |
 | iteration.py, consumer.py | one pass over the epochs; what the training loop iterates |

@@ -123,8 +123,9 @@ class Iteration:
     def _padding(self, run: Run) -> Batch:
         if self._last is None:
             self._last = run.some_rows().batch()
+        padding = run.sendable(padding_of(self._last))
         run.add(BatchSlice(()))
-        return run.sendable(padding_of(self._last))
+        return padding
 
     def _next_cut(self, run: Run) -> Cut | None:
         """The next cut that has rows, or None at the end; what others stand for is delivered in its

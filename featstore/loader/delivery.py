@@ -79,17 +79,20 @@ class Delivery:
         Without a batch it is delivered at once where nothing is pending before it.
 
         Returns:
-            Whether a claim is complete of which the store is to be told.
+            Whether a claim is complete of which the store is to be told; never for a batch, with
+            which nothing is delivered yet.
         """
         if os.getpid() != self._pid:
             self.require_own_process()
         with self._lock:
-            if self._stop_epoch is None:
-                self._pending.append(added)
-                if not added.is_batch:
-                    self._deliver_without_batch()
-                elif not self.is_ahead:
+            if self._stop_epoch is not None:
+                return False
+            self._pending.append(added)
+            if added.is_batch:
+                if not self.is_ahead:
                     self._num_given = len(self._pending)
+                return False
+            self._deliver_without_batch()
             return bool(self._claims.complete)
 
     def give(self) -> None:

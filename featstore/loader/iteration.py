@@ -73,7 +73,11 @@ class Run:
         self._has_claimed = self._finds_done = self._is_last_sibling = False
         self.left_open = LeftOpen(begun.address)
         self._in_step = begun.place.in_step if job.in_step is None else job.in_step
+        # What runs for this pass, to be closed with it by any thread, also while another begins it.
+        # `_opening` guards the list: nobody closes or waits for a part while holding it. Reentrant
+        # for the same reason as the lock of `Delivery`.
         self._open: list[_Closeable] = []
+        self._opening = threading.RLock()
         # The consumer waits for the last of the threads.
         self._waits = "wait_s" if job.transform is None else "transform_wait_s"
         self._bar = RowBar("train", job.num_rows_left(start), wait_s=stats.seconds["wait_s"]) if job.shows(start) else None
@@ -253,11 +257,13 @@ class Run:
     def hand_over(self, with_rows: Cut) -> Batch:
         """The cut's batch, which counts as delivered at the next `acknowledge()`."""
         batch = self.sendable(with_rows.batch())
-        self.add(with_rows.to_deliver(Watch(batch) if self._job.debug else None))
+        added = with_rows.to_deliver(Watch(batch) if self._job.debug else None)
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         if self._bar is not None:
             self._bar.show(batch.num_rows, self._stats, self._stager.stats().staged_bytes if self._stager else 0)
+        # Last: after an error here a thread that runs ahead would wait for a batch that nobody gets.
+        self.add(added)
         return batch
 
     def sendable(self, batch: Batch) -> Batch:
@@ -301,7 +307,9 @@ class Run:
         with ExitStack() as parts:
             if self.steps is not None:
                 parts.callback(self.steps.leave)
-            for part in reversed(self._open):
+            with self._opening:
+                opened = list(self._open)
+            for part in reversed(opened):
                 parts.callback(part.close)
             if self._bar is not None:
                 parts.callback(self._bar.close)
@@ -361,19 +369,28 @@ class Run:
         windows = paced(read_windows(work, open_split, order.interleave, skip), self._stats, "decode_room_s")
         assembler = Assembler(self._job.request, self._job.batch_size, self._stats, skip)
         pipeline = Pipeline(windows, assembler, budget, self._stats, self._waits)
-        self._open.append(pipeline)
+        self._opened(pipeline)
         cuts = cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._reports.is_lost)
         if self._job.transform is None:
             yield from cuts
         else:
             made = transformed(cuts, self._job.transform, self._delivery.claim_of, self._stats)
             second = Ahead(paced(made, self._stats, "transform_room_s"), self._stats)
-            self._open.append(second)
+            self._opened(second)
             yield from second.items()
             second.close()
         self._await_delivery()
         pipeline.close()
-        self._open.clear()
+        with self._opening:
+            self._open.clear()
+
+    def _opened(self, part: _Closeable, *, is_first: bool = False) -> None:
+        """It is closed with the pass: now, where that was closed while this thread began it."""
+        with self._opening:
+            self._open.insert(0 if is_first else len(self._open), part)
+            is_late = self.is_closed
+        if is_late:
+            part.close()
 
     def _awaited(self, coordinator: Coordinator, epoch: int) -> Claim | None:
         """A claim for a worker that holds none, as whoever waits for leases of others must: they may be waiting too.
@@ -416,7 +433,7 @@ class Run:
         """Files brought to the local disk first, in a thread of the stager's that takes the claims, unless it leaves one where
         it is."""
         stream = stager.stage(item for claim in claims for item in stage_items(self._file(claim), claim))
-        self._open.insert(0, StagedStream(stream))
+        self._opened(StagedStream(stream), is_first=True)
         for staged in stream:
             claim = staged.key
             assert isinstance(claim, Claim)

@@ -13,6 +13,8 @@ import pytest
 
 from featstore.errors import DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
+from featstore.loader.pipeline import Ahead
+from featstore.loader.stats import Stats
 
 STAGING = [None, {"mode": "whole", "ahead_files": 1}]
 REPEATS = 6
@@ -85,6 +87,16 @@ def test_nothing_is_left_behind_however_often(table_url, end, staging):
         if repeat == 1:
             descriptors = num_descriptors()
     assert num_descriptors() <= descriptors
+
+
+def test_a_thread_that_begins_while_the_run_is_closed_is_ended_at_once(table_url):
+    before = set(Path(tempfile.gettempdir()).glob("featstore*"))
+    run = loader_for(table_url).begin_run()
+    run.close()
+    late = Ahead((number for number in range(100)), Stats())
+    assert "featstore-transform" in left_behind(before)
+    run._opened(late)
+    assert left_behind(before) == []
 
 
 PROGRAM = """
