@@ -71,6 +71,7 @@ _S3 = Variables(
         "AWS_WEB_IDENTITY_TOKEN_FILE",
         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_IMDSV1_FALLBACK",  # the service need not give tokens, which it is asked for here
         "AWS_SKIP_SIGNATURE",
     ),
     metadata=Metadata(

@@ -39,7 +39,8 @@ def _problem(error: Exception) -> str:
     """What the parser did not like, with line and column counted from 1 where it names them."""
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
     mark = getattr(error, "problem_mark", None)
-    return problem if mark is None else f"{problem} (line {mark.line + 1}, column {mark.column + 1})"
+    where = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+    return problem + where
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -64,7 +65,7 @@ class _StrictLoader(yaml.SafeLoader):
             self._check_keys([key for key, _ in node.value if key.tag != _MERGE])
         super().flatten_mapping(node)
         if len(node.value) > _MOST_KEYS:
-            problem = f"a mapping of more than {_MOST_KEYS:,} keys, merged ones among them: merge fewer"
+            problem = f"a mapping of more than {_MOST_KEYS:,} keys, with merged ones: merge fewer"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
     def _check_keys(self, written: list[yaml.Node]) -> None:

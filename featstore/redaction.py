@@ -69,7 +69,7 @@ def short(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The value for a message, as `repr` writes it: redacted, and not all of it where it is long."""
+    """The value for a message, as `repr` writes it: redacted, and in part where it is long."""
     text = _SHOWN.repr(value)
     return text if len(text) <= 2 * _MOST_CHARACTERS else f"{text[: 2 * _MOST_CHARACTERS]}..."
 

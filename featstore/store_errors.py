@@ -24,7 +24,7 @@ from featstore.errors import (
     ReplacedError,
     StoreError,
 )
-from featstore.redaction import redact, redact_text, secrets_in, secrets_of, without_user
+from featstore.redaction import redact, redact_text, secrets_in, secrets_of
 from featstore.redirects import NOWHERE
 
 _MOST_CHARACTERS = 300
@@ -72,7 +72,7 @@ _ANSWERED = (
     ),
     _rule(
         r"URL scheme is not allowed",
-        "the endpoint {host} is plain http, which is refused",
+        "{host} is plain http, which is refused",
         "set {plain_http}=true to allow it, or use an https:// endpoint",
     ),
 )
@@ -91,7 +91,7 @@ _UNREACHED = (
         code=errno.EIO,
     ),
     _rule(
-        r"timed ?out|TimeoutError|kind: timeout|unreachable|no route to host|HDFS connection failed",
+        r"timed ?out|TimeoutError|kind: timeout|unreachable|no route to|HDFS connection",
         "{host} does not answer ({words})",
         "check that the server runs and the network reaches it, and {endpoint}",
         code=errno.EIO,
@@ -222,12 +222,14 @@ def _made(rule: _Rule, url: str, text: str) -> StoreError:
 
 
 def _host(url: str, text: str) -> str:
-    """Who was asked: what the client says, or else the URL's host."""
+    """Who was asked, as the client says, or else the URL's host: in a cloud's URL that is a bucket."""
     if found := _ASKED_URL.search(text) or _ASKED_HOST.search(text):
         return ":".join(found.groups())
-    with contextlib.suppress(ValueError):
-        return urlsplit(without_user(redact(url))).netloc or "the store"
-    return "the store"
+    host = ""
+    if variables_of(url.partition("://")[0].lower()).metadata is None:
+        with contextlib.suppress(ValueError):
+            host = urlsplit(redact(url)).netloc
+    return host or "the store's endpoint"
 
 
 def client_words(url: str, error: Exception) -> str:

@@ -29,13 +29,13 @@ def _dialect() -> Any:
 
     class FeatstoreWhere(Spark):
         class Tokenizer(Spark.Tokenizer):
-            STRING_ESCAPES = [*Spark.Tokenizer.STRING_ESCAPES, "'", '"']  # noqa: RUF012  as sqlglot has it
+            STRING_ESCAPES = [*Spark.Tokenizer.STRING_ESCAPES, "'", '"']  # noqa: RUF012  sqlglot's
 
     return sqlglot.Dialect.get_or_raise(FeatstoreWhere)
 
 
 def parse_tree(text: str) -> Any:
-    """The tree of one predicate. SelectionError for bad syntax, and for what is nested too deeply."""
+    """The tree of one predicate. SelectionError for bad syntax, and for what is too deep."""
     try:
         tokens = _dialect().tokenize(text)
         if _depth(tokens) > MOST_NESTED:

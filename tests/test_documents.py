@@ -32,7 +32,7 @@ HOSTILE = {
         + "\n".join(
             f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 20)}]}}" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
         ),
-        "a mapping of more than 100,000 keys, merged ones among them: merge fewer",
+        "a mapping of more than 100,000 keys, with merged ones: merge fewer",
     ),
     "an endless alias": ("a: &a [*a]", r"alias \*a within its own anchor \(line 1"),
     "a key twice": ("a: 1\nb: 2\na: 3", r"key 'a' appears twice \(line 3, column 1\)"),

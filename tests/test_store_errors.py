@@ -118,7 +118,7 @@ CASES = {
     "plain http": (
         "s3://bucket/t",
         KEYS | {"AWS_ENDPOINT_URL": "http://user:Sk3yPass@{closed}"},
-        r"the endpoint 127\.0\.0\.1:\d+ is plain http, which is refused; set AWS_ALLOW_HTTP=true",
+        r"127\.0\.0\.1:\d+ is plain http, which is refused; set AWS_ALLOW_HTTP=true",
     ),
     "plain http on Azure": (
         "az://container/t",
@@ -127,7 +127,7 @@ CASES = {
             "AZURE_STORAGE_ACCOUNT_KEY": "c29tZW9uZQ==",
             "AZURE_STORAGE_ENDPOINT": "http://{closed}",
         },
-        r"the endpoint 127\.0\.0\.1:\d+ is plain http, which is refused; set AZURE_ALLOW_HTTP=true",
+        r"127\.0\.0\.1:\d+ is plain http, which is refused; set AZURE_ALLOW_HTTP=true",
     ),
     "a host that is down": (
         "s3://bucket/t",
@@ -316,6 +316,18 @@ def test_our_own_errors_and_those_of_local_files_pass_as_they_are() -> None:
         with pytest.raises(type(error)) as found, as_store_errors("/x"):
             raise error
         assert found.value is error
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://bucket/x", "s3://bucket/x: the store's endpoint refuses the connection"),
+        ("hdfs://namenode:8020/x", "hdfs://namenode:8020/x: namenode:8020 refuses the connection"),
+        ("sftp://[::1/x", "sftp://[::1/x: the store's endpoint refuses the connection"),
+    ],
+)
+def test_a_bucket_is_not_taken_for_a_host(url: str, said: str) -> None:
+    assert str(store_error(url, ConnectionRefusedError(111, "Connection refused"))).startswith(said)
 
 
 def test_variables_of_the_environment_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
