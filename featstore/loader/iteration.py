@@ -223,7 +223,7 @@ class Run:
                         self._reports.settle()
                 if not self.is_closed:
                     self._finds_done = not self._has_claimed and coordinator.is_done
-                    if not coordinator.is_done:
+                    if self.steps is None and not coordinator.is_done:
                         self.left_open.note(EpochKeys(self._begun.prefix, epoch))
                     self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
         finally:

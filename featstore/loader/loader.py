@@ -15,6 +15,7 @@ from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, DispatchError, StateError
+from featstore.loader.agreement import end_together
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
@@ -316,7 +317,7 @@ class FeatureLoader(IterableDataset[Batch]):
         """Says in the log what ranks in step have left unread of the last pass."""
         if self._run is not None:
             self._run.left_open.name()
-        elif self._in_step and self._job.ordering.is_dynamic:
+        elif self._in_step and self._job.ordering.is_dynamic and not end_together(self._job.tail, Place.here()):
             try:
                 left_open = self._passes.left_open()
             except DispatchError as error:

@@ -4,6 +4,8 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +17,7 @@ from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
+from featstore.dispatch.unfinished import open_leases
 from featstore.errors import ConfigError, DispatchError
 from featstore.loader.loader import FeatureLoader
 
@@ -174,6 +177,36 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
     for error in errors:
         assert f"tail {tail}: all ranks have agreed to stop, and rows are unread" in error
         assert f"epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777" in error
+
+
+def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(url, store, monkeypatch, caplog):
+    """One rank has reserved all rows when the other looks for some, and lives: no step is left to anybody."""
+    for path in Path(url).glob("[1-9].parquet"):
+        path.unlink()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loaders, batches = [], []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        loaders.append(make(url, store, tail="drop", lease_s=30.0))
+        batches.append(iter(loaders[-1]))
+    late, early = batches
+    keys = EpochKeys(loaders[0]._run._begun.prefix, 0)
+    with closing(bind(store).open()) as opened, ThreadPoolExecutor(1) as threads:
+        rows = threads.submit(rows_of, early)
+        deadline = time.monotonic() + 30
+        while not _are_reserved(open_leases(opened, keys)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert rows_of(late) == rows.result(timeout=30) == []
+        assert open_leases(opened, keys), "no rows were dropped"
+    for loader in loaders:
+        loader.close()
+    assert loaders[1].stats()["rows_dropped_tail"] == FILE_ROWS
+    assert "rows are unread" not in caplog.text
+
+
+def _are_reserved(leases) -> bool:
+    """Whether nothing can be claimed or cut off."""
+    return bool(leases) and all(lease.record and lease.record.reserved == FILE_ROWS for lease in leases)
 
 
 @pytest.mark.parametrize("num_epochs", [1, 2])
