@@ -25,7 +25,7 @@ from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.registry import EpochNote, announce
-from featstore.dispatch.renewer import InStepPace, Renewer, renewal_pause_s
+from featstore.dispatch.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 from featstore.dispatch.survey import Part, Survey, Watch
 from featstore.dispatch.tail import Lookahead, Open, victims
@@ -40,8 +40,6 @@ _SURVEY_SPLITS = 64
 _TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
 _LOOKS_PER_LEASE = 8
 _FIRST_PAUSE_S = 0.01
-# Of looks for a sign of life, which comes within half a second at the end of a plan: ten in the first three seconds.
-_FIRST_LOOK_S, _LOOK_GROWTH = 0.1, 1.25
 _LONGEST_PAUSE_S = 1.0
 _UNBEGUN_PER_LEASE = 60
 
@@ -218,7 +216,7 @@ class Coordinator:
         then, sooner where somebody may be relieved before long, and where a hint says that something has changed. So idle
         workers ask for two keys, not for leases."""
         if wait_for is WaitFor.SILENT:
-            self._closed.wait(min(_FIRST_LOOK_S * _LOOK_GROWTH**num_looks, self._terms.lease_s / _LOOKS_PER_LEASE))
+            self._closed.wait(look_pause_s(num_looks, self._terms.lease_s / _LOOKS_PER_LEASE))
             return
         longest_s = min(_LONGEST_PAUSE_S, self._terms.lease_s / 4)
         pause_s, until = _FIRST_PAUSE_S, time.monotonic() + self._terms.lease_s / _LOOKS_PER_LEASE * random.uniform(0.5, 1.5)

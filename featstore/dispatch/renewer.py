@@ -12,6 +12,13 @@ from featstore.errors import DispatchError
 _BEATS_PER_LEASE = 3
 # How long ranks in step wait for each other's sign of life at the end of an epoch, at most.
 _TAIL_BEAT_S = 0.5
+# Looks for such a sign: each is at most a quarter of the time waited so far after it came, eleven in the first two seconds.
+_FIRST_LOOK_S, _LOOK_GROWTH = 0.05, 1.25
+
+
+def look_pause_s(num_looks: int, longest_s: float) -> float:
+    """Seconds from one look for a sign of life to the next, after so many looks."""
+    return min(_FIRST_LOOK_S * _LOOK_GROWTH**num_looks, longest_s)
 
 
 def renewal_pause_s(lease_s: float) -> float:

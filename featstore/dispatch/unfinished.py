@@ -10,6 +10,7 @@ from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.ledger import Entry, read_splits
 from featstore.dispatch.receipt import EpochSize
+from featstore.dispatch.renewer import look_pause_s
 from featstore.dispatch.stores.address import Store, StoreAddress
 from featstore.dispatch.survey import Part, Watch
 from featstore.errors import DispatchError
@@ -17,7 +18,7 @@ from featstore.errors import DispatchError
 _LOG = logging.getLogger(__name__)
 # Three of the renewals that ranks in step make at the end of a plan.
 _SIGN_OF_LIFE_S = 1.5
-_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.05, 1.0
+_LONGEST_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ def silent_leases(store: Store, keys: EpochKeys, wait_s: float, closed: threadin
 
     Returns at once where nothing is held, and as soon as each holder was seen to live. Ends early when `closed` is set.
     """
-    watch, until, pause_s = Watch(wait_s), time.monotonic() + wait_s, _FIRST_LOOK_S
+    watch, until, num_looks = Watch(wait_s), time.monotonic() + wait_s, 0
     watch.begin_waiting()
     while True:
         held = [lease for lease in open_leases(store, keys) if lease.is_held]
@@ -67,9 +68,9 @@ def silent_leases(store: Store, keys: EpochKeys, wait_s: float, closed: threadin
             watch.is_expired(lease.part, lease.record, time.monotonic())
         silent = [lease for lease in held if not watch.is_living(lease.part)]
         left_s = until - time.monotonic()
-        if not silent or left_s <= 0 or closed.wait(min(pause_s, left_s)):
+        if not silent or left_s <= 0 or closed.wait(min(look_pause_s(num_looks, _LONGEST_LOOK_S), left_s)):
             return silent
-        pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+        num_looks += 1
 
 
 _UNCLAIMED = Entry(first=0, end=None, record=None)

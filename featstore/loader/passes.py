@@ -208,10 +208,13 @@ class Passes:
         return found
 
     def close(self) -> None:
-        """Removes the run directory, in the process that chose it; the next pass has the epochs after those that it counted."""
+        """Removes the run directory, in the process that chose it, and closes connections; the next pass has the epochs after
+        those that were counted there."""
         if self._owner == os.getpid() and self._has_run_directory():
             self._hear_all()
             self.set_epoch(max(self._next_epoch(address) for address in self._addresses()))
+        if self._shared is not None:
+            self._shared.disconnect()
         self.remove()
 
     def remove(self) -> None:
@@ -287,8 +290,10 @@ class Passes:
 
 def _shared_address(options: Dispatch, in_job: bool) -> StoreAddress | None:
     if in_job:
-        return bind_job(os.environ, timeout_s=options.store_timeout_s)
-    return None if options.store == AUTO else bind(options.store, timeout_s=options.store_timeout_s)
+        return bind_job(os.environ, timeout_s=options.store_timeout_s).keeping_connections()
+    if options.store == AUTO:
+        return None
+    return bind(options.store, timeout_s=options.store_timeout_s).keeping_connections()
 
 
 def _hashed(text: str) -> int:

@@ -1,13 +1,13 @@
 """Which store a URL names, and how a handle on it is opened."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from featstore.dispatch.stores.base import Store as Store
-from featstore.dispatch.stores.endpoint import ServerMark, job_store, parse_endpoint
+from featstore.dispatch.stores.endpoint import ServerMark, Spares, job_store, parse_endpoint
 from featstore.dispatch.stores.memory import MemoryRoom, MemoryStore, enter_room
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.errors import ConfigError, DispatchError, missing_extra
@@ -33,15 +33,25 @@ class StoreAddress:
     timeout_s: float = DEFAULT_TIMEOUT_S
     room: MemoryRoom | None = field(default=None, repr=False, compare=False)
     mark: ServerMark | None = field(default=None, repr=False, compare=False)
+    spares: Spares | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> Store:
         """A new handle; the caller closes it. DispatchError where the store cannot be reached from here."""
         if self.room is not None:
             return MemoryStore(self.room)
         if self.mark is not None:
-            store = _tcp_module().TcpStore(parse_endpoint(self.url), timeout_s=self.timeout_s, mark=self.mark)
-            return cast("Store", store)
+            options = {"timeout_s": self.timeout_s, "mark": self.mark, "spares": self.spares}
+            return cast("Store", _tcp_module().TcpStore(parse_endpoint(self.url), **options))
         return SqliteStore(Path(self.url.removeprefix("sqlite://")))
+
+    def keeping_connections(self) -> "StoreAddress":
+        """The same address, whose handles leave their connections to the next ones, until `disconnect()`."""
+        return self if self.mark is None else replace(self, spares=Spares())
+
+    def disconnect(self) -> None:
+        """Closes connections that no handle uses."""
+        while self.spares is not None and (line := self.spares.take()) is not None:
+            line.close(self.timeout_s)
 
 
 def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:

@@ -1,7 +1,12 @@
-"""Where a TCP store's server is: from a URL, or from what a launcher such as torchrun tells its processes."""
+"""Where a TCP store's server is, from a URL or from what a launcher such as torchrun tells its processes, and what a process
+keeps of it. Without torch."""
 
-from collections.abc import Mapping
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from featstore.errors import ConfigError, DispatchError
@@ -42,6 +47,58 @@ class ServerMark:
         """Whether this is the server that was met first; the first one always is."""
         self._name = self._name or name
         return self._name == name
+
+
+class Spares:
+    """Connections to one server that no handle uses, for the next handle of the process: to connect takes
+    round trips, and torch looks the server's name up, for which a resolver may take seconds.
+
+    Safe for threads. A copy in another process, forked or sent, begins with none.
+    """
+
+    def __init__(self, most: int = 4) -> None:
+        self._most, self._lines, self._lock = most, list[Any](), threading.Lock()
+        self._parents: list[Any] = []  # Kept: their end would be said on the parent's connections.
+        _spares.add(self)
+        weakref.finalize(self, _leave, self._lines).atexit = False
+
+    def __reduce__(self) -> tuple[Callable[..., "Spares"], tuple[int]]:
+        return Spares, (self._most,)
+
+    def take(self) -> Any | None:
+        with self._lock:
+            return self._lines.pop() if self._lines else None
+
+    def keep(self, line: Any) -> bool:
+        """False where there are enough."""
+        with self._lock:
+            if len(self._lines) >= self._most:
+                return False
+            self._lines.append(line)
+            return True
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self._lock = threading.Lock()
+        self._parents += self._lines
+        self._lines.clear()
+
+
+def _leave(lines: list[Any]) -> None:
+    """Nobody can ask for them any more."""
+    for line in lines:
+        line.leave()
+
+
+_spares: "weakref.WeakSet[Spares]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for spares in list(_spares):
+        spares.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def parse_endpoint(url: str) -> Endpoint:

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from featstore.dispatch.stores.endpoint import Endpoint, ServerMark
+from featstore.dispatch.stores.endpoint import Endpoint, ServerMark, Spares
 from featstore.errors import DispatchError
 
 _SERVER_KEY = "featstore/server"
@@ -34,11 +34,12 @@ class TcpStore:
     """A handle with a connection of its own, safe for threads and for fork; see `Store`.
 
     Threads that share a handle wait for each other. Once the server was lost every call says so: what it held is gone, so
-    no handle connects again. A forked child gets a connection of its own, and leaves the parent's alone.
+    no handle connects again. A forked child gets a connection of its own, and leaves the parent's alone. A handle begins
+    with one of the `spares`, and leaves its connection there.
     """
 
-    def __init__(self, endpoint: Endpoint, *, timeout_s: float, mark: ServerMark) -> None:
-        self._endpoint, self._timeout_s, self._mark = endpoint, timeout_s, mark
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float, mark: ServerMark, spares: Spares | None = None) -> None:
+        self._endpoint, self._timeout_s, self._mark, self._spares = endpoint, timeout_s, mark, spares
         self._lock = threading.Lock()
         self._line: _Line | None = None
         self._is_closed = False
@@ -74,7 +75,7 @@ class TcpStore:
         with self._lock:
             self._is_closed = True
             line, self._line = self._line, None
-        if line is not None:
+        if line is not None and not (self._spares is not None and self._spares.keep(line)):
             line.close(self._timeout_s)
 
     def forget(self) -> None:
@@ -101,13 +102,22 @@ class TcpStore:
                 self._line = self._connect()
             return self._line
 
+    def _spare(self) -> tuple["_Line", str] | None:
+        """A spare connection on which the server still answers, and the server's name."""
+        while self._spares is not None and (line := self._spares.take()) is not None:
+            try:
+                return line, line.ask(_server_name, self._timeout_s)
+            except (RuntimeError, OSError):  # Who answers there now is asked on a new connection.
+                line.close(self._timeout_s)
+        return None
+
     def _connect(self) -> "_Line":
-        line = None
+        line, name = self._spare() or (None, "")
         try:
-            _await_server(self._endpoint, self._timeout_s)
-            line = _Line(self._endpoint, self._timeout_s)
-            patience_s = max(self._timeout_s, _CONNECT_S)
-            name = line.ask(lambda store: store.compare_set(_SERVER_KEY, "", uuid.uuid4().hex).decode(), patience_s)
+            if line is None:
+                _await_server(self._endpoint, self._timeout_s)
+                line = _Line(self._endpoint, self._timeout_s)
+                name = line.ask(_server_name, max(self._timeout_s, _CONNECT_S))
         except (RuntimeError, OSError) as error:
             if line is not None:
                 line.leave()
@@ -226,6 +236,11 @@ def _reachable(host: str) -> str:
 def _client(endpoint: Endpoint, timeout_s: float) -> TCPStore:
     timeout = timedelta(seconds=timeout_s)
     return TCPStore(endpoint.host, endpoint.port, is_master=False, wait_for_workers=False, timeout=timeout)
+
+
+def _server_name(store: TCPStore) -> str:
+    """What the first to ask called the server."""
+    return str(store.compare_set(_SERVER_KEY, "", uuid.uuid4().hex).decode())
 
 
 def _get_many(store: TCPStore, keys: list[str]) -> list[str | None]:

@@ -1,12 +1,15 @@
 """A real server in a process of its own, that is stopped, killed and replaced."""
 
+import gc
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -23,14 +26,19 @@ SERVE = "import sys; from featstore.cli import main; main()"
 FORKED = """
 import os, sys
 from featstore.dispatch.stores.address import bind
-store = bind(sys.argv[1]).open()
+address = bind(sys.argv[1])
+address = address.keeping_connections() if sys.argv[2] == "kept" else address
+store, left = address.open(), address.open()
+left.close()
 store.add("n", 1)
 children = []
 for _ in range(3):
     pid = os.fork()
     if pid == 0:
-        for _ in range(200):
+        other = address.open()
+        for _ in range(100):
             store.add("n", 1)
+            other.add("n", 1)
         os._exit(0)
     children.append(pid)
 for _ in range(200):
@@ -158,8 +166,43 @@ def test_a_server_that_took_the_place_of_another_is_not_trusted(server):
     other.end()
 
 
-def test_children_of_a_fork_talk_on_connections_of_their_own(server):
-    done = subprocess.run([sys.executable, "-c", FORKED, server.url], capture_output=True, text=True, timeout=120)
+def test_the_next_handle_uses_the_connection_that_the_last_one_left(server):
+    address = bind(server.url).keeping_connections()
+    for number in range(1, 4):
+        with closing(address.open()) as store:
+            assert store.add("n", 1) == number
+            threads = _threads()
+    assert len(threads) == 1, "each handle had a connection of its own"
+    assert _threads() == threads
+    address.disconnect()
+    assert not _threads()
+    copy = pickle.loads(pickle.dumps(address))
+    with closing(copy.open()) as store:
+        assert store.add("n", 1) == 4
+    threads = _threads()
+    assert len(threads) == 1
+    del copy, store
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert not _threads(), "a connection that nobody can ask for was left"
+
+
+def test_a_connection_that_was_left_is_not_trusted_after_its_server(server):
+    address = bind(server.url).keeping_connections()
+    address.open().close()
+    server.end()
+    other = Server(parse_endpoint(server.url).port)
+    with pytest.raises(DispatchError, match="was lost: another server, which holds nothing of this run"):
+        address.open()
+    other.end()
+    address.disconnect()
+    assert not _threads()
+
+
+@pytest.mark.parametrize("kept", ["kept", "not kept"])
+def test_children_of_a_fork_talk_on_connections_of_their_own(server, kept):
+    done = subprocess.run([sys.executable, "-c", FORKED, server.url, kept], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[0, 0, 0] 801", done.stderr
 
 
