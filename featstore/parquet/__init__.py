@@ -1,0 +1,1 @@
+"""Parquet as bytes: Thrift's compact protocol, and footers that are checked before Arrow sees them."""
