@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test lint format faults bench servers clean
+.PHONY: demo test lint format faults fuzz bench servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -30,6 +30,10 @@ format: $(INSTALLED)
 faults: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
 	$(BIN)/python -m pytest tests/faults tests/dispatch tests/staging tests/contracts tests/loader --hypothesis-profile=campaign
+
+SECONDS ?= 300
+fuzz: $(INSTALLED)
+	$(BIN)/python fuzz/run.py --seconds $(SECONDS)
 
 bench: $(INSTALLED)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

@@ -1,6 +1,7 @@
 """Directories that only their owner can use, and temporary ones that go with their process or with the next one."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -12,20 +13,30 @@ from featstore.errors import StagingError
 
 _PREFIX = "featstore-private-"
 _ALIVE = "alive"
+# What open() says of nothing, a link, a directory and a socket.
+_NO_FILE = (errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO)
 
 
 def try_lock(path: Path, kind: int) -> int | None:
-    """A descriptor that holds the `flock`; None where there is no such file, or another one holds a lock against it."""
+    """A descriptor that holds the `flock`; None where another one holds a lock against it, and where there is no such file, but
+    nothing, a link, a directory or a pipe."""
     try:
-        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
+        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise
     try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        if stat.S_ISREG(os.fstat(lock).st_mode):
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            return lock
     except BlockingIOError:
+        pass
+    except BaseException:
         os.close(lock)
-        return None
-    return lock
+        raise
+    os.close(lock)
+    return None
 
 
 def unlock(lock: int) -> None:
@@ -74,9 +85,19 @@ class PrivateDirectory:
 
 
 def _remove_left_over() -> None:
-    for left_over in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_ALIVE}"):
-        with contextlib.suppress(PermissionError):
-            lock = try_lock(left_over, fcntl.LOCK_EX)
-            if lock is not None:
-                shutil.rmtree(left_over.parent, ignore_errors=True)
-                unlock(lock)
+    """Removes directories of dead owners. Where everybody writes there may be anything under such a name: what is not this
+    user's is left alone, and what cannot be removed is for the next one."""
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        for left_over in [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX)]:
+            with contextlib.suppress(OSError):
+                _remove_if_dead(left_over)
+
+
+def _remove_if_dead(directory: Path) -> None:
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        return
+    lock = try_lock(directory / _ALIVE, fcntl.LOCK_EX)
+    if lock is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+        unlock(lock)

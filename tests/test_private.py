@@ -1,7 +1,9 @@
 """Temporary directories go with their owner, or with the next one."""
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -65,3 +67,65 @@ def test_what_a_killed_loader_left_goes_with_the_next_one(tmp_path: Path, tempor
     assert len(list(temporary.glob("featstore-private-*"))) == 2  # of its workers' store, and of its staged files
     PrivateDirectory().remove()
     assert list(temporary.glob("featstore-*")) == []
+
+
+def _alive_is(kind: str, directory: Path, elsewhere: Path) -> None:
+    alive = directory / "alive"
+    if kind == "directory":
+        alive.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(alive)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(alive))
+    else:
+        alive.symlink_to(
+            {"link to a file": elsewhere, "link to a directory": elsewhere.parent, "link to nothing": "nothing"}[kind]
+        )
+
+
+KINDS = ["directory", "pipe", "socket", "link to a file", "link to a directory", "link to nothing"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_somebody_put_in_the_place_of_a_lock_is_left_alone(temporary: Path, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "elsewhere").touch()
+    directory = temporary / "featstore-private-x"
+    directory.mkdir(mode=0o700)
+    _alive_is(kind, directory, tmp_path / "elsewhere")
+    private = PrivateDirectory()
+    assert directory.exists()
+    assert (tmp_path / "elsewhere").exists()
+    private.remove()
+
+
+def test_a_link_in_the_place_of_a_directory_is_not_followed(temporary: Path, tmp_path: Path) -> None:
+    (tmp_path / "alive").touch()
+    (temporary / "featstore-private-x").symlink_to(tmp_path)
+    (temporary / "featstore-private-y").touch()
+    PrivateDirectory().remove()
+    assert (tmp_path / "alive").exists()
+    assert len(list(temporary.iterdir())) == 2
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("mode", [0o700, 0o000, 0o777])
+def test_directories_of_other_users_are_left_alone(temporary: Path, mode: int) -> None:
+    """Root could remove them; another user cannot even look into some."""
+    theirs = temporary / "featstore-private-theirs"
+    theirs.mkdir()
+    (theirs / "alive").touch()
+    os.chown(theirs, 65534, 65534)
+    theirs.chmod(mode)
+    PrivateDirectory().remove()
+    assert (theirs / "alive").exists()
+    temporary.chmod(0o1777)
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(Exception):
+            os.setuid(65533)
+            PrivateDirectory().remove()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (theirs / "alive").exists()

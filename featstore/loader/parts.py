@@ -50,7 +50,7 @@ def parts_staged(file: DataFile, staged: Staged, stream: Iterator[Staged]) -> Pa
     except BaseException:
         release()
         raise
-    sources = [part.path or local_path(part.url) or open_read(part.url) for part in parts]
+    sources = [part.open_path or local_path(part.url) or open_read(part.url) for part in parts]
     groups = (
         GroupSource(path=group.path, source=source, held=part.held, is_checked=part.is_checked)
         for group, source, part in zip(file.groups, sources[1:], parts[1:], strict=True)

@@ -18,6 +18,7 @@ import enum
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import threading
@@ -28,6 +29,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import cast
 
+from featstore.errors import StagingError
 from featstore.files import local_path, without_user
 from featstore.private import PrivateDirectory, make_private, try_lock, unlock
 from featstore.staging.budget import CachedFile, choose_evictions, excess
@@ -35,6 +37,7 @@ from featstore.staging.listing import HELD, PART, STAGED, Glance, Listing, Uses,
 from featstore.staging.patience import Stopped
 from featstore.staging.record import FORMAT, Record, checksum
 
+_LOG = logging.getLogger(__name__)
 _LAYOUT = f"featstore-staging-{FORMAT}"
 _LIMITS = "limits"
 _RECORD_BYTES = 64 << 20
@@ -72,10 +75,16 @@ class Pin:
         """What the file takes of the budget."""
         return number_of(self.path.name)
 
+    @property
+    def open_path(self) -> Path:
+        """Leads to the file until `release()`, also where somebody has removed it: by the descriptor that is open here."""
+        path = Path(f"/proc/self/fd/{self._lock}")
+        return path if path.exists() else self.path
+
     def is_intact(self, stop: threading.Event) -> bool:
         """Whether the file's bytes are those that were downloaded. Stopped once that is set."""
-        with self.path.open("rb", buffering=0) as file:
-            return all(_crc(file.fileno(), first, end, stop) == crc for first, end, crc in self.record.sums)
+        assert self._lock is not None
+        return all(_crc(self._lock, first, end, stop) == crc for first, end, crc in self.record.sums)
 
     def release(self) -> None:
         """Allows eviction again; may be called more than once."""
@@ -262,12 +271,22 @@ class Cache:
     def locked(self) -> Iterator[None]:
         """The right to change the directory, among all threads and processes; held for a few system calls."""
         with self._threads:
-            lock = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            lock = self._open_root()
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
             finally:
                 unlock(lock)
+
+    def _open_root(self) -> int:
+        """Of a directory that somebody removed, a new one: what was in it is staged again."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self.root, flags)
+        except FileNotFoundError:
+            _LOG.warning("the cache %s was removed: it is made again", self.root)
+            make_private(self.root)
+            return os.open(self.root, flags)
 
     def make_room(self, num_bytes: int, listing: Listing | None = None) -> bool:
         """Evicts until `num_bytes` more fit; False, and nothing is evicted, where they do not. Under `locked()`."""
@@ -288,10 +307,17 @@ class Cache:
         return evictions is not None
 
     def free_number(self, name: str, num_bytes: int) -> int:
-        """`num_bytes`, or the next number where a pinned file that holds other bytes has that name. Under `locked()`."""
-        while (self.root / (other := f"{name}.{num_bytes}{STAGED}")).exists() and not self.remove_unpinned(other):
+        """`num_bytes`, or the next number where a pinned file that holds other bytes has that name, or what is no file. Under
+        `locked()`."""
+        while not self._is_free(f"{name}.{num_bytes}{STAGED}"):
             num_bytes += 1
         return num_bytes
+
+    def _is_free(self, name: str) -> bool:
+        path = self.root / name
+        if os.path.lexists(path) and not self.remove_unpinned(name):
+            return False
+        return not path.with_suffix(HELD).is_dir() or path.with_suffix(HELD).is_symlink()
 
     def remove_unpinned(self, name: str) -> bool:
         """Removes a file; False where it is pinned, being downloaded, or not there. Under `locked()`."""
@@ -328,6 +354,8 @@ class Cache:
         if not self.make_room(num_bytes, listing):
             return Refusal.FULL
         path = self.root / f"{name}.{num_bytes}{PART}"
+        if os.path.lexists(path):  # no file: that would be among the parts
+            raise StagingError(f"{path}: expected nothing there, found what is no file; remove it, or clear the cache")
         lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(lock, size_bytes)
@@ -348,16 +376,20 @@ class Cache:
         path = self.root / name
         path.unlink(missing_ok=True)
         if path.suffix == STAGED:
-            path.with_suffix(HELD).unlink(missing_ok=True)
+            with contextlib.suppress(IsADirectoryError):  # none of ours
+                path.with_suffix(HELD).unlink(missing_ok=True)
 
     def _record(self, name: str) -> Record | None:
         path = (self.root / name).with_suffix(HELD)
         try:
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return None
-        with open(file, encoding="utf-8", errors="replace") as text:  # noqa: PTH123  a descriptor
-            return Record.from_json(text.read(_RECORD_BYTES))
+        try:
+            with open(file, encoding="utf-8", errors="replace") as text:  # noqa: PTH123  a descriptor
+                return Record.from_json(text.read(_RECORD_BYTES))
+        except OSError:  # a directory, or a pipe without a writer
+            return None
 
     def _is_pinned(self, name: str) -> bool:
         lock = try_lock(self.root / name, fcntl.LOCK_EX)
@@ -371,9 +403,12 @@ def _cached_file(name: str) -> CachedFile:
 
 
 def _write_record(path: Path, record: Record) -> None:
-    """The record, or nothing."""
+    """The record, or nothing. What has its name is removed, never written into: it may be a link."""
+    path.unlink(missing_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        path.write_text(record.to_json())
+        with open(file, "w", encoding="utf-8") as text:  # noqa: PTH123  a descriptor
+            text.write(record.to_json())
     except OSError:
         path.unlink(missing_ok=True)
         raise

@@ -181,7 +181,7 @@ class Fetcher:
             return record.is_whole
         last = record.held[-1] if record.held else (0, 0)
         tail_bytes = last[1] - last[0] if last[1] == item.size_bytes else 0
-        with pin.path.open("rb") as file:
+        with pin.open_path.open("rb") as file:
 
             def tail_of(num_bytes: int) -> bytes:
                 if num_bytes > tail_bytes:

@@ -207,7 +207,7 @@ class Filling:
 
     def adopt(self, pin: Pin) -> None:
         """Takes over what another staged file of the same version holds, without a request."""
-        source = os.open(pin.path, os.O_RDONLY | os.O_CLOEXEC)
+        source = os.open(pin.open_path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for first, end in pin.record.held:
                 self._copy(source, first, end)

@@ -60,7 +60,7 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> "Record | None":
-        """None for a text that is no whole record, as a crash of the machine may leave it."""
+        """None for a text that is no whole record, as a crash of the machine may leave it, whatever it holds."""
         try:
             found = json.loads(text)
             if found.pop("format") != FORMAT:
@@ -68,8 +68,9 @@ class Record:
             held = tuple((int(first), int(end)) for first, end in found.pop("held"))
             sums = tuple((int(first), int(end), int(crc)) for first, end, crc in found.pop("sums"))
             told = {"held": held, "sums": sums, "size_bytes": int(found["size_bytes"])}
-            record = cls(**(found | told | {"is_checked": found["is_checked"] is True}))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            told |= {"url": str(found["url"]), "tag": str(found["tag"]), "is_checked": found["is_checked"] is True}
+            record = cls(**(found | told))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
         is_sound = _spans(record.sums) == record.held and covers([(0, record.size_bytes)], record.held)
         return record if is_sound else None

@@ -38,6 +38,11 @@ class Staged:
         self.is_checked = pin is not None and pin.record.is_checked
         self._pin, self._on_release = pin, on_release
 
+    @property
+    def open_path(self) -> Path | None:
+        """As `path`, for whoever opens the file: it leads there until `release()`, also where somebody has removed the file."""
+        return None if self._pin is None else self._pin.open_path
+
     def release(self) -> None:
         """Allows the file's eviction; `path` may vanish from now on. May be called more than once."""
         if self._pin is not None:

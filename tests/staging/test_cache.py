@@ -1,4 +1,6 @@
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -307,6 +309,104 @@ def test_a_record_that_is_a_link_is_not_followed(tmp_path, cache):
     record.symlink_to(tmp_path / "elsewhere")
     assert isinstance(_request(cache, _name(1)), Download)
     assert (tmp_path / "elsewhere").exists()
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+SOUND = '{"format": 3, "held": [[0, 10]], "sums": [[0, 10, 0]], "size_bytes": 10, "tag": "", "url": "", "is_checked": false}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP,
+        SOUND.replace("10, 0", "Infinity, 0"),
+        SOUND.replace("10]]", "NaN]]"),
+        SOUND.replace("10]]", "-1e999]]"),
+        "9" * 9_999,
+    ],
+)
+def test_a_record_of_any_text_is_none_or_sound(tmp_path, cache, text):
+    pin = _fill(cache, _name(1))
+    pin.release()
+    pin.path.with_suffix(".held").write_text(text)
+    assert isinstance(_request(cache, _name(1)), Download)
+
+
+@given(
+    st.text()
+    | st.recursive(
+        st.none() | st.floats() | st.integers() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
+    ).map(json.dumps)
+)
+def test_a_text_from_outside_is_no_record(text):
+    assert Record.from_json(text) is None
+
+
+@given(
+    st.sampled_from(["format", "held", "sums", "size_bytes", "tag", "url", "is_checked", "new"]),
+    st.recursive(st.none() | st.floats() | st.integers() | st.text() | st.booleans(), lambda of: st.lists(of, max_size=3)),
+)
+def test_a_record_with_a_field_from_outside_is_none_or_of_the_types_that_it_says(field, value):
+    record = Record.from_json(json.dumps(json.loads(SOUND) | {field: value}))
+    if record is not None:
+        assert isinstance(record.url, str)
+        assert isinstance(record.tag, str)
+        numbers = [record.size_bytes, *(number for of in (*record.held, *record.sums) for number in of)]
+        assert all(type(number) is int for number in numbers)
+        assert record.is_checked in (False, True)
+
+
+def _put(kind, path, elsewhere):
+    if kind == "directory":
+        path.mkdir()
+        (path / "mine").write_text("mine")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(elsewhere if kind == "link" else elsewhere.with_name("nothing"))
+
+
+@pytest.mark.parametrize("suffix", [".held", ".staged"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "directory", "pipe"])
+@pytest.mark.parametrize("has_file", [True, False])
+def test_what_lies_in_the_place_of_a_file_or_its_record_is_never_followed_and_the_file_is_staged_again(
+    tmp_path, cache, kind, suffix, has_file
+):
+    (tmp_path / "elsewhere").write_text("somebody's")
+    if has_file:
+        _fill(cache, _name(1)).release()
+    place = cache.root / f"{_name(1)}.10{suffix}"
+    place.unlink(missing_ok=True)
+    _put(kind, place, tmp_path / "elsewhere")
+    pin = _fill(cache, _name(1))
+    assert pin.path.read_bytes() == b"x" * 10
+    pin.release()
+    found = _request(cache, _name(1))
+    assert isinstance(found, Pin)
+    assert found.record == _record()
+    assert found.path.lstat().st_mode & 0o777 == found.path.with_suffix(".held").lstat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "elsewhere").read_text() == "somebody's"
+    assert not (tmp_path / "nothing").exists()
+    assert kind != "directory" or (place / "mine").exists()
+
+
+def test_a_cache_whose_directory_somebody_removed_is_made_again(cache, caplog):
+    pin = _fill(cache, _name(1))
+    shutil.rmtree(cache.root.parent)
+    pin.release()
+    assert not cache.has(_name(1))
+    _fill(cache, _name(1)).release()
+    assert isinstance(_request(cache, _name(1)), Pin)
+    assert cache.root.stat().st_mode & 0o777 == 0o700
+    assert f"the cache {cache.root} was removed" in caplog.text
+
+
+def test_a_pinned_file_that_somebody_removed_can_be_read_until_its_release(cache):
+    pin = _fill(cache, _name(1))
+    pin.path.unlink()
+    assert pin.open_path.read_bytes() == b"x" * 10
+    pin.release()
+    assert not pin.open_path.exists()
 
 
 def test_no_more_downloads_at_one_time_than_connections_are_allowed(tmp_path):

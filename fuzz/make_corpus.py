@@ -1,0 +1,62 @@
+"""Writes the corpus of the C targets: small column chunks and texts as pyarrow writes them, one file each."""
+
+import io
+import struct
+from itertools import product
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+FOLDER = Path(__file__).parent / "corpus"
+NUM_ROWS = 24
+CODECS = {"none": 0, "snappy": 1}
+
+
+def main() -> None:
+    for name, data in {**pages(), **texts()}.items():
+        path = FOLDER / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def columns() -> dict[str, pa.Array]:
+    ids = [row * 7919 % 11 + 1 for row in range(NUM_ROWS)]
+    lists = [ids[: row % 4] for row in range(NUM_ROWS)]
+    return {
+        "ids": pa.array(ids, pa.int64()),
+        "nulls": pa.array([None if row % 5 == 0 else row for row in ids], pa.int64()),
+        "floats": pa.array([row / 3 for row in ids], pa.float32()),
+        "lists": pa.array(lists, pa.list_(pa.int64())),
+        "null-lists": pa.array([None if row % 7 == 0 else row_ids for row, row_ids in enumerate(lists)], pa.list_(pa.int64())),
+    }
+
+
+def pages() -> dict[str, bytes]:
+    """A chunk of each kind, after the bytes that `pages.c` says."""
+    found = {}
+    for (name, array), codec, version, is_dictionary in product(columns().items(), CODECS, ("1.0", "2.0"), (True, False)):
+        file = io.BytesIO()
+        options = {"compression": codec, "data_page_version": version, "use_dictionary": is_dictionary}
+        pq.write_table(pa.table({"c": array}), file, write_page_checksum=codec == "none", write_statistics=False, **options)
+        chunk = pq.read_metadata(file).row_group(0).column(0)
+        column = pq.ParquetFile(file).schema.column(0)
+        first = chunk.dictionary_page_offset or chunk.data_page_offset
+        is_list, levels = column.max_repetition_level, column.max_definition_level
+        known = (CODECS[codec], 0 if "float" in name else 3, is_list | levels << 1 | 1 << 3, NUM_ROWS, 8, 16)
+        chunk_bytes = file.getvalue()[first : first + chunk.total_compressed_size]
+        encoding = "dictionary" if is_dictionary else "plain"
+        found[f"pages/{name}-{codec}-v{version[0]}-{encoding}"] = bytes(known) + chunk_bytes
+    return found
+
+
+def texts() -> dict[str, bytes]:
+    found = {"copies": b"abcabcabcabc" * 20, "literals": bytes(range(200)), "zeros": bytes(300), "nothing": b""}
+    return {
+        f"snappy/{name}": struct.pack("<H", len(text)) + pa.Codec("snappy").compress(text, asbytes=True)
+        for name, text in found.items()
+    }
+
+
+if __name__ == "__main__":
+    main()
