@@ -25,6 +25,8 @@ from featstore.table.running import check_there, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
 from featstore.table.writer import open_data_file
 
+_ZSTD = 6  # as the format numbers codecs
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompactReport:
@@ -200,13 +202,12 @@ def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.C
 
 
 def _file_metadata(footer: Footer, where: str) -> FileMetadata:
-    found = (footer.schema.metadata or {}).get(KEY.encode())
+    found = footer.key_values.get(KEY.encode())
     return FileMetadata(spec_hash="", spec_version=1) if found is None else FileMetadata.from_json(found, where)
 
 
 def _compression(footer: Footer) -> str:
-    metadata = footer.file.metadata
-    is_zstd = metadata.num_row_groups and metadata.num_columns and metadata.row_group(0).column(0).compression == "ZSTD"
+    is_zstd = footer.footer.chunks.size and footer.chunk(0, 0).codec == _ZSTD
     return "zstd" if is_zstd else "snappy"
 
 

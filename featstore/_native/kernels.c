@@ -7,6 +7,7 @@
 
 #include "chunks.h"
 #include "distinct.h"
+#include "footer.h"
 #include "marks.h"
 #include "rows.h"
 #include "xxh64.h"
@@ -409,6 +410,50 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   return found;
 }
 
+/* What went wrong and where, both 0 where nothing did, and the rows of each table. */
+static PyObject* walked(const Walk* walk, Py_ssize_t num_tables) {
+  PyObject* found = PyTuple_New(num_tables + 2);
+  for (Py_ssize_t i = 0; found && i < num_tables + 2; i++) {
+    const Table* table = &walk->tables[i < 2 ? 0 : i - 2];
+    Py_ssize_t num_bytes = walk->wrong ? 0 : (Py_ssize_t)(table->num_rows * table->width * 8);
+    PyObject* item = i < 2 ? PyLong_FromLongLong(!walk->wrong ? 0 : i ? walk->wrong_at : walk->wrong)
+                           : PyBytes_FromStringAndSize((const char*)table->numbers, num_bytes);
+    if (!item || PyTuple_SetItem(found, i, item) < 0) {
+      Py_DECREF(found);
+      found = NULL;
+    }
+  }
+  return found;
+}
+
+static PyObject* py_walk_footer(PyObject* self, PyObject* args) {
+  enum { DATA, WIDTHS, STRUCTS, FIELDS, COUNT };
+  Py_buffer of[COUNT];
+  PyObject* found = NULL;
+  Walk walk;
+  (void)self;
+  memset(&walk, 0, sizeof walk);
+  if (!PyArg_ParseTuple(args, "y*y*y*y*:walk_footer", &of[DATA], &of[WIDTHS], &of[STRUCTS], &of[FIELDS])) return NULL;
+  const int64_t* widths = of[WIDTHS].buf;
+  Py_ssize_t num_tables = of[WIDTHS].len / 8;
+  int fits = num_tables <= MOST_TABLES;
+  for (Py_ssize_t i = 0; fits && i < num_tables; i++) walk.tables[i].width = widths[i];
+  walk.structs = of[STRUCTS].buf;
+  walk.fields = of[FIELDS].buf;
+  fits = fits && plan_fits(&walk, of[STRUCTS].len / 8 / NUMBERS_OF_STRUCT, of[FIELDS].len / 8 / NUMBERS_OF_FIELD);
+  walk.first = walk.bytes.at = of[DATA].buf;
+  walk.bytes.end = walk.first + of[DATA].len;
+  Py_BEGIN_ALLOW_THREADS
+  if (fits) walk_struct(&walk, walk.structs, -1);
+  Py_END_ALLOW_THREADS
+  if (!fits) wrong("expected a plan whose structs, fields and slots are within it");
+  else if (walk.wrong == NO_MEMORY) PyErr_NoMemory();
+  else found = walked(&walk, num_tables);
+  for (Py_ssize_t i = 0; i < MOST_TABLES; i++) free(walk.tables[i].numbers);
+  release_all(of, COUNT);
+  return found;
+}
+
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
@@ -422,6 +467,7 @@ static PyMethodDef functions[] = {
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, before, portable): the CRC-32 that zlib gives."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},
+    {"walk_footer", py_walk_footer, METH_VARARGS, "Structs of Thrift's compact protocol as rows of numbers."},
     {"decode_columns", py_decode_columns, METH_VARARGS, "Values and list offsets of the column chunks of a file."},
     {NULL, NULL, 0, NULL},
 };

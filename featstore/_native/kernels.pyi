@@ -68,6 +68,11 @@ def first_damaged(file: int, spans: Buffer, room: Buffer) -> int:
     made of whole pages or has a page whose bytes do not have the checksum in its header; -1 where there is none. Pages without
     a checksum are passed over. `room`: memory that a page's header must fit in."""
 
+def walk_footer(data: Buffer, widths: Buffer, structs: Buffer, fields: Buffer) -> tuple[int | bytes, ...]:
+    """The structs of a Parquet footer as rows of numbers, int64, by the plan of `featstore.parquet.format`: what is wrong, as
+    `featstore.parquet.walk` numbers it, the byte at which the wrong field begins, both 0 where nothing is, and the rows of
+    each table. `widths`: the numbers of a row of each table. MemoryError where there is no memory for the rows."""
+
 def decode_columns(
     file: int,
     chunks: Buffer,

@@ -82,7 +82,7 @@ def _owned(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]:
     for file in grouped:
         left, mine = set(_schema(snapshot).names), list[tuple[str, ...]]()
         for footer in reversed([next(footers) for _ in file.parts]):
-            mine.append(tuple(name for name in footer.schema.to_arrow_schema().names if name in left))
+            mine.append(tuple(name for name in footer.schema.names if name in left))
             left -= set(mine[-1])
         owned[file.path] = tuple(reversed(mine))
     return owned

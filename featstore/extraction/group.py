@@ -146,8 +146,8 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
     return [
         BaseFile(
             file=file,
-            row_groups=tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups)),
-            names=frozenset(footer.schema.to_arrow_schema().names),
+            row_groups=footer.row_group_rows,
+            names=frozenset(footer.schema.names),
         )
         for file, footer in zip(files, footers, strict=True)
     ]

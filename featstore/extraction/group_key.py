@@ -14,7 +14,7 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import first_examples
 from featstore.extraction.group_unit import GroupTask
 from featstore.extraction.local import num_cores
-from featstore.extraction.raw import Unit, open_raw
+from featstore.extraction.raw import Unit, as_input_errors, open_raw
 from featstore.extraction.unit import Progress, UnitReport, extract_range
 from featstore.files import join
 from featstore.table.metadata import to_json
@@ -104,7 +104,7 @@ def _raw_rows(task: GroupTask, units: Sequence[Unit], extractors: list[Extractor
 
 
 def _base_keys(file: DataFile, key: str, key_type: pa.DataType) -> pa.Array:
-    with open_raw(file.url) as source:
+    with as_input_errors(file.path), open_raw(file.url) as source:
         num_found = source.schema_arrow.names.count(key)
         if not num_found:
             raise InputError(f"{file.path} has no column {key!r}; expected the kept column that names its rows")

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 from featstore.errors import DataFileError, FeatstoreError, InputError, not_once
 from featstore.files import local_path, open_read, redact
 from featstore.listings import FileEntry, check_unchanged, find_file, list_files
+from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.redaction import shown
 from featstore.table.layout import (
     NULL_PARTITION,
@@ -174,13 +176,14 @@ def open_raw(url: str, listed_bytes: int | None = None) -> Iterator[pq.ParquetFi
     """A Parquet file, open for reading. Remote column chunks are fetched in large reads; pages that do
     not match their checksums, where they have one, are not read."""
     path = local_path(url)
-    if path is not None:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            yield file
-        return
     with (
-        open_read(url, listed_bytes) as source,
-        pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True) as file,
+        pa.OSFile(str(path)) if path is not None else open_read(url, listed_bytes) as source,
+        pq.ParquetFile(
+            source,
+            metadata=read_checked(source).arrow_metadata(),
+            pre_buffer=path is None,
+            page_checksum_verification=True,
+        ) as file,
     ):
         yield file
 
@@ -230,12 +233,12 @@ def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
     return {key: found[key] for key in keys}
 
 
-def _raw_file(entry: FileEntry, footer: pq.FileMetaData, partition: Mapping[str, str]) -> RawFile:
+def _raw_file(entry: FileEntry, footer: CheckedFooter, partition: Mapping[str, str]) -> RawFile:
     return RawFile(
         listed=entry,
         partition=partition,
-        row_groups=tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups)),
-        schema=footer.schema.to_arrow_schema(),
+        row_groups=footer.row_group_rows,
+        schema=footer.schema,
     )
 
 
@@ -264,8 +267,16 @@ def _coalesce(ranges: Sequence[RawRange]) -> Iterator[RawRange]:
 @contextlib.contextmanager
 def _as_input_errors(raw: RawRange) -> Iterator[None]:
     """Errors of the reader, which name neither file nor rows, as InputError."""
+    with as_input_errors(f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"):
+        yield
+
+
+@contextlib.contextmanager
+def as_input_errors(where: str) -> Iterator[None]:
+    """What is raised inside on reading a file as InputError that begins with `where`."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
-        where = f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
-        raise InputError(f"{where}: cannot be read ({str(error).partition(chr(10))[0]})") from error
+    except InputError:
+        raise
+    except DAMAGE as error:
+        raise InputError(f"{where}: cannot be read ({first_line(error)})") from error

@@ -18,7 +18,7 @@ class Meter:
     def __init__(self, reader: RowsReader, stats: Stats) -> None:
         self._stats = stats
         self._columns = [
-            (footer.file.metadata, name, columns.places[found])
+            (footer, name, columns.places[found])
             for footer, columns in reader.parts
             for name, found in {**columns.slots, **columns.others}.items()
             if found is not None
@@ -32,10 +32,10 @@ class Meter:
         if not row_groups:
             return
         taken_s, sizes = time.perf_counter() - started, dict[str, int]()
-        for metadata, name, places in self._columns:
-            chunks = [metadata.row_group(group).column(place) for group in row_groups for place in places]
-            self._stats.column_bytes[name] += sum(chunk.total_compressed_size for chunk in chunks)
-            sizes[name] = sum(chunk.total_uncompressed_size for chunk in chunks)
+        for footer, name, places in self._columns:
+            chunks = [footer.chunk(group, place) for group in row_groups for place in places]
+            self._stats.column_bytes[name] += sum(chunk.stored_bytes for chunk in chunks)
+            sizes[name] = sum(chunk.raw_bytes for chunk in chunks)
         total = sum(sizes.values()) or 1
         for name, size in sizes.items():
             self._stats.column_decode_s[name] += taken_s * size / total

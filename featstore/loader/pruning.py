@@ -50,11 +50,11 @@ def _range(footer: Footer, name: str | None, type_: pa.DataType, rows: Sequence[
     `where`, they say nothing."""
     if name is None:
         return _constant(pa.scalar(None, type_), len(rows))
-    stored, index = footer.schema.field(name).type, _leaf(footer, name)
-    if index is None or not _has_bounds(stored):
+    stored = footer.schema.field(name).type
+    if not _has_bounds(stored):  # nor is a nested one's
         return None
-    metadata = footer.file.metadata
-    chunks = [metadata.row_group(i).column(index) for i in range(metadata.num_row_groups)]
+    metadata = footer.metadata_of([name], with_statistics=True)
+    chunks = [metadata.row_group(i).column(0) for i in range(metadata.num_row_groups)]
     statistics = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
     try:
         low, high = (_bounds(statistics, side, stored).cast(type_) for side in ("min", "max"))
@@ -67,13 +67,6 @@ def _range(footer: Footer, name: str | None, type_: pa.DataType, rows: Sequence[
         may_be_null=np.array([count != 0 or pa.types.is_floating(stored) for count in num_nulls], bool),
         may_be_value=np.array([count is None or count < num for count, num in zip(num_nulls, rows, strict=True)], bool),
     )
-
-
-def _leaf(footer: Footer, name: str) -> int | None:
-    """The number of a column that is not nested."""
-    schema = footer.file.schema
-    found = [i for i in range(len(schema.names)) if schema.column(i).path == name]
-    return found[0] if len(found) == 1 else None
 
 
 def _has_bounds(type_: pa.DataType) -> bool:

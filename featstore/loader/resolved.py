@@ -2,9 +2,7 @@
 
 from collections import deque
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from featstore.parquet.layout import Layout
 from featstore.reading.footer import FileColumns, Footer, Selection
 
 _MAX_KEPT = 4
@@ -14,14 +12,14 @@ class Resolved:
     """What was found last of a few selections, each of them one and the same object. For one thread."""
 
     def __init__(self) -> None:
-        self._found: deque[tuple[Selection, pa.Schema, pq.ParquetSchema, FileColumns]] = deque(maxlen=_MAX_KEPT)
+        self._found: deque[tuple[Selection, Layout, FileColumns]] = deque(maxlen=_MAX_KEPT)
 
     def of(self, footer: Footer, selection: Selection) -> FileColumns:
         """As `Footer.resolve`."""
-        schema, leaves = footer.schema, footer.file.schema
-        for known, known_schema, known_leaves, columns in self._found:
-            if known is selection and schema.equals(known_schema, check_metadata=True) and leaves.equals(known_leaves):
+        layout = footer.footer.layout  # files with the same schema share it
+        for known, known_layout, columns in self._found:
+            if known is selection and layout is known_layout:
                 return columns
         columns = Footer.resolve(footer, selection)
-        self._found.append((selection, schema, leaves, columns))
+        self._found.append((selection, layout, columns))
         return columns

@@ -16,7 +16,7 @@ from isal import isal_zlib
 
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
-from featstore.reading.footer import Footer, chunk_span
+from featstore.reading.footer import Footer
 from featstore.reading.page_header import read_page_header
 from featstore.reading.spans import Span, is_held
 
@@ -49,13 +49,11 @@ class _Chunk:
 
 
 def _chunks(footer: Footer) -> Iterator[_Chunk]:
-    metadata = footer.file.metadata
-    for index in range(metadata.num_row_groups):
-        group = metadata.row_group(index)
-        for place in range(metadata.num_columns):
-            chunk = group.column(place)
+    for index in range(len(footer.row_group_rows)):
+        for place, leaf in enumerate(footer.footer.leaves):
+            chunk = footer.chunk(index, place)
             if chunk.num_values:  # without any it may say that it begins at byte 0
-                yield _Chunk(index, chunk.path_in_schema, chunk_span(chunk))
+                yield _Chunk(index, leaf.path, chunk.span)
 
 
 def _first_damaged(file: int, spans: Sequence[Span]) -> int | None:

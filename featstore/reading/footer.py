@@ -1,16 +1,20 @@
-"""An open data file: its footer, parsed once, and the columns in it that a selection asks for."""
+"""An open data file: its footer, checked, and the columns in it that a selection asks for."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.errors import DataFileError, not_once
+from featstore.errors import DataFileError, FeatstoreError, not_once
+from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.footers import Chunk, read_checked
+from featstore.parquet.layout import Leaf
 from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot
 
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
@@ -44,6 +48,11 @@ class FileColumns:
     leaves: tuple[str, ...]
     places: Mapping[str, range] = field(default_factory=dict)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The file's columns that are read, in the file's order."""
+        return tuple(self.places)
+
     def column_of(self, leaf: str) -> str:
         """The column that a leaf column is below."""
         leaves = iter(self.leaves)
@@ -62,32 +71,81 @@ class Footer:
     checksums as they are decoded, where they have one, unless `is_checked` says that they were since they came here.
     """
 
-    def __init__(self, source: Path | BinaryIO, name: str | None = None, *, is_checked: bool = False) -> None:
-        self.name, self._source, self.is_checked = name or str(source), source, is_checked
+    def __init__(
+        self,
+        source: Path | BinaryIO,
+        name: str | None = None,
+        *,
+        is_checked: bool = False,
+        size_bytes: int | None = None,
+    ) -> None:
+        """`size_bytes`: the file's size where `source` holds no more than the last bytes of it."""
+        self.name, self.is_checked = name or str(source), is_checked
+        self._local: pa.OSFile | None = None
+        self._files: dict[tuple[str, ...] | None, pq.ParquetFile] = {}
         try:
             self._local = pa.OSFile(str(source)) if isinstance(source, Path) else None
-            opened = source if self._local is None else self._local
-            self.file = pq.ParquetFile(opened, page_checksum_verification=not is_checked)
+            opened: Any = source if self._local is None else self._local
+            self._source: BinaryIO = opened
+            self.footer = read_checked(self._source, size_bytes)
+            self.schema: pa.Schema = self.footer.schema
         except FileNotFoundError:
             raise DataFileError(f"{self.name}: expected a data file, found none; was it vacuumed?") from None
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataFileError(f"{self.name}: expected a Parquet file, found something else: {error}") from error
-        self.schema: pa.Schema = self.file.schema_arrow
-        metadata = self.file.metadata
-        self.row_group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+        except DAMAGE as error:
+            self.close()
+            what = f"expected a Parquet file, found something else: {first_line(error)}"
+            raise DataFileError(f"{self.name}: {what}") from error
+        self.row_group_rows = self.footer.row_group_rows
 
     @property
     def num_rows(self) -> int:
         return sum(self.row_group_rows)
 
-    def reopened(self, buffer_bytes: int) -> pq.ParquetFile:
-        """The same file, read by so many bytes at a time instead of a column chunk; closed with the footer."""
-        return pq.ParquetFile(
-            self._source,
-            metadata=self.file.metadata,
-            buffer_size=buffer_bytes,
-            page_checksum_verification=not self.is_checked,
-        )
+    @property
+    def key_values(self) -> dict[bytes, bytes]:
+        """What the writer said of the file."""
+        return self.footer.key_values
+
+    def leaf(self, place: int) -> Leaf:
+        """The leaf column at a place of the file."""
+        return self.footer.leaves[place]
+
+    def chunk(self, row_group: int, place: int) -> Chunk:
+        """The column chunk of a leaf column in a row group."""
+        return self.footer.chunk(row_group, place)
+
+    @cached_property
+    def file(self) -> pq.ParquetFile:
+        """The file with all of its columns, as Arrow reads it; closed with the footer."""
+        return self.arrow_file(None)
+
+    def arrow_file(self, columns: FileColumns | None) -> pq.ParquetFile:
+        """The file with the columns of a selection alone, None for all, as Arrow reads it; closed with
+        the footer. Its leaf columns are numbered anew."""
+        key = None if columns is None else columns.names
+        if key not in self._files:
+            self._files[key] = self._opened(columns)
+        return self._files[key]
+
+    def reopened(self, columns: FileColumns, buffer_bytes: int) -> pq.ParquetFile:
+        """As `arrow_file`, read by so many bytes at a time instead of a column chunk."""
+        return self._opened(columns, buffer_size=buffer_bytes)
+
+    def _opened(self, columns: FileColumns | None, **options: int) -> pq.ParquetFile:
+        with damage_as(self.name):
+            return pq.ParquetFile(
+                self._source,
+                metadata=self.metadata_of(None if columns is None else columns.names),
+                page_checksum_verification=not self.is_checked,
+                **options,
+            )
+
+    def metadata_of(self, names: Collection[str] | None, *, with_statistics: bool = False) -> pq.FileMetaData:
+        """The footer as Arrow has it, with the columns of these names alone, None for all."""
+        by_name = self.footer.layout.by_name
+        places = None if names is None else [place for name in names for place in by_name[name]]
+        with damage_as(self.name):
+            return self.footer.arrow_metadata(places, with_statistics=with_statistics)
 
     @property
     def is_local(self) -> bool:
@@ -108,14 +166,14 @@ class Footer:
     def require_wanted(self) -> None:
         """StateError once `stop` is not 0."""
 
-    def decoded_bytes(self, row_group: int, leaves: Iterable[str]) -> int:
-        """The memory that these leaf columns of a row group take when decoded."""
-        metadata = self.file.metadata.row_group(row_group)
-        return sum(_decoded_bytes(metadata.column(self._indices[leaf]), metadata.num_rows) for leaf in leaves)
-
-    @cached_property
-    def _indices(self) -> dict[str, int]:
-        return {self.file.schema.column(i).path: i for i in range(self.file.metadata.num_columns)}
+    def decoded_bytes(self, row_group: int, columns: FileColumns) -> int:
+        """The memory that these columns of a row group take when decoded."""
+        num_rows = self.row_group_rows[row_group]
+        return sum(
+            _decoded_bytes(self.leaf(place), self.chunk(row_group, place), num_rows)
+            for places in columns.places.values()
+            for place in places
+        )
 
     def resolve(self, selection: Selection) -> FileColumns:
         """Finds the selected columns. DataFileError where one has a type that cannot be what was selected, and where two
@@ -125,7 +183,7 @@ class Footer:
         others = {field.name: self._other_column(field) for field in selection.others}
         wanted = {name for name in (*slots.values(), *others.values()) if name is not None}
         places = self._places(wanted)
-        leaves = tuple(self.file.schema.column(i).path for found in places.values() for i in found)
+        leaves = tuple(self.leaf(i).path for found in places.values() for i in found)
         return FileColumns(slots=slots, others=others, leaves=leaves, places=places)
 
     def _numbered(self, numbers: Collection[int | None]) -> dict[int | None, pa.Field]:
@@ -163,24 +221,21 @@ class Footer:
         return str(field.name)
 
     def _field(self, name: str) -> pa.Field | None:
-        """The column of this name, None where there is none. `get_field_index` would take several for none."""
-        found = self.schema.get_all_field_indices(name)
+        """The column of this name, None where there is none."""
+        found = self.footer.layout.by_name.get(name, ())
         if len(found) > 1:
             raise DataFileError(f"{self.name}: {not_once(name, len(found))}")
         return self.schema.field(found[0]) if found else None
 
     def _places(self, wanted: Collection[str]) -> dict[str, range]:
-        """The numbers of the leaf columns below the wanted ones: names with dots are told apart by counting leaves."""
-        places, first = {}, 0
-        for column in self.schema:
-            after = first + _num_leaves(column.type)
-            if column.name in wanted:
-                places[column.name] = range(first, after)
-            first = after
-        return places
+        """The numbers of the leaf columns below the wanted ones, in the file's order."""
+        by_name, roots = self.footer.layout.by_name, self.footer.layout.roots
+        chosen = sorted(by_name[name][0] for name in wanted)
+        return {roots[place].name: roots[place].leaves for place in chosen}
 
     def close(self) -> None:
-        self.file.close()
+        for file in self._files.values():
+            file.close()
         if self._local is not None:
             self._local.close()
 
@@ -191,12 +246,15 @@ class Footer:
         self.close()
 
 
-def chunk_span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """A column chunk's bytes in its file, first and end: its dictionary page, where it has one, comes first."""
-    first = chunk.data_page_offset
-    if chunk.has_dictionary_page and (chunk.dictionary_page_offset or 0) > 0:
-        first = min(first, chunk.dictionary_page_offset)
-    return first, first + chunk.total_compressed_size
+@contextmanager
+def damage_as(where: str) -> Iterator[None]:
+    """What pyarrow raises on damaged bytes inside, as DataFileError that begins with `where`."""
+    try:
+        yield
+    except FeatstoreError:
+        raise
+    except DAMAGE as error:
+        raise DataFileError(f"{where}: cannot be read: {first_line(error)}") from error
 
 
 def _fits(found: Slot, expected: Slot) -> bool:
@@ -222,17 +280,9 @@ def _is_number(type_: pa.DataType) -> bool:
     return any(is_kind(type_) for is_kind in kinds)
 
 
-def _decoded_bytes(chunk: pq.ColumnChunkMetaData, num_rows: int) -> int:
+def _decoded_bytes(leaf: Leaf, chunk: Chunk, num_rows: int) -> int:
     """Values, offsets of lists and texts, and validity bits."""
-    width = _WIDTHS.get(chunk.physical_type)
-    values = chunk.num_values * width if width is not None else chunk.total_uncompressed_size + 4 * chunk.num_values
-    offsets = 4 * num_rows if chunk.path_in_schema.count(".") else 0
+    width = _WIDTHS.get(leaf.physical_type)
+    values = chunk.num_values * width if width is not None else chunk.raw_bytes + 4 * chunk.num_values
+    offsets = 4 * num_rows if "." in leaf.path else 0
     return int(values + offsets + chunk.num_values // 4)
-
-
-def _num_leaves(type_: pa.DataType) -> int:
-    if isinstance(type_, pa.BaseExtensionType):
-        return _num_leaves(type_.storage_type)
-    if pa.types.is_nested(type_):
-        return sum(_num_leaves(type_.field(i).type) for i in range(type_.num_fields)) or 1
-    return 1

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from featstore._native.loading import KERNELS
+from featstore.parquet.footers import Chunk
 from featstore.reading.columns import missing_mark
-from featstore.reading.footer import FileColumns, Footer, chunk_span
+from featstore.reading.footer import FileColumns, Footer
 from featstore.schema import Slot, SlotKind
 
-_CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 6}
-_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # the last two are of levels
+_CODECS = {0, 1, 6}  # none, snappy, Zstandard
+# A bit each: PLAIN, PLAIN_DICTIONARY and RLE_DICTIONARY, and RLE and BIT_PACKED, which are of levels.
+_ENCODINGS = 1 << 0 | 1 << 2 | 1 << 8 | 1 << 3 | 1 << 4
 _PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
 _MOST_VALUES = 2**31 - 1  # offsets of 32 bits count so many
 _MOST_THREADS = 16  # each has room of its own for the longest column chunk
@@ -84,9 +85,8 @@ class PageReader:
         """The columns to decode, the longest first, so that threads end at about the same time."""
         if not self._columns or not row_groups:
             return []
-        metadata = [self._footer.file.metadata.row_group(index) for index in row_groups]
         num_rows = sum(self._footer.row_group_rows[index] for index in row_groups)
-        chunks = [[group.column(column.place) for group in metadata] for column in self._columns]
+        chunks = [[self._footer.chunk(index, column.place) for index in row_groups] for column in self._columns]
         outs = [_Out(column, of, num_rows) for column, of in zip(self._columns, chunks, strict=True) if _are_known(of)]
         return sorted(outs, key=lambda out: -out.num_values)
 
@@ -96,8 +96,8 @@ def _decompressed(page: bytes, size_bytes: int) -> bytes:
     return found
 
 
-def _are_known(chunks: list[pq.ColumnChunkMetaData]) -> bool:
-    is_known = all(chunk.compression in _CODECS and _ENCODINGS.issuperset(chunk.encodings) for chunk in chunks)
+def _are_known(chunks: list[Chunk]) -> bool:
+    is_known = all(chunk.codec in _CODECS and not chunk.encodings & ~_ENCODINGS for chunk in chunks)
     return is_known and sum(chunk.num_values for chunk in chunks) <= _MOST_VALUES
 
 
@@ -107,7 +107,7 @@ def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
     if name is None or name in columns.others.values() or slot.width is not None or len(columns.places[name]) != 1:
         return None
     place, field = columns.places[name][0], footer.schema.field(name)
-    leaf = footer.file.schema.column(place)
+    leaf = footer.leaf(place)
     is_list = pa.types.is_list(field.type)
     element = field.type.value_field if is_list else field
     nulls = int(field.nullable)
@@ -117,7 +117,7 @@ def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
     is_as_said = (
         f"{leaf.path}.".startswith(f"{name}.")
         and leaf.physical_type == _PHYSICAL[slot.kind]
-        and levels == (leaf.max_repetition_level, leaf.max_definition_level)
+        and levels == (leaf.max_repetition, leaf.max_definition)
     )
     if is_list is not slot.is_list or element.type != wanted or not is_as_said:
         return None
@@ -135,7 +135,7 @@ def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
 class _Out:
     """A column's chunks, and memory for its values, and for its offsets where it holds lists."""
 
-    def __init__(self, column: _Column, chunks: list[pq.ColumnChunkMetaData], num_rows: int) -> None:
+    def __init__(self, column: _Column, chunks: list[Chunk], num_rows: int) -> None:
         self._column, self._num_rows = column, num_rows
         self.num_values = sum(chunk.num_values for chunk in chunks)
         self.chunks = [_place(chunk) for chunk in chunks]
@@ -144,7 +144,7 @@ class _Out:
         self._values_at = _aligned(self._offset_bytes)
         self._memory = pa.allocate_buffer(self._values_at + self.num_values * len(column.mark))
         # A chunk as it is stored, and behind it its dictionary and one page at a time.
-        size = max(chunk.total_compressed_size + chunk.total_uncompressed_size for chunk in chunks) + _SLOP_BYTES
+        size = max(chunk.stored_bytes + chunk.raw_bytes for chunk in chunks) + _SLOP_BYTES
         self.room_bytes = _aligned(size)
 
     @property
@@ -173,7 +173,6 @@ def _aligned(num_bytes: int) -> int:
     return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int, int]:
+def _place(chunk: Chunk) -> tuple[int, int, int]:
     """A chunk's first byte in the file, its bytes, and its codec."""
-    first, end = chunk_span(chunk)
-    return first, end - first, _CODECS[chunk.compression]
+    return chunk.span[0], chunk.stored_bytes, chunk.codec

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
+from featstore.parquet.damage import DAMAGE
 from featstore.reading.columns import Values, as_type, missing_values, slot_values
 from featstore.reading.footer import FileColumns, Footer, Selection
 from featstore.reading.pages import PageReader
@@ -35,7 +37,7 @@ class Rows:
             return missing_values(slot, self.num_rows)
         try:
             return slot_values(self.table.column(name), slot)
-        except (pa.ArrowInvalid, ValueError) as error:
+        except DAMAGE as error:
             raise DataFileError(f"{self.file_name}: column {name!r}: expected {slot.arrow_type()}, found {error}") from error
 
     def other(self, field: pa.Field) -> pa.ChunkedArray:
@@ -52,7 +54,7 @@ class Rows:
         column = self.table.column(name)
         try:
             return as_type(column, type_)
-        except pa.ArrowInvalid as error:
+        except DAMAGE as error:
             raise DataFileError(f"{self.file_name}: column {name!r}: expected {type_}, found {error}") from error
 
     def take(self, indices: np.ndarray) -> "Rows":
@@ -107,18 +109,18 @@ class RowGroupReader:
         return self._slices(row_group, num_rows) if self.columns.leaves else None
 
     def _slices(self, row_group: int, num_rows: int) -> Iterator[Rows]:
-        file, leaves = self.footer.reopened(_SLICE_BUFFER_BYTES), list(self.columns.leaves)
+        leaves, file = list(self.columns.leaves), self.footer.reopened(self.columns, _SLICE_BUFFER_BYTES)
         try:
             found = file.iter_batches(num_rows, row_groups=[row_group], columns=leaves, use_threads=self._use_threads)
             for batch in found:
                 table = pa.Table.from_batches([batch])
                 yield Rows(file_name=self.footer.name, num_rows=batch.num_rows, table=table, columns=self.columns)
-        except (pa.ArrowInvalid, OSError) as error:
+        except DAMAGE as error:
             raise self._unreadable(row_group, leaves, error) from error
 
     def size_bytes(self, row_groups: Iterable[int]) -> int:
         """The memory that the decoded columns of these row groups take, by their numbers of values; of texts an estimate."""
-        return sum(self.footer.decoded_bytes(index, self.columns.leaves) for index in row_groups)
+        return sum(self.footer.decoded_bytes(index, self.columns) for index in row_groups)
 
     def _no_rows(self) -> pa.Table:
         names = {*self.columns.slots.values(), *self.columns.others.values()} - {None}
@@ -129,22 +131,29 @@ class RowGroupReader:
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def _row_group(self, index: int, leaves: list[str]) -> pa.Table:
+        if not leaves:
+            return pa.table({"": pa.nulls(self.footer.row_group_rows[index])}).select([])
+        file = self._file
         try:
-            table = self.footer.file.read_row_group(index, columns=leaves, use_threads=self._use_threads)
-        except (pa.ArrowInvalid, OSError) as error:
+            table = file.read_row_group(index, columns=leaves, use_threads=self._use_threads)
+        except DAMAGE as error:
             raise self._unreadable(index, leaves, error) from error
-        if leaves and table.num_rows != (expected := self.footer.row_group_rows[index]):
+        if table.num_rows != (expected := self.footer.row_group_rows[index]):
             raise DataFileError(
                 f"{self.footer.name}: row group {index}: expected {expected} rows, as the footer says, found {table.num_rows}"
             )
         return table
 
+    @property
+    def _file(self) -> pq.ParquetFile:
+        return self.footer.arrow_file(self.columns)
+
     def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
         """What is wrong with a row group, of which columns are read one by one to find the first that cannot be."""
         for leaf in leaves:
             try:
-                self.footer.file.read_row_group(index, columns=[leaf], use_threads=False)
-            except (pa.ArrowInvalid, OSError) as found:
+                self._file.read_row_group(index, columns=[leaf], use_threads=False)
+            except DAMAGE as found:
                 name = self.columns.column_of(leaf)
                 return DataFileError(f"{self.footer.name}: column {name!r}: row group {index} cannot be read: {found}")
         return DataFileError(f"{self.footer.name}: row group {index} cannot be read: {error}")

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from featstore.errors import DataFileError
-from featstore.reading.footer import FileColumns, Footer, Selection, chunk_span
+from featstore.reading.footer import FileColumns, Footer, Selection
 
 Span = tuple[int, int]
 _MAGIC = b"PAR1"
@@ -23,7 +23,7 @@ def plan_spans(tail: bytes, size_bytes: int, selection: Selection, name: str) ->
     footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
     if tail[-4:] == _MAGIC and len(tail) < footer_bytes <= size_bytes:
         return footer_bytes
-    with Footer(io.BytesIO(tail), name) as footer:
+    with Footer(io.BytesIO(tail), name, size_bytes=size_bytes) as footer:
         columns = footer.resolve(selection)
         return tuple(span for _, span in _chunks(footer, columns))
 
@@ -54,9 +54,7 @@ def require_held(footer: Footer, columns: FileColumns, held: Sequence[Span] | No
 
 def _chunks(footer: Footer, columns: FileColumns) -> Iterator[tuple[str, Span]]:
     """Each leaf column's path and span in each row group, as Arrow's reader asks for it."""
-    metadata, wanted = footer.file.metadata, set(columns.leaves)
-    paths = [footer.file.schema.column(i).path for i in range(metadata.num_columns)]
-    indices = [i for i, path in enumerate(paths) if path in wanted or any(path.startswith(f"{leaf}.") for leaf in wanted)]
-    for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
-        for index in indices:
-            yield paths[index], chunk_span(group.column(index))
+    places = [place for found in columns.places.values() for place in found]
+    for group in range(len(footer.row_group_rows)):
+        for place in places:
+            yield footer.leaf(place).path, footer.chunk(group, place).span

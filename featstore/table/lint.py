@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.errors import InputError
+from featstore.errors import DataFileError, InputError
 from featstore.files import redact
+from featstore.parquet.walk import FooterError
 from featstore.schema import FIELD_ID, MEANING, ROLE, Role, Slot
 from featstore.table.delta import is_delta, open_delta
 from featstore.table.lint_rules import ColumnFacts, FileFacts, Finding, find
@@ -79,13 +80,17 @@ def _listed(url: str, version: int | None) -> Sequence[_Listed]:
 
 
 def _read_facts(file: _Listed) -> FileFacts:
-    footer = read_footer(file.url)
+    checked = read_footer(file.url)
+    schema = checked.schema
+    try:
+        footer = checked.arrow_metadata(with_statistics=True)
+    except FooterError as error:
+        raise DataFileError(f"{redact(file.url)} is no Parquet file ({error})") from None
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    schema = footer.schema.to_arrow_schema()
     return FileFacts(
         path=file.path,
         size_bytes=file.size_bytes,
-        footer_bytes=footer.serialized_size,
+        footer_bytes=len(checked.data),
         group_rows=tuple(group.num_rows for group in groups),
         group_bytes=tuple(group.total_byte_size for group in groups),
         columns=_columns(footer, schema) if groups else (),

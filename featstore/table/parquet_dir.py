@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from featstore.errors import DataFileError, TableNotFoundError, not_once
+from featstore.errors import DataFileError, FeatstoreError, TableNotFoundError, not_once
 from featstore.files import join, local_path, open_read, redact, scheme
 from featstore.listings import FileEntry, directories, is_directory, list_files
+from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.schema import Role, SlotSchema
 from featstore.table.layout import LOG_DIR, is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata
@@ -70,7 +71,7 @@ def delta_table_around(url: str) -> str | None:
     return next((directory for directory in directories(url) if is_directory(join(directory, LOG_DIR))), None)
 
 
-def read_footers(urls: Sequence[str]) -> list[pq.FileMetaData]:
+def read_footers(urls: Sequence[str]) -> list[CheckedFooter]:
     """The footers of many files, read in parallel, in the order given. DataFileError names a file that is no Parquet."""
     if not urls:
         return []
@@ -78,21 +79,23 @@ def read_footers(urls: Sequence[str]) -> list[pq.FileMetaData]:
         return list(threads.map(read_footer, urls))
 
 
-def read_footer(url: str) -> pq.FileMetaData:
-    """One file's footer. DataFileError if it is no Parquet."""
+def read_footer(url: str) -> CheckedFooter:
+    """One file's footer. DataFileError if it is no Parquet, or damaged."""
     path = local_path(url)
     try:
-        if path is not None:
-            return pq.read_metadata(path)
-        with open_read(url) as file:
-            return pq.read_metadata(file)
-    except (pa.ArrowException, OSError) as error:
+        with path.open("rb", buffering=0) if path is not None else open_read(url) as file:
+            footer = read_checked(file)
+            assert footer.schema is not None  # what Arrow makes of the columns is known from here on
+            return footer
+    except FeatstoreError:
+        raise
+    except DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the file system; Arrow's own have no number
             raise
-        raise DataFileError(f"{redact(url)} is no Parquet file ({str(error).splitlines()[0]})") from None
+        raise DataFileError(f"{redact(url)} is no Parquet file ({first_line(error)})") from None
 
 
-def _data_file(entry: FileEntry, footer: pq.FileMetaData, partition: dict[str, str | None]) -> DataFile:
+def _data_file(entry: FileEntry, footer: CheckedFooter, partition: dict[str, str | None]) -> DataFile:
     return DataFile(
         path=entry.name,
         url=entry.url,
@@ -103,7 +106,7 @@ def _data_file(entry: FileEntry, footer: pq.FileMetaData, partition: dict[str, s
     )
 
 
-def _union(entries: Iterable[FileEntry], footers: Iterable[pq.FileMetaData], keys: tuple[str, ...]) -> SlotSchema:
+def _union(entries: Iterable[FileEntry], footers: Iterable[CheckedFooter], keys: tuple[str, ...]) -> SlotSchema:
     columns: dict[str, tuple[pa.Field, str]] = {}
     for entry, footer in zip(entries, footers, strict=True):
         for column in columns_of(entry, footer):
@@ -119,9 +122,9 @@ def _union(entries: Iterable[FileEntry], footers: Iterable[pq.FileMetaData], key
     return SlotSchema.from_arrow(pa.schema([*(c for c, _ in columns.values()), *partition_keys]), keys)
 
 
-def columns_of(entry: FileEntry, footer: pq.FileMetaData) -> pa.Schema:
+def columns_of(entry: FileEntry, footer: CheckedFooter) -> pa.Schema:
     """A file's columns. DataFileError where two have one name: readers would take one of them, or none."""
-    schema = footer.schema.to_arrow_schema()
+    schema = footer.schema
     if len(set(schema.names)) < len(schema.names):
         name, num_found = Counter(schema.names).most_common(1)[0]
         raise DataFileError(f"{entry.name}: {not_once(name, num_found)}")
@@ -136,8 +139,8 @@ def _same_meaning(one: pa.Field, other: pa.Field) -> bool:
     return all(slots) and (slots[0][0].kind, slots[0][0].shape) == (slots[1][0].kind, slots[1][0].shape)
 
 
-def _common_spec_hash(entries: Iterable[FileEntry], footers: Iterable[pq.FileMetaData]) -> str | None:
-    texts = [(footer.metadata or {}).get(KEY.encode()) for footer in footers]
+def _common_spec_hash(entries: Iterable[FileEntry], footers: Iterable[CheckedFooter]) -> str | None:
+    texts = [footer.key_values.get(KEY.encode()) for footer in footers]
     if not all(texts):
         return None
     hashes = {FileMetadata.from_json(t, e.url).spec_hash for t, e in zip(texts, entries, strict=True) if t is not None}

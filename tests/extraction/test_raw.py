@@ -14,6 +14,7 @@ from featstore.extraction.raw import (
     check_constant,
     find_raw_files,
     input_digest,
+    open_range,
     open_raw,
     plan_units,
     read_batches,
@@ -91,6 +92,27 @@ def test_a_raw_file_that_is_no_parquet_is_named(raw: Path, write_raw: Any) -> No
     (raw / "b.parquet").write_text("flight,carrier\n")
     with pytest.raises(InputError, match=r"raw input: .*b\.parquet is no Parquet file"):
         find_raw_files(str(raw), {}, [])
+
+
+def _with_unknown_codec(path: Path) -> None:
+    """A footer by which pyarrow ends the process."""
+    data, known = path.read_bytes(), b"\x19\x18\x04user\x15\x02"
+    assert known in data
+    path.write_bytes(data.replace(known, known[:-1] + b"\x12"))
+
+
+def test_a_raw_file_whose_footer_is_damaged_is_named(raw: Path, write_raw: Any) -> None:
+    _with_unknown_codec(write_raw("a.parquet", 1))
+    with pytest.raises(InputError, match=r"raw input: .*a\.parquet is no Parquet file"):
+        find_raw_files(str(raw), {}, [])
+
+
+def test_a_raw_file_whose_footer_is_damaged_after_it_was_listed_is_named(raw: Path, write_raw: Any) -> None:
+    path = write_raw("a.parquet", 100)
+    unit = plan_units(find_raw_files(str(raw), {}, []), 40)[0]
+    _with_unknown_codec(path)
+    with pytest.raises(InputError, match=r"a\.parquet"), open_range(unit.ranges[0]):
+        pytest.fail("expected an error")
 
 
 def test_the_input_digest_changes_when_a_file_is_replaced(raw: Path, write_raw: Any) -> None:

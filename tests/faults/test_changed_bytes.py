@@ -24,7 +24,7 @@ from featstore.loader.request import resolve
 from featstore.loader.stats import Stats
 from featstore.loader.stream import Order, SplitReader, Work
 from featstore.reading import checksums, pages
-from featstore.reading.footer import Footer, chunk_span
+from featstore.reading.footer import Footer
 from featstore.spec.parse import load_spec
 from featstore.staging import Stager, Staging
 from featstore.table.open import open_snapshot
@@ -80,9 +80,8 @@ def served(table_url, loopback, *, has_crc32=True):
 def middle_of(path: str, column: str, row_group: int) -> int:
     """A byte in the middle of a column chunk, which is one page of values beside its header and levels."""
     with Footer(Path(path)) as footer:
-        group = footer.file.metadata.row_group(row_group)
-        chunks = [group.column(place) for place in range(group.num_columns)]
-        first, end = chunk_span(next(chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] == column))
+        place = footer.footer.layout.by_name[column][0]
+        first, end = footer.chunk(row_group, footer.footer.layout.roots[place].leaves[0]).span
     return (first + end) // 2
 
 

@@ -46,7 +46,30 @@ def damaged_in_the_middle(path: Path) -> None:
     path.write_bytes(data)
 
 
-WAYS = [no_parquet, gone, another_type, fewer_rows, damaged_in_the_middle]
+def an_unknown_codec(path: Path) -> None:
+    """A footer by which pyarrow ends the process."""
+    in_footer(path, b"\x19\x18\x03row\x15\x00", b"\x19\x18\x03row\x15\x12")
+
+
+def a_name_in_no_encoding(path: Path) -> None:
+    in_footer(path, b"\x18\x04tags", b"\x18\x04t\xf4\xecs")
+
+
+def in_footer(path: Path, known: bytes, other: bytes) -> None:
+    data, num_bytes = path.read_bytes(), pq.read_metadata(path).serialized_size
+    assert known in data[-num_bytes:]
+    path.write_bytes(data[: -num_bytes - 8] + data[-num_bytes - 8 :].replace(known, other))
+
+
+WAYS = [
+    no_parquet,
+    gone,
+    another_type,
+    fewer_rows,
+    damaged_in_the_middle,
+    an_unknown_codec,
+    a_name_in_no_encoding,
+]
 
 
 def rows_of(batches) -> list[int]:

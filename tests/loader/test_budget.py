@@ -1,4 +1,5 @@
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 from featstore.errors import StateError
 from featstore.loader.budget import Budget
 from featstore.loader.loader import FeatureLoader
-from featstore.reading.footer import Footer
+from featstore.reading.footer import Footer, Selection
 
 NUM_ROWS = 20_000
 
@@ -60,9 +61,9 @@ def test_static_order_in_slices_gives_each_row_once(one_group):
 
 
 def test_the_size_of_decoded_columns_is_known_before_they_are(one_group):
-    with Footer(f"{one_group}/part.parquet") as footer:
-        leaves = ["row", "tags.list.element"]
-        found = footer.decoded_bytes(0, leaves)
+    with Footer(Path(one_group) / "part.parquet") as footer:
+        others = tuple(footer.schema.field(name) for name in ("row", "tags"))
+        found = footer.decoded_bytes(0, footer.resolve(Selection(others=others)))
         assert footer.file.read_row_group(0).nbytes <= found <= 1.5 * footer.file.read_row_group(0).nbytes
 
 

@@ -13,7 +13,7 @@ from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
 from featstore.reading import checksums
 from featstore.reading.checksums import require_intact
-from featstore.reading.footer import Footer, chunk_span
+from featstore.reading.footer import Footer
 from featstore.reading.page_header import read_page_header
 
 ROWS = 3_000
@@ -53,14 +53,13 @@ def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
     """Row group, column, first byte and end of each page's bytes, as the pure reader of headers finds them."""
     found = []
     with Footer(path) as footer:
-        for row_group in range(footer.file.metadata.num_row_groups):
-            for place in range(footer.file.metadata.num_columns):
-                chunk = footer.file.metadata.row_group(row_group).column(place)
-                at, end = chunk_span(chunk)
+        for row_group in range(len(footer.row_group_rows)):
+            for place, leaf in enumerate(footer.footer.leaves):
+                at, end = footer.chunk(row_group, place).span
                 while at < end:
                     header = read_page_header(footer.descriptor, at, end)
                     first, at = at + header.num_bytes, at + header.num_bytes + header.size_bytes
-                    found.append((row_group, chunk.path_in_schema, first, at))
+                    found.append((row_group, leaf.path, first, at))
                 assert at == end
     return found
 
@@ -81,8 +80,8 @@ def check(path: Path, held=None) -> None:
 def test_a_file_as_it_was_written_is_intact(tmp_path, by, how):
     path = write(tmp_path / "a.parquet", **how)
     with Footer(path) as footer:
-        columns = [footer.file.metadata.row_group(0).column(number) for number in range(3)]
-        headers = [read_page_header(footer.descriptor, *chunk_span(column)) for column in columns]
+        columns = [footer.chunk(0, place) for place in range(3)]
+        headers = [read_page_header(footer.descriptor, *column.span) for column in columns]
     assert all(header.crc is not None for header in headers)
     check(path)
 
@@ -126,7 +125,7 @@ def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path, by):
     path = write(tmp_path / "a.parquet", write_page_checksum=False)
     data, (row_group, column, first, _) = path.read_bytes(), pages_of(path)[-1]
     with Footer(path) as footer:
-        begins = chunk_span(footer.file.metadata.row_group(2).column(2))[0]
+        begins = footer.chunk(2, 2).span[0]
     for damaged in (b"\xff" * (first - begins), b"\0" * (first - begins)):
         path.write_bytes(data[:begins] + damaged + data[first:])
         with pytest.raises(DataFileError, match=f"column '{column}': row group {row_group}"):
@@ -160,8 +159,7 @@ def test_both_say_the_same_of_bytes_that_changed_anywhere(tmp_path_factory, data
     write(path, **data.draw(st.sampled_from(list(WAYS.values()))))
     spans = []
     with Footer(path) as footer:
-        groups = [footer.file.metadata.row_group(index) for index in range(3)]
-        spans = [chunk_span(group.column(place)) for group in groups for place in range(3)]
+        spans = [footer.chunk(index, place).span for index in range(3) for place in range(3)]
     size = max(end for _, end in spans)
     for _ in range(data.draw(st.integers(0, 3))):
         flip(path, data.draw(st.integers(4, size - 1)), data.draw(st.integers(0, 7)))

@@ -1,0 +1,101 @@
+"""Footers written for Arrow, of what was checked, and read by it."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from featstore.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
+
+MAGIC = b"PAR1"
+ARROW_SCHEMA = b"ARROW:schema"
+STOP = b"\0"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaBytes:
+    """Columns as a footer has them: the bytes of their elements, in order, and `arrow_text`, which Arrow
+    writes beside them."""
+
+    num_columns: int
+    num_elements: int
+    elements: bytes
+    arrow_text: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FooterBytes:
+    """What a footer holds besides its columns: row groups, and the order of each leaf column's values,
+    as bytes of another footer."""
+
+    version: int = 2
+    num_rows: int = 0
+    row_groups: Sequence[bytes] = ()
+    created_by: bytes | None = None
+    orders: Sequence[bytes] = ()
+
+
+def arrow_schema(columns: SchemaBytes) -> pa.Schema:
+    """What Arrow makes of columns; pyarrow's errors where it can make nothing of them."""
+    return arrow_metadata(columns, FooterBytes()).schema.to_arrow_schema()
+
+
+def arrow_text_of(schema: pa.Schema) -> bytes:
+    """The text by which Arrow finds the types of these columns again."""
+    return base64.b64encode(schema.serialize())
+
+
+def arrow_metadata(columns: SchemaBytes, rest: FooterBytes) -> pq.FileMetaData:
+    """A footer as Arrow reads it; pyarrow's errors where it cannot."""
+    footer = _footer(columns, rest)
+    file = b"".join((MAGIC, footer, len(footer).to_bytes(4, "little"), MAGIC))
+    return pq.read_metadata(pa.BufferReader(file))
+
+
+def row_group(chunks: Sequence[bytes], raw_bytes: int, num_rows: int) -> bytes:
+    """A row group of column chunks."""
+    columns = _field(1, LIST), _list_head(len(chunks)), *chunks
+    return b"".join((*columns, _field(2, I64), _zigzag(raw_bytes), _field(3, I64), _zigzag(num_rows), STOP))
+
+
+def _footer(columns: SchemaBytes, rest: FooterBytes) -> bytes:
+    root = _text_field(4, b"schema") + _field(5, I32) + _zigzag(columns.num_columns) + STOP
+    parts = [_field(1, I32), _zigzag(rest.version)]
+    parts += [_field(2, LIST), _list_head(1 + columns.num_elements), root, columns.elements]
+    parts += [_field(3, I64), _zigzag(rest.num_rows)]
+    parts += [_field(4, LIST), _list_head(len(rest.row_groups)), *rest.row_groups]
+    if columns.arrow_text is not None:
+        told = _text_field(1, ARROW_SCHEMA) + _text_field(2, columns.arrow_text) + STOP
+        parts += [_field(5, LIST), _list_head(1), told]
+    if rest.created_by is not None:
+        parts += [_text_field(6, rest.created_by)]
+    if rest.orders:
+        parts += [_field(7, LIST), _list_head(len(rest.orders)), *rest.orders]
+    return b"".join((*parts, STOP))
+
+
+def _field(number: int, type_: int) -> bytes:
+    """A field's head, its number written out."""
+    return bytes((type_,)) + _zigzag(number)
+
+
+def _text_field(number: int, text: bytes) -> bytes:
+    return _field(number, BINARY) + _varint(len(text)) + text
+
+
+def _list_head(num_structs: int) -> bytes:
+    return bytes((0xF0 | STRUCT,)) + _varint(num_structs)
+
+
+def _zigzag(value: int) -> bytes:
+    return _varint(value << 1 if value >= 0 else ~(value << 1))
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))

@@ -1,0 +1,170 @@
+"""A footer walked whole, byte by byte: its structs as rows of numbers, by the description in `format`.
+
+The kernels do it (`_native/footer.h`); the walk here is for machines without a compiler, and what tests
+compare the kernels with. Both find the same rows, or the same thing wrong at the same byte.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from featstore._native.loading import KERNELS
+from featstore.parquet.format import ABSENT, PLAN, SLOTS, STRUCTS, Field, Keep, Numbers, Struct
+from featstore.parquet.thrift import BINARY, FALSE, I8, I16, I32, LIST, STRUCT, TRUE, Reader
+
+_MALFORMED, _OTHER_TYPE, _OTHER_ORDER, _MISSING, _TOO_MANY = range(1, 6)
+_MOST_ITEMS = 1_000_000  # of a list: Arrow's bound too
+_WRONG = {
+    _MALFORMED: "expected a value of Thrift's compact protocol, found none that is whole",
+    _OTHER_TYPE: "expected the field's type as the format has it, found another",
+    _OTHER_ORDER: "expected fields in the order of their numbers, found an earlier one, or one twice",
+    _MISSING: "expected every field that the format requires, found one missing",
+    _TOO_MANY: f"expected a list of at most {_MOST_ITEMS:,} elements, found more",
+}
+_BITS = {I16: 16, I32: 32}
+
+
+class FooterError(ValueError):
+    """What is wrong with a footer: what was expected and what was found, without the file's name."""
+
+
+def walk(footer: bytes) -> tuple[Numbers, ...]:
+    """The rows of each table, int64 (num_rows, num_slots), in the order of `format.SLOTS`.
+
+    Raises:
+        FooterError: where the bytes are no footer.
+    """
+    if KERNELS is None or sys.byteorder != "little":
+        return walk_in_python(footer)
+    wrong, at, *tables = KERNELS.walk_footer(footer, *PLAN)
+    if wrong:
+        raise _error(wrong, at)
+    return tuple(np.frombuffer(table, np.int64).reshape(-1, len(slots)) for table, slots in zip(tables, SLOTS, strict=True))
+
+
+def walk_in_python(footer: bytes) -> tuple[Numbers, ...]:
+    """As `walk`, without the kernels."""
+    return _Walk(footer).tables()
+
+
+def _error(wrong: int, at: int) -> FooterError:
+    return FooterError(f"byte {at} of the footer: {_WRONG[wrong]}")
+
+
+class _Stop(Exception):
+    """Ends a walk; holds what is wrong, a key of `_WRONG`."""
+
+
+class _Walk:
+    def __init__(self, footer: bytes) -> None:
+        self._reader, self._at = Reader(footer), 0
+        self._rows: list[list[list[int]]] = [[] for _ in SLOTS]
+
+    def tables(self) -> tuple[Numbers, ...]:
+        try:
+            self._struct(STRUCTS[0], [])
+        except _Stop as stop:
+            raise _error(stop.args[0], self._at) from None
+        except (LookupError, ValueError):
+            raise _error(_MALFORMED, self._at) from None
+        return tuple(np.array(rows, np.int64).reshape(-1, len(slots)) for rows, slots in zip(self._rows, SLOTS, strict=True))
+
+    def _struct(self, of: Struct, row: list[int]) -> None:
+        """A struct, in the row of the one around it unless it opens one of its own."""
+        begin, slots, reader = self._reader.at, SLOTS[of.table], self._reader
+        if of.opens_row:
+            row = [ABSENT] * len(slots)
+            self._rows[of.table].append(row)
+        found, before, cut = set[int](), 0, ABSENT
+        while (field := self._field(before)) is not None:
+            type_, number = field
+            cut = self._at if cut == ABSENT and of.cut and number >= of.cut else cut
+            if number <= before:
+                raise _Stop(_OTHER_ORDER)
+            self._value(of.fields.get(number), type_, row, slots)
+            found.add(number)
+            before = number
+        if any(one.is_required and number not in found for number, one in of.fields.items()):
+            raise _Stop(_MISSING)
+        if of.cut:
+            row[slots["cut"]] = self._at if cut == ABSENT else cut
+        if of.opens_row:
+            row[:2] = begin, reader.at
+
+    def _field(self, before: int) -> tuple[int, int] | None:
+        self._at = self._reader.at
+        return self._reader.field(before)
+
+    def _value(self, field: Field | None, type_: int, row: list[int], slots: dict[str, int]) -> None:
+        if field is None:
+            self._reader.skip(type_)
+            return
+        type_, is_true = (TRUE, type_ == TRUE) if type_ in (TRUE, FALSE) else (type_, False)
+        if type_ != field.type:
+            raise _Stop(_OTHER_TYPE)
+        kept = self._kept(field, row) if type_ != TRUE else [int(is_true)]
+        if field.keep:
+            first = slots[field.slots[0]]
+            row[first : first + len(field.slots)] = kept
+
+    def _kept(self, field: Field, row: list[int]) -> Sequence[int]:
+        """Reads a field's value: what its slots hold of it."""
+        if field.type == LIST:
+            return self._list(field)
+        if field.type == BINARY:
+            length = self._reader.varint()
+            begin = self._reader.at
+            self._reader.skip_bytes(length)
+            return (begin, self._reader.at) if field.keep == Keep.SPAN else (length,)
+        if field.type == STRUCT:
+            return self._nested(field, row)
+        return (self._number(field.type),)
+
+    def _nested(self, field: Field, row: list[int]) -> Sequence[int]:
+        if field.of is not None:
+            self._struct(field.of, row)
+        else:
+            self._reader.skip(STRUCT)
+        return (self._reader.at,)
+
+    def _list(self, field: Field) -> Sequence[int]:
+        begin = self._reader.at
+        type_, count = self._reader.list_head()
+        if count > _MOST_ITEMS:
+            raise _Stop(_TOO_MANY)
+        if count and type_ != field.item_type:
+            raise _Stop(_OTHER_TYPE)
+        first = 0 if field.of is None else len(self._rows[field.of.table])
+        numbers = [self._item(field) for _ in range(count)]
+        if field.keep == Keep.ROWS:
+            return begin, self._reader.at, first, count
+        return (_mask(numbers),) if field.keep == Keep.MASK else (count,)
+
+    def _item(self, field: Field) -> int:
+        if field.of is not None:
+            self._struct(field.of, [])
+        elif field.keep == Keep.MASK:
+            return self._number(field.item_type)
+        else:
+            self._reader.skip(field.item_type)
+        return 0
+
+    def _number(self, type_: int) -> int:
+        if type_ == I8:
+            byte = self._reader.byte()
+            return byte - 256 if byte > 127 else byte
+        value = self._reader.zigzag()
+        bits = _BITS.get(type_, 64)
+        if not -(1 << bits - 1) <= value < 1 << bits - 1:
+            raise ValueError
+        return value
+
+
+def _mask(numbers: Sequence[int]) -> int:
+    mask = 0
+    for number in numbers:
+        if not 0 <= number <= 62:
+            return -1
+        mask |= 1 << number
+    return mask

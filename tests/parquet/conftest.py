@@ -1,0 +1,130 @@
+"""Footers as dicts that tests change: `{number: (type, value)}`, a list as `(type, [values])`."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.parquet.thrift import (
+    BINARY,
+    DOUBLE,
+    FALSE,
+    I8,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    TRUE,
+    Reader,
+)
+
+Struct = dict[int, tuple[int, Any]]
+
+
+@pytest.fixture(scope="session")
+def written() -> Callable[..., bytes]:
+    """A Parquet file's bytes, as Arrow writes a table."""
+
+    def write(table: pa.Table, **how: Any) -> bytes:
+        sink = io.BytesIO()
+        pq.write_table(table, sink, **how)
+        return sink.getvalue()
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def edited() -> Callable[..., bytes]:
+    """A file's bytes with a field of its footer put in, by numbers of fields and places in lists, or
+    taken away, and everything else as it was."""
+
+    def edit(file: bytes, *edits: tuple[tuple[int, ...], tuple[int, Any] | None]) -> bytes:
+        num_bytes = int.from_bytes(file[-8:-4], "little")
+        footer = decoded(file[-8 - num_bytes : -8])
+        for path, field in edits:
+            changed(footer, path, field)
+        new = encoded(footer)
+        return file[: -8 - num_bytes] + new + len(new).to_bytes(4, "little") + file[-4:]
+
+    return edit
+
+
+def decoded(data: bytes) -> Struct:
+    """The struct that some bytes begin with."""
+    return _struct(data, Reader(data))
+
+
+def encoded(struct: Struct) -> bytes:
+    """A struct's bytes, each field with its number written out."""
+    fields = (
+        bytes((_type(type_, value),)) + _zigzag(number) + _bytes(type_, value)
+        for number, (type_, value) in sorted(struct.items())
+    )
+    return b"".join(fields) + b"\0"
+
+
+def changed(struct: Struct, path: tuple[int, ...], field: tuple[int, Any] | None) -> None:
+    value: Any = struct
+    for step in path[:-1]:
+        value = value[step][1] if isinstance(value, dict) else value[1][step]
+    if field is None:
+        del value[path[-1]]
+    else:
+        value[path[-1]] = field
+
+
+def _struct(data: bytes, reader: Reader) -> Struct:
+    found, number = {}, 0
+    while (field := reader.field(number)) is not None:
+        type_, number = field
+        found[number] = (type_, _value(data, reader, type_))
+    return found
+
+
+def _value(data: bytes, reader: Reader, type_: int) -> Any:
+    if type_ in (TRUE, FALSE):
+        return type_ == TRUE
+    if type_ in (I16, I32, I64):
+        return reader.zigzag()
+    if type_ == STRUCT:
+        return _struct(data, reader)
+    if type_ == LIST:
+        item_type, count = reader.list_head()
+        return item_type, [_value(data, reader, item_type) for _ in range(count)]
+    length = {I8: 1, DOUBLE: 8}.get(type_) or reader.varint()
+    begin = reader.at
+    reader.skip_bytes(length)
+    return data[begin : begin + length]
+
+
+def _type(type_: int, value: Any) -> int:
+    return (TRUE if value else FALSE) if type_ in (TRUE, FALSE) else type_
+
+
+def _bytes(type_: int, value: Any) -> bytes:
+    if type_ in (TRUE, FALSE):
+        return b""
+    if type_ in (I16, I32, I64):
+        return _zigzag(value)
+    if type_ == STRUCT:
+        return encoded(value)
+    if type_ == LIST:
+        item_type, values = value
+        return bytes((0xF0 | item_type,)) + _varint(len(values)) + b"".join(_bytes(item_type, item) for item in values)
+    return (_varint(len(value)) if type_ == BINARY else b"") + value
+
+
+def _zigzag(value: int) -> bytes:
+    return _varint(value << 1 if value >= 0 else ~(value << 1))
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))

@@ -1,0 +1,84 @@
+"""Reads a Parquet file with single bits of its footer turned: `read_flips.py FILE COUNT SEED`.
+
+Prints how many were refused, read as the file itself, and read as Arrow reads them, and says on stderr
+before each which bit it is, so that a process that was ended tells by which. 1 where one was read as
+something else.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from featstore.errors import DataFileError
+from featstore.reading.footer import Footer, Selection
+from featstore.reading.reader import RowGroupReader
+from featstore.schema import Slot, SlotKind
+
+SLOTS = (
+    Slot(name="id", kind=SlotKind.ID),
+    Slot(name="tags", kind=SlotKind.ID, shape=(None,)),
+)
+
+
+def main(path: str, count: str, seed: str) -> int:
+    file, draw, found = Path(path).read_bytes(), random.Random(int(seed)), Counter[str]()
+    num_bytes = int.from_bytes(file[-8:-4], "little") + 8
+    known = _read(Path(path))
+    with tempfile.TemporaryDirectory() as directory:
+        for _ in range(int(count)):
+            place, bit = len(file) - draw.randrange(1, num_bytes + 1), draw.randrange(8)
+            sys.stderr.write(f"byte {place}, bit {bit}\n")
+            flipped = bytearray(file)
+            flipped[place] ^= 1 << bit
+            mutant = Path(directory, "flipped.parquet")
+            mutant.write_bytes(flipped)
+            kind = _kind(mutant, known)
+            found[kind] += 1
+            if kind == "wrong":
+                sys.stdout.write(f"byte {place}, bit {bit}: read as something else\n")
+    sys.stdout.write(json.dumps(found))
+    return int(found["wrong"] > 0)
+
+
+def _kind(path: Path, known: list[pa.Table]) -> str:
+    try:
+        found = _read(path)
+    except DataFileError:
+        return "refused"
+    if all(map(pa.Table.equals, found, known)):
+        return "as the file"
+    return "as Arrow" if _is_read_by_arrow(path, found[0]) else "wrong"
+
+
+def _read(path: Path) -> list[pa.Table]:
+    """All columns as Arrow reads them, and those that the kernels know as they do."""
+    with Footer(path) as footer:
+        row_groups = range(len(footer.row_group_rows))
+        readers = [
+            RowGroupReader(footer, Selection(others=tuple(footer.schema)), use_threads=False),
+            RowGroupReader(footer, Selection(slots=SLOTS), use_threads=False, as_values=True),
+        ]
+        return [reader.read(row_groups).table for reader in readers]
+
+
+def _is_read_by_arrow(path: Path, found: pa.Table) -> bool:
+    """Whether Arrow, in a process that it may end, reads the same rows of the file, whatever it calls them."""
+    child = os.fork()
+    if not child:
+        try:
+            file = pq.ParquetFile(path)
+            os._exit(int(not file.read(use_threads=False).equals(found)))
+        except Exception:  # noqa: BLE001 - nothing leaves the child but its exit status
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

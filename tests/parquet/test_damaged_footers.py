@@ -1,0 +1,49 @@
+"""Single bits of footers turned, and read in a process of their own: nothing ends it."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+NUM_FLIPS = 3_000
+LIMIT_S = 280
+WORKER = Path(__file__).with_name("read_flips.py")
+
+
+def table() -> pa.Table:
+    draw = random.Random(5)
+    ids = [draw.randrange(1, 2**40) for _ in range(300)]
+    fields = [
+        pa.field("id", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "7"}),
+        ("tags", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+        ("text", pa.dictionary(pa.int32(), pa.string())),
+        ("at", pa.timestamp("us", "UTC")),
+        ("pair", pa.struct([("a", pa.float32()), ("b", pa.string())])),
+    ]
+    columns = [
+        ids,
+        [[draw.randrange(9) for _ in range(draw.randrange(4))] or None for _ in ids],
+        [f"text {one % 7}" for one in ids],
+        ids,
+        [{"a": one / 2, "b": str(one)} if one % 3 else None for one in ids],
+    ]
+    schema = pa.schema(fields)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+@pytest.mark.parametrize(("seed", "how"), [(1, {}), (2, {"write_page_index": True, "store_schema": False})])
+def test_no_bit_of_a_footer_ends_the_process_or_makes_up_rows(tmp_path, seed, how):
+    path = tmp_path / "whole.parquet"
+    pq.write_table(table(), path, row_group_size=200, **how)
+    command = [sys.executable, str(WORKER), str(path), str(NUM_FLIPS // 2), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr[-2000:]}"
+    found = json.loads(done.stdout)
+    assert sum(found.values()) == NUM_FLIPS // 2
+    assert found["refused"] > NUM_FLIPS // 20, f"expected many that are damaged, found {found}"

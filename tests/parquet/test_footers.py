@@ -1,0 +1,206 @@
+"""What a footer may not say: each is refused, with the column and the row group where there is one."""
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.parquet import layout as layouts
+from featstore.parquet.footers import read_checked
+from featstore.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
+from featstore.parquet.walk import FooterError
+
+TABLE = pa.table({"id": [1, 2, 3], "tags": [[1.5], None, []], "text": ["a", "b", None]})
+ID, TAGS = (4, 1, 1, 0, 3), (4, 1, 1, 1, 3)  # of row group 1: the metadata of two column chunks
+MANY = 2**40
+IN_CHUNKS = {
+    "codec": ((*ID, 4), (I32, 9), "column 'id': row group 1: expected a codec of 0 to 7, found 9"),
+    "negative codec": ((*ID, 4), (I32, -1), "expected a codec of 0 to 7, found -1"),
+    "encoding": ((*ID, 2), (LIST, (I32, [0, 11])), "expected encodings of 0 to 9, found 2049"),
+    "far encoding": ((*ID, 2), (LIST, (I32, [0, 99])), "expected encodings of 0 to 9, found -1"),
+    "type": ((*ID, 1), (I32, 1), "expected the schema's physical type, found 1"),
+    "fewer values": ((*ID, 5), (I64, 0), "a value for each row, and more only in lists, found 0"),
+    "more values": ((*ID, 5), (I64, MANY), "a value for each row, and more only in lists"),
+    "fewer values of lists": (
+        (*TAGS, 5),
+        (I64, 0),
+        "column 'tags.list.element': row group 1: expected a v",
+    ),
+    "negative values": ((*TAGS, 5), (I64, -5), "expected 0 values or more, found -5"),
+    "bytes": ((*ID, 7), (I64, MANY), "bytes before the footer, found 1099511627776"),
+    "negative bytes": ((*ID, 7), (I64, -1), "expected 0 compressed bytes or more, found -1"),
+    "raw bytes": ((*ID, 6), (I64, -7), "expected 0 uncompressed bytes or more, found -7"),
+    "place": ((*ID, 9), (I64, MANY), "bytes before the footer"),
+    "negative place": ((*ID, 9), (I64, -4), "pages that lie before the footer, found -4"),
+    "dictionary": ((*ID, 11), (I64, MANY), "bytes before the footer"),
+    "negative dictionary": ((*ID, 11), (I64, -1), "pages that lie before the footer, found -1"),
+    "largest number": ((*ID, 9), (I64, 2**63 - 1), "bytes before the footer"),
+    "bound": ((*ID, 12, 5), (BINARY, b"short"), "a bound as long as a value, found 5"),
+    "nulls": ((*ID, 12, 3), (I64, 2), "no more nulls than values, found 2"),
+    "counts": (
+        (*TAGS, 16, 3),
+        (LIST, (I64, [0, 1])),
+        "'tags.*expected a count for each level, or none",
+    ),
+    "other file": ((4, 1, 1, 0, 1), (BINARY, b"x.parquet"), "expected no path of another file"),
+    "no metadata": (
+        ID,
+        None,
+        "'id': row group 1: expected metadata of the column chunk, found none",
+    ),
+    "encryption": ((4, 1, 1, 0, 8), (STRUCT, {}), "expected no encryption, which is not read here"),
+    "encrypted": (
+        (4, 1, 1, 0, 9),
+        (BINARY, b"x"),
+        "expected no encryption, which is not read here",
+    ),
+}
+IN_FILE = {
+    "rows": ((3,), (I64, 4), "expected 4 rows in all row groups, found 3"),
+    "rows of a group": (
+        (4, 0, 3),
+        (I64, 2**61),
+        "expected 3 rows in all row groups, found 23058430",
+    ),
+    "negative rows": ((4, 0, 3), (I64, -1), "row group 0: expected 0 rows or more, found -1"),
+    "no rows": ((3,), None, "every field that the format requires, found one missing"),
+    "encryption": ((8,), (STRUCT, {}), "expected no encryption, found some"),
+    "signature": ((9,), (BINARY, b"key"), "expected no encryption, found some"),
+    "type of rows": ((3,), (I32, 3), "the field's type as the format has it, found another"),
+    "items": ((5,), (LIST, (I32, [3])), "the field's type as the format has it, found another"),
+}
+IN_SCHEMA = {
+    "repetition": ((2, 1, 3), (I32, 3), "column 'id': expected a repetition of 0 to 2"),
+    "no repetition": ((2, 1, 3), None, "column 'id': expected a repetition of 0 to 2"),
+    "type": ((2, 1, 1), (I32, 8), "column 'id': expected a physical type of 0 to 7"),
+    "no type": ((2, 1, 1), None, "column 'id': expected a physical type of 0 to 7"),
+    "type of a group": (
+        (2, 2, 1),
+        (I32, 1),
+        "column 'tags': expected no physical type beside columns",
+    ),
+    "converted": ((2, 1, 6), (I32, 26), "column 'id': expected a converted type of 0 to 25"),
+    "name": ((2, 1, 4), (BINARY, b"\xf4\xec"), r"a column's name in UTF-8, found b'\\xf4\\xec'"),
+    "children": ((2, 2, 5), (I32, 2), "expected the schema's elements to be one tree"),
+    "fewer children": ((2, 0, 5), (I32, 2), "expected the schema's elements to be one tree"),
+    "negative children": ((2, 2, 5), (I32, -1), "expected the schema's elements to be one tree"),
+    "many children": ((2, 0, 5), (I32, 2**31 - 1), "expected the schema's elements to be one tree"),
+    "no elements": ((2,), (LIST, (STRUCT, [])), "expected the schema's elements to be one tree"),
+    "Arrow's": ((2, 1, 6), (I32, 5), "its schema cannot be read"),
+}
+
+
+@pytest.fixture(scope="module")
+def file(written) -> bytes:
+    return written(TABLE, row_group_size=2)
+
+
+@pytest.fixture(params=["kernel", "pure"])
+def walked(request, monkeypatch):
+    """Who walks the footer."""
+    if request.param == "pure":
+        monkeypatch.setattr("featstore.parquet.walk.KERNELS", None)
+
+
+def read(file: bytes):
+    footer = read_checked(io.BytesIO(file))
+    assert footer.schema is not None
+    return footer
+
+
+CASES = IN_CHUNKS | {f"file: {name}": case for name, case in IN_FILE.items()}
+CASES |= {f"schema: {name}": case for name, case in IN_SCHEMA.items()}
+
+
+@pytest.mark.usefixtures("walked")
+@pytest.mark.parametrize(("path", "field", "message"), CASES.values(), ids=CASES)
+def test_a_footer_that_cannot_be_is_refused(file, edited, path, field, message):
+    assert read(edited(file)).num_rows == 3
+    with pytest.raises(FooterError, match=message):
+        read(edited(file, (path, field)))
+
+
+def test_fields_out_of_order_or_twice_are_refused(file, edited):
+    """Arrow would take the last of them, and what is cut out of a footer relies on the order."""
+    num_bytes = int.from_bytes(file[-8:-4], "little")
+    footer = file[-8 - num_bytes : -9] + bytes((I64,)) + b"\x06\x06\0"  # rows, once more
+    with pytest.raises(FooterError, match="in the order of their numbers"):
+        read(file[: -8 - num_bytes] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+def test_a_row_group_lacks_no_column(file, edited):
+    chunk = (LIST, (STRUCT, []))
+    with pytest.raises(FooterError, match="row group 0: expected 3 column chunks, found 0"):
+        read(edited(file, ((4, 0, 1), chunk)))
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        (b"", "at least 8 bytes, found 0"),
+        (b"PAR1", "at least 8 bytes, found 4"),
+        (b"\0\0\0\0PAR2", "expected b'PAR1' at its end, found b'PAR2'"),
+        (b"\0\0\0\0PARE", "expected no encryption, found an encrypted footer"),
+        (b"\xff\xff\xff\x7fPAR1", "expected a footer of 2147483647 bytes, found 0 before its end"),
+        (b"PAR1\0\0\0\0PAR1", "byte 0 of the footer: expected a value"),
+    ],
+)
+def test_an_end_that_is_none_is_refused(end, message):
+    with pytest.raises(FooterError, match=message):
+        read(end)
+
+
+def test_names_below_each_other_without_end_are_refused(written):
+    type_ = pa.int64()
+    for _ in range(101):
+        type_ = pa.struct([("a", type_)])
+    with pytest.raises(FooterError, match="expected at most 100 levels, found more"):
+        read(written(pa.table({"a": pa.nulls(1, type_)})))
+
+
+def test_a_footer_longer_than_the_first_read_is_read_whole(written):
+    table = pa.table({f"column_{place}": [place] for place in range(2_000)})
+    file = written(table)
+    assert int.from_bytes(file[-8:-4], "little") > 64 << 10
+    assert read(file).schema.equals(table.schema)
+
+
+def test_a_column_of_a_plain_footer_that_is_encrypted_is_refused(tmp_path):
+    """Arrow ends the process when such a column is asked for."""
+    with pytest.raises(FooterError, match="expected no encryption"):
+        read(_encrypted(tmp_path))
+
+
+def _encrypted(directory) -> bytes:
+    pe = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Client(pe.KmsClient):
+        def __init__(self, _config):
+            pe.KmsClient.__init__(self)
+
+        def wrap_key(self, key, _name):
+            return key.hex()
+
+        def unwrap_key(self, key, _name):
+            return bytes.fromhex(key)
+
+    how = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["id"]}, plaintext_footer=True)
+    factory = pe.CryptoFactory(Client)
+    properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), how)
+    with pq.ParquetWriter(directory / "x", TABLE.schema, encryption_properties=properties) as writer:
+        writer.write_table(TABLE)
+    return (directory / "x").read_bytes()
+
+
+def test_files_of_one_schema_share_its_layout(written, monkeypatch):
+    made = []
+    known = layouts.arrow_schema
+    monkeypatch.setattr(layouts, "arrow_schema", lambda columns: made.append(columns) or known(columns))
+    schema = {"a name of this test": pa.array([1])}
+    first, alike, other = (
+        read(written(pa.table(columns))) for columns in (schema, {"a name of this test": pa.array([2])}, schema | {"b": ["x"]})
+    )
+    assert first.layout is alike.layout
+    assert first.layout is not other.layout
+    assert len(made) == 2
