@@ -1,12 +1,16 @@
-"""Writes the corpus of the C targets: small column chunks and texts as pyarrow writes them, one file each."""
+"""Writes the corpus of the C targets: small column chunks, texts and footers as pyarrow
+writes them, one file each."""
 
 import io
 import struct
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from featstore.parquet.format import PLAN
 
 FOLDER = Path(__file__).parent / "corpus"
 NUM_ROWS = 24
@@ -14,7 +18,7 @@ CODECS = {"none": 0, "snappy": 1}
 
 
 def main() -> None:
-    for name, data in {**pages(), **texts()}.items():
+    for name, data in {**pages(), **texts(), **footers()}.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -56,6 +60,20 @@ def texts() -> dict[str, bytes]:
         f"snappy/{name}": struct.pack("<H", len(text)) + pa.Codec("snappy").compress(text, asbytes=True)
         for name, text in found.items()
     }
+
+
+def footers() -> dict[str, bytes]:
+    """A footer of each kind, after the plan by which it is walked."""
+    head = bytes(map(len, PLAN)) + b"".join(part.astype("<i2").tobytes() for part in PLAN)
+    return {f"footer/{name}": head + footer for name, footer in _footers()}
+
+
+def _footers() -> Iterator[tuple[str, bytes]]:
+    for name, options in {"plain": {}, "indexes": {"write_page_index": True}, "bare": {"store_schema": False}}.items():
+        file = io.BytesIO()
+        pq.write_table(pa.table(columns()).select(["ids", "lists"]), file, NUM_ROWS // 2, **options)
+        data = file.getvalue()
+        yield name, data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
 
 
 if __name__ == "__main__":

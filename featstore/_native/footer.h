@@ -1,10 +1,11 @@
-/* Structs of Thrift's compact protocol as rows of numbers, by a plan that says which fields there are.
+/* Structs of Thrift's compact protocol as rows of numbers, by a plan that says which fields there
+   are.
 
-   The plan comes from `featstore/parquet/format.py`, which describes Parquet's footer, and is the plan of
-   `featstore/parquet/walk.py` too: this is the same walk, sooner. Each struct that opens a row writes its
-   fields there; a struct inside it may write to the same row. Everything is walked, known or not. Memory
-   grows with the bytes that were walked: a count in them never sizes it, and a struct that lacks a field
-   that it must have ends the walk. */
+   The plan comes from `featstore/parquet/format.py`, which describes Parquet's footer, and is the
+   plan of `featstore/parquet/walk.py` too: this is the same walk, sooner. Each struct that opens a
+   row writes its fields there; a struct inside it may write to the same row. Everything is walked,
+   known or not. Memory grows with the bytes that were walked: a count in them never sizes it, and a
+   struct that lacks a field that it must have ends the walk. */
 #ifndef FEATSTORE_FOOTER_H
 #define FEATSTORE_FOOTER_H
 
@@ -21,7 +22,8 @@ enum { MALFORMED = 1, OTHER_TYPE, OTHER_ORDER, MISSING, TOO_MANY, NO_MEMORY };
 /* What becomes of a field: see `Keep` in format.py. */
 enum { NOTHING, VALUE, LENGTH, SPAN, COUNT, MASK, END, ROWS };
 /* Numbers of a struct and of a field in the plan. */
-enum { TABLE, OPENS_ROW, FIRST_FIELD, NUM_FIELDS, REQUIRED, CUT_NUMBER, CUT_SLOT, NUMBERS_OF_STRUCT };
+enum { TABLE, OPENS_ROW, FIRST_FIELD, NUM_FIELDS, REQUIRED, CUT_NUMBER, CUT_SLOT,
+       NUMBERS_OF_STRUCT };
 enum { TYPE, KEEP, SLOT, OF, ITEM_TYPE, NUMBERS_OF_FIELD };
 
 typedef struct {
@@ -80,11 +82,12 @@ static int walk_number(Walk* walk, int64_t type, int64_t* value) {
   return type != THRIFT_I16 || *value == (int16_t)*value || ends_as(walk, MALFORMED);
 }
 
-/* One element of a list: of structs that the plan names their rows, of others no more than that they are there. */
+/* One element of a list: rows of structs that the plan names, of others that they are there. */
 static int walk_item(Walk* walk, const int64_t* field, int64_t* mask) {
   int64_t value;
   if (field[OF] >= 0) return walk_struct(walk, walk->structs + field[OF] * NUMBERS_OF_STRUCT, -1);
-  if (field[KEEP] != MASK) return skip_value(&walk->bytes, (int)field[ITEM_TYPE], 0) || ends_as(walk, MALFORMED);
+  if (field[KEEP] != MASK)
+    return skip_value(&walk->bytes, (int)field[ITEM_TYPE], 0) || ends_as(walk, MALFORMED);
   if (!walk_number(walk, field[ITEM_TYPE], &value)) return 0;
   *mask = *mask < 0 || value < 0 || value > 62 ? -1 : *mask | (int64_t)1 << value;
   return 1;
@@ -98,7 +101,8 @@ static int walk_list(Walk* walk, const int64_t* of, const int64_t* field, int64_
   if (count == 15 && !read_varint(&walk->bytes, &count)) return ends_as(walk, MALFORMED);
   if (count > MOST_ITEMS) return ends_as(walk, TOO_MANY);
   if (count && (head & 0xf) != field[ITEM_TYPE]) return ends_as(walk, OTHER_TYPE);
-  if (field[OF] >= 0) first = walk->tables[walk->structs[field[OF] * NUMBERS_OF_STRUCT + TABLE]].num_rows;
+  const int64_t* items = field[OF] < 0 ? NULL : walk->structs + field[OF] * NUMBERS_OF_STRUCT;
+  if (items) first = walk->tables[items[TABLE]].num_rows;
   for (uint64_t i = 0; i < count; i++)
     if (!walk_item(walk, field, &mask)) return 0;
   const int64_t found[] = {begin, position(walk), first, (int64_t)count};
@@ -149,14 +153,17 @@ static int walk_field(Walk* walk, const int64_t* of, const int64_t* field, int t
 static int walk_struct(Walk* walk, const int64_t* of, int64_t row) {
   int type;
   int64_t number = 0, before = 0, required = of[REQUIRED], cut = ABSENT, begin = position(walk);
-  if (of[OPENS_ROW] && (row = open_row(&walk->tables[of[TABLE]])) < 0) return ends_as(walk, NO_MEMORY);
+  if (of[OPENS_ROW]) row = open_row(&walk->tables[of[TABLE]]);
+  if (row < 0) return ends_as(walk, NO_MEMORY);
   for (;; before = number) {
     int64_t at = walk->wrong_at = position(walk);
     if (!read_field(&walk->bytes, &type, &number)) return ends_as(walk, MALFORMED);
     if (cut == ABSENT && (!type || number >= of[CUT_NUMBER])) cut = at;
     if (!type) break;
     if (number <= before) return ends_as(walk, OTHER_ORDER);
-    const int64_t* field = number > of[NUM_FIELDS] ? NULL : walk->fields + (of[FIRST_FIELD] + number - 1) * NUMBERS_OF_FIELD;
+    const int64_t* field = NULL;
+    if (number <= of[NUM_FIELDS])
+      field = walk->fields + (of[FIRST_FIELD] + number - 1) * NUMBERS_OF_FIELD;
     if (!field || !field[TYPE]) {
       if (!skip_value(&walk->bytes, type, 0)) return ends_as(walk, MALFORMED);
     } else if (!walk_field(walk, of, field, type, row)) {
@@ -174,13 +181,14 @@ static int walk_struct(Walk* walk, const int64_t* of, int64_t row) {
   return 1;
 }
 
-static int field_fits(const Walk* walk, const int64_t* field, const int64_t* of, int64_t place, int64_t num_structs) {
+static int field_fits(const Walk* walk, const int64_t* field, const int64_t* of,
+                      int64_t num_structs) {
   static const int64_t slots[] = {0, 1, 1, 2, 1, 1, 1, 4};
-  if (field[KEEP] < NOTHING || field[KEEP] > ROWS || field[OF] < -1 || field[OF] >= num_structs) return 0;
+  if (field[KEEP] < NOTHING || field[KEEP] > ROWS) return 0;
   if (field[SLOT] < 0 || field[SLOT] + slots[field[KEEP]] > walk->tables[of[TABLE]].width) return 0;
-  /* A struct inside another comes later in the plan, so that none contains itself. */
-  if (field[OF] >= 0 && field[OF] <= place) return 0;
   if (field[OF] < 0) return 1;
+  /* A struct inside another comes later in the plan, so that none contains itself. */
+  if (field[OF] >= num_structs || field[OF] <= (of - walk->structs) / NUMBERS_OF_STRUCT) return 0;
   const int64_t* inner = walk->structs + field[OF] * NUMBERS_OF_STRUCT;
   if (field[TYPE] == THRIFT_LIST) return inner[OPENS_ROW] && field[ITEM_TYPE] == THRIFT_STRUCT;
   return !inner[OPENS_ROW] && inner[TABLE] == of[TABLE];
@@ -191,10 +199,12 @@ static int plan_fits(const Walk* walk, int64_t num_structs, int64_t num_fields) 
   for (int64_t i = 0; i < num_structs; i++) {
     const int64_t* of = walk->structs + i * NUMBERS_OF_STRUCT;
     if (of[TABLE] < 0 || of[TABLE] >= MOST_TABLES || walk->tables[of[TABLE]].width < 2) return 0;
-    if (of[FIRST_FIELD] < 0 || of[NUM_FIELDS] < 0 || of[FIRST_FIELD] + of[NUM_FIELDS] > num_fields) return 0;
+    if (of[FIRST_FIELD] < 0 || of[NUM_FIELDS] < 0) return 0;
+    if (of[FIRST_FIELD] + of[NUM_FIELDS] > num_fields) return 0;
     if (of[CUT_SLOT] < 0 || of[CUT_SLOT] >= walk->tables[of[TABLE]].width) return 0;
-    for (int64_t j = 0; j < of[NUM_FIELDS]; j++)
-      if (!field_fits(walk, walk->fields + (of[FIRST_FIELD] + j) * NUMBERS_OF_FIELD, of, i, num_structs)) return 0;
+    const int64_t* field = walk->fields + of[FIRST_FIELD] * NUMBERS_OF_FIELD;
+    for (int64_t j = 0; j < of[NUM_FIELDS]; j++, field += NUMBERS_OF_FIELD)
+      if (!field_fits(walk, field, of, num_structs)) return 0;
   }
   return num_structs > 0 && walk->structs[OPENS_ROW];
 }

@@ -1,1 +1,2 @@
-"""Parquet as bytes: Thrift's compact protocol, and footers that are checked before Arrow sees them."""
+"""Parquet as bytes: Thrift's compact protocol, and footers that are checked before Arrow sees
+them."""

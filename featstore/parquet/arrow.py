@@ -16,8 +16,8 @@ STOP = b"\0"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemaBytes:
-    """Columns as a footer has them: the bytes of their elements, in order, and `arrow_text`, which Arrow
-    writes beside them."""
+    """Columns as a footer has them: the bytes of their elements, in order, and `arrow_text`, which
+    Arrow writes beside them."""
 
     num_columns: int
     num_elements: int
@@ -27,8 +27,8 @@ class SchemaBytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FooterBytes:
-    """What a footer holds besides its columns: row groups, and the order of each leaf column's values,
-    as bytes of another footer."""
+    """What a footer holds besides its columns: row groups, and the order of each leaf column's
+    values, as bytes of another footer."""
 
     version: int = 2
     num_rows: int = 0
@@ -56,8 +56,9 @@ def arrow_metadata(columns: SchemaBytes, rest: FooterBytes) -> pq.FileMetaData:
 
 def row_group(chunks: Sequence[bytes], raw_bytes: int, num_rows: int) -> bytes:
     """A row group of column chunks."""
-    columns = _field(1, LIST), _list_head(len(chunks)), *chunks
-    return b"".join((*columns, _field(2, I64), _zigzag(raw_bytes), _field(3, I64), _zigzag(num_rows), STOP))
+    parts = [_field(1, LIST), _list_head(len(chunks)), *chunks]
+    parts += [_field(2, I64), _zigzag(raw_bytes), _field(3, I64), _zigzag(num_rows), STOP]
+    return b"".join(parts)
 
 
 def _footer(columns: SchemaBytes, rest: FooterBytes) -> bytes:

@@ -1,7 +1,7 @@
 """What must hold of a footer's row groups and column chunks, before anybody relies on it.
 
-Each check is over all chunks at once. Arrow is never shown what breaks one of them: it ends the process
-for some, and reads on for a long time, or asks for much memory, for others.
+Each check is over all chunks at once. Arrow is never shown what breaks one of them: it ends the
+process for some, and reads on for a long time, or asks for much memory, for others.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,8 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Range:
-    """What a number of a column chunk may be: from `low` to `high`, or absent where it `may_lack`."""
+    """What a number of a column chunk may be: from `low` to `high`, or absent where it
+    `may_lack`."""
 
     expected: str
     low: int = ABSENT
@@ -72,7 +73,8 @@ def checked_chunks(tables: tuple[Numbers, ...], layout: Layout, end: int) -> Num
     counts = groups[:, ROW_GROUP["columns.count"]]
     if (counts != num_leaves).any():
         index = int(np.argmax(counts != num_leaves))
-        raise FooterError(f"row group {index}: expected {num_leaves} column chunks, found {counts[index]}")
+        expected = f"expected {num_leaves} column chunks"
+        raise FooterError(f"row group {index}: {expected}, found {counts[index]}")
     chunks = tables[CHUNKS].reshape(len(groups), num_leaves, len(CHUNK))
     _check_ranges(chunks, layout)
     _check_places(chunks, layout, end)
@@ -142,7 +144,8 @@ def _check_places(chunks: Numbers, layout: Layout, end: int) -> None:
 
 
 def _check_counts(chunks: Numbers, layout: Layout, rows: Numbers) -> None:
-    """Values for the rows, nulls among the values, and counts of levels for the levels there are."""
+    """Values for the rows, nulls among the values, and counts of levels for the levels there
+    are."""
     values, nulls = chunks[..., CHUNK["num_values"]], chunks[..., CHUNK["num_nulls"]]
     is_met = (values == rows) | ((layout.levels[1] > 0) & (values > rows))
     _require(is_met, layout, "a value for each row, and more only in lists", values)

@@ -1,8 +1,8 @@
 """Footers of Parquet files, read and checked here before Arrow sees them.
 
-pyarrow ends the process for some damaged footers, and takes long to describe thousands of columns of which
-a job reads a few. So a footer is walked whole and checked, and Arrow gets another one, written from it,
-with the columns that are read and nothing else.
+pyarrow ends the process for some damaged footers, and takes long to describe thousands of columns
+of which a job reads a few. So a footer is walked whole and checked, and Arrow gets another one,
+written from it, with the columns that are read and nothing else.
 """
 
 import os
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -45,17 +46,23 @@ _FILE, _ELEMENT, _KEY_VALUE = SLOTS[FILE], SLOTS[ELEMENTS], SLOTS[KEY_VALUES]
 
 class Chunk(NamedTuple):
     """A column chunk: its codec as the format numbers it, a bit for each encoding, its values with
-    nulls, its bytes as stored and as decompressed, and where it is in the file."""
+    nulls, its bytes as stored and as decompressed, and its bytes in the file, first and end."""
 
     codec: int
     encodings: int
     num_values: int
     stored_bytes: int
     raw_bytes: int
-    span: tuple[int, int]
+    first: int
+    end: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where it is in the file."""
+        return self.first, self.end
 
 
-_OF_CHUNK = [CHUNK[name] for name in ("codec", "encodings", "num_values", "stored_bytes", "raw_bytes")]
+_OF_CHUNK = [CHUNK[name] for name in Chunk._fields[:5]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,7 +87,8 @@ class CheckedFooter:
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns, without the file's metadata. FooterError where Arrow can make nothing of them."""
+        """All columns, without the file's metadata. FooterError where Arrow can make nothing of
+        them."""
         try:
             return self.layout.schema
         except DAMAGE as error:
@@ -103,13 +111,21 @@ class CheckedFooter:
 
     def chunk(self, row_group: int, leaf: int) -> Chunk:
         """The column chunk of a leaf column in a row group."""
-        numbers = self.chunks[row_group, leaf].tolist()
-        first, end = self.spans[row_group, leaf].tolist()
-        codec, encodings, num_values, stored, raw = (numbers[slot] for slot in _OF_CHUNK)
-        return Chunk(codec, encodings, num_values, stored, raw, (first, end))
+        return Chunk._make(self._numbers[row_group, leaf].tolist())
 
-    def arrow_metadata(self, columns: Sequence[int] | None = None, *, with_statistics: bool = False) -> pq.FileMetaData:
-        """The footer as Arrow has it, with the columns at these places of the schema only, None for all.
+    @cached_property
+    def _numbers(self) -> Numbers:
+        """The numbers of `Chunk`: int64 (num_row_groups, num_leaves, 7)."""
+        return np.concatenate([self.chunks[..., _OF_CHUNK], self.spans], axis=-1)
+
+    def arrow_metadata(
+        self,
+        columns: Sequence[int] | None = None,
+        *,
+        with_statistics: bool = False,
+    ) -> pq.FileMetaData:
+        """The footer as Arrow has it, with the columns at these places of the schema only, None
+        for all.
 
         Raises:
             FooterError: where Arrow refuses it all the same.
@@ -117,7 +133,8 @@ class CheckedFooter:
         columns = range(len(self.layout.roots)) if columns is None else columns
         leaves = [leaf for place in columns for leaf in self.layout.roots[place].leaves]
         try:
-            return arrow_metadata(self.layout.bytes_of(columns), self._rest(leaves, with_statistics))
+            rest = self._rest(leaves, with_statistics)
+            return arrow_metadata(self.layout.bytes_of(columns), rest)
         except DAMAGE as error:
             raise FooterError(first_line(error)) from error
 
@@ -142,8 +159,8 @@ class CheckedFooter:
         ]
 
     def _bounds(self, leaves: Sequence[int], with_statistics: bool) -> Numbers:
-        """Where the bytes of column chunks begin, and where what Arrow needs of them ends: after it come
-        statistics, counts of levels and the places of indexes, and two stops."""
+        """Where the bytes of column chunks begin, and where what Arrow needs of them ends: after
+        it come statistics, counts of levels and the places of indexes, and two stops."""
         chosen = self.chunks[:, leaves]
         bounds = chosen[..., [CHUNK["begin"], CHUNK["cut"]]]
         if with_statistics:
@@ -169,7 +186,8 @@ def read_checked(source: BinaryIO, size_bytes: int | None = None) -> CheckedFoot
     if file[_FILE["encryption"]] != ABSENT or file[_FILE["signing_key"]] != ABSENT:
         raise FooterError("expected no encryption, found some; write the file without it")
     layout = _layout(data, tables, file)
-    return CheckedFooter(data=data, tables=tables, layout=layout, chunks=checked_chunks(tables, layout, begin))
+    chunks = checked_chunks(tables, layout, begin)
+    return CheckedFooter(data=data, tables=tables, layout=layout, chunks=chunks)
 
 
 def _layout(data: bytes, tables: tuple[Numbers, ...], file: list[int]) -> Layout:
@@ -192,11 +210,12 @@ def _footer_bytes(source: BinaryIO, size_bytes: int | None) -> tuple[bytes, int]
         raise FooterError(f"expected at least {_END_BYTES} bytes, found {len(tail)}")
     magic, num_bytes = tail[-4:], int.from_bytes(tail[-_END_BYTES:-4], "little")
     if magic == _ENCRYPTED_MAGIC:
-        raise FooterError("expected no encryption, found an encrypted footer; write the file without it")
+        raise FooterError("expected no encryption, found some; write the file without it")
     if magic != MAGIC:
         raise FooterError(f"expected {MAGIC!r} at its end, found {magic!r}")
     if num_bytes + _END_BYTES > there:
-        raise FooterError(f"expected a footer of {num_bytes} bytes, found {there - _END_BYTES} before its end")
+        found = there - _END_BYTES
+        raise FooterError(f"expected a footer of {num_bytes} bytes, found {found} before its end")
     if num_bytes + _END_BYTES > len(tail):
         tail = _last(source, there, num_bytes + _END_BYTES)
     return tail[-num_bytes - _END_BYTES : -_END_BYTES], size_bytes - num_bytes - _END_BYTES
@@ -210,4 +229,7 @@ def _last(source: BinaryIO, there: int, num_bytes: int) -> bytes:
 def _key_values(data: bytes, rows: Numbers) -> dict[bytes, bytes]:
     names = ("key", "key.end", "value", "value.end")
     spans_of = rows[:, [_KEY_VALUE[name] for name in names]].tolist()
-    return {data[key:key_end]: b"" if value == ABSENT else data[value:value_end] for key, key_end, value, value_end in spans_of}
+    found = {}
+    for key, key_end, value, value_end in spans_of:
+        found[data[key:key_end]] = b"" if value == ABSENT else data[value:value_end]
+    return found

@@ -1,8 +1,8 @@
 """Parquet's footer, described: which structs and fields it is made of, and what is kept of each.
 
-The description follows `parquet.thrift` of the Parquet format. Both walks are made from it, the kernels'
-and the one in Python. What is kept are rows of int64: one of the file, one of each element of the schema,
-row group, column chunk, key and value, and column order.
+The description follows `parquet.thrift` of the Parquet format. Both walks are made from it, the
+kernels' and the one in Python. What is kept are rows of int64: one of the file, one of each
+element of the schema, row group, column chunk, key and value, and column order.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Keep(IntEnum):
     COUNT = 4  # of a list
     MASK = 5  # of a list of numbers: a bit for each of them, -1 where one is not of 0 to 62
     END = 6  # of a struct
-    ROWS = 7  # of a list of structs: first byte, end, the first one's row in its table, and their number
+    ROWS = 7  # of a list of structs: first byte, end, the row of the first one, and their number
 
 
 _SLOTS = {
@@ -58,8 +58,8 @@ class Field:
 class Struct:
     """A struct: `fields` by number, and the table whose rows it writes.
 
-    `opens_row`: a row of its own, else that of the struct around it. `cut`: the slot `cut` is the byte
-    at which the first field of this number, or a later one, begins, or the struct's stop.
+    `opens_row`: a row of its own, else that of the struct around it. `cut`: the slot `cut` is the
+    byte at which the first field of this number, or a later one, begins, or the struct's stop.
     """
 
     table: int
@@ -85,7 +85,14 @@ def _number(type_: int, name: str = "", *, required: bool = False) -> Field:
 
 
 def _rows(name: str, of: Struct, *, required: bool = False) -> Field:
-    return Field(type=LIST, keep=Keep.ROWS, name=name, of=of, item_type=STRUCT, is_required=required)
+    return Field(
+        type=LIST,
+        keep=Keep.ROWS,
+        name=name,
+        of=of,
+        item_type=STRUCT,
+        is_required=required,
+    )
 
 
 def _binary(keep: Keep, name: str, *, required: bool = False) -> Field:

@@ -1,7 +1,7 @@
 """The schema of a footer: its columns, the leaf columns below them, and what Arrow makes of them.
 
-Files of a table mostly share it, byte for byte, and to describe thousands of columns takes longer than to
-read them. So the layouts of the last few schemas are kept, found by their bytes.
+Files of a table mostly share it, byte for byte, and to describe thousands of columns takes longer
+than to read them. So the layouts of the last few schemas are kept, found by their bytes.
 """
 
 import threading
@@ -36,7 +36,8 @@ _AT = SLOTS[ELEMENTS]
 
 
 class Leaf(NamedTuple):
-    """A leaf column: its path, its physical type as a place in `PHYSICAL`, and its highest levels."""
+    """A leaf column: its path, its physical type as a place in `PHYSICAL`, and its highest
+    levels."""
 
     path: str
     physical: int
@@ -61,8 +62,9 @@ class Root:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
-    """A schema; any number of threads may read it. `elements`: its bytes, and `arrow_text` what Arrow
-    wrote of it beside (`ARROW:schema`). The bytes of roots count from the first of `elements`."""
+    """A schema; any number of threads may read it. `elements`: its bytes, and `arrow_text` what
+    Arrow wrote of it beside (`ARROW:schema`). The bytes of roots count from the first of
+    `elements`."""
 
     elements: bytes
     arrow_text: bytes | None
@@ -162,7 +164,12 @@ def _layout(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Layout:
             )
         )
         leaves += found
-    return Layout(elements=elements, arrow_text=arrow_text, roots=tuple(roots), leaves=tuple(leaves))
+    return Layout(
+        elements=elements,
+        arrow_text=arrow_text,
+        roots=tuple(roots),
+        leaves=tuple(leaves),
+    )
 
 
 def _check_tree(num_children: Numbers) -> None:
@@ -194,7 +201,8 @@ class _Tree:
         self._require((of["repetition"] >= 0) & (of["repetition"] <= 2), "a repetition of 0 to 2")
         is_known = (converted == ABSENT) | ((converted >= 0) & (converted <= _LAST_CONVERTED))
         self._require(is_known, f"a converted type of 0 to {_LAST_CONVERTED}")
-        self._require(~is_leaf | ((type_ >= 0) & (type_ < len(PHYSICAL))), "a physical type of 0 to 7")
+        is_known = (type_ >= 0) & (type_ < len(PHYSICAL))
+        self._require(is_known | ~is_leaf, "a physical type of 0 to 7")
         self._require(is_leaf | (type_ == ABSENT), "no physical type beside columns below it")
 
     def _require(self, is_met: np.ndarray, expected: str) -> None:

@@ -1,11 +1,12 @@
-"""A footer walked whole, byte by byte: its structs as rows of numbers, by the description in `format`.
+"""A footer walked whole, byte by byte: its structs as rows of numbers, by the description in
+`format`.
 
-The kernels do it (`_native/footer.h`); the walk here is for machines without a compiler, and what tests
-compare the kernels with. Both find the same rows, or the same thing wrong at the same byte.
+The kernels do it (`_native/footer.h`); the walk here is for machines without a compiler, and what
+tests compare the kernels with. Both find the same rows, or the same thing wrong at the same byte.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -18,7 +19,7 @@ _MOST_ITEMS = 1_000_000  # of a list: Arrow's bound too
 _WRONG = {
     _MALFORMED: "expected a value of Thrift's compact protocol, found none that is whole",
     _OTHER_TYPE: "expected the field's type as the format has it, found another",
-    _OTHER_ORDER: "expected fields in the order of their numbers, found an earlier one, or one twice",
+    _OTHER_ORDER: "expected fields in the order of their numbers, found one earlier or twice",
     _MISSING: "expected every field that the format requires, found one missing",
     _TOO_MANY: f"expected a list of at most {_MOST_ITEMS:,} elements, found more",
 }
@@ -26,7 +27,8 @@ _BITS = {I16: 16, I32: 32}
 
 
 class FooterError(ValueError):
-    """What is wrong with a footer: what was expected and what was found, without the file's name."""
+    """What is wrong with a footer: what was expected and what was found, without the file's
+    name."""
 
 
 def walk(footer: bytes) -> tuple[Numbers, ...]:
@@ -40,12 +42,18 @@ def walk(footer: bytes) -> tuple[Numbers, ...]:
     wrong, at, *tables = KERNELS.walk_footer(footer, *PLAN)
     if wrong:
         raise _error(wrong, at)
-    return tuple(np.frombuffer(table, np.int64).reshape(-1, len(slots)) for table, slots in zip(tables, SLOTS, strict=True))
+    return _shaped(np.frombuffer(table, np.int64) for table in tables)
 
 
 def walk_in_python(footer: bytes) -> tuple[Numbers, ...]:
     """As `walk`, without the kernels."""
     return _Walk(footer).tables()
+
+
+def _shaped(tables: Iterable[Numbers]) -> tuple[Numbers, ...]:
+    """Each table's numbers as rows."""
+    both = zip(tables, SLOTS, strict=True)
+    return tuple(numbers.reshape(-1, len(slots)) for numbers, slots in both)
 
 
 def _error(wrong: int, at: int) -> FooterError:
@@ -68,7 +76,7 @@ class _Walk:
             raise _error(stop.args[0], self._at) from None
         except (LookupError, ValueError):
             raise _error(_MALFORMED, self._at) from None
-        return tuple(np.array(rows, np.int64).reshape(-1, len(slots)) for rows, slots in zip(self._rows, SLOTS, strict=True))
+        return _shaped(np.array(rows, np.int64) for rows in self._rows)
 
     def _struct(self, of: Struct, row: list[int]) -> None:
         """A struct, in the row of the one around it unless it opens one of its own."""
@@ -82,7 +90,10 @@ class _Walk:
             cut = self._at if cut == ABSENT and of.cut and number >= of.cut else cut
             if number <= before:
                 raise _Stop(_OTHER_ORDER)
-            self._value(of.fields.get(number), type_, row, slots)
+            if number in of.fields:
+                self._value(of.fields[number], type_, row, slots)
+            else:
+                reader.skip(type_)
             found.add(number)
             before = number
         if any(one.is_required and number not in found for number, one in of.fields.items()):
@@ -96,10 +107,7 @@ class _Walk:
         self._at = self._reader.at
         return self._reader.field(before)
 
-    def _value(self, field: Field | None, type_: int, row: list[int], slots: dict[str, int]) -> None:
-        if field is None:
-            self._reader.skip(type_)
-            return
+    def _value(self, field: Field, type_: int, row: list[int], slots: dict[str, int]) -> None:
         type_, is_true = (TRUE, type_ == TRUE) if type_ in (TRUE, FALSE) else (type_, False)
         if type_ != field.type:
             raise _Stop(_OTHER_TYPE)

@@ -175,4 +175,4 @@ def _aligned(num_bytes: int) -> int:
 
 def _place(chunk: Chunk) -> tuple[int, int, int]:
     """A chunk's first byte in the file, its bytes, and its codec."""
-    return chunk.span[0], chunk.stored_bytes, chunk.codec
+    return chunk.first, chunk.stored_bytes, chunk.codec

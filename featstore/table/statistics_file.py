@@ -4,11 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
 from featstore.files import join, open_read, open_write
+from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.footers import read_checked
 from featstore.table.layout import statistics_path, tag_of
 from featstore.table.metadata import KEY, to_json
 from featstore.table.snapshot import DataFile, files_digest
@@ -64,10 +65,12 @@ def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
     """The statistics of a file, None where its format is older, and the number of its format."""
     with open_read(join(table_url, path)) as file:
         try:
-            table = pq.read_table(file, page_checksum_verification=True)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataFileError(f"{path}: statistics cannot be read: {error}") from error
-    said = json.loads((table.schema.metadata or {}).get(KEY.encode(), b"{}"))
+            footer = read_checked(file)
+            metadata = footer.arrow_metadata()
+            table = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True).read()
+        except DAMAGE as error:
+            raise DataFileError(f"{path}: statistics cannot be read: {first_line(error)}") from error
+    said = json.loads(footer.key_values.get(KEY.encode(), b"{}"))
     number = said.get("format")
     if number in range(1, FORMAT):
         return None, number

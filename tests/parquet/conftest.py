@@ -39,8 +39,8 @@ def written() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def edited() -> Callable[..., bytes]:
-    """A file's bytes with a field of its footer put in, by numbers of fields and places in lists, or
-    taken away, and everything else as it was."""
+    """A file's bytes with a field of its footer put in, by numbers of fields and places in lists,
+    or taken away, and everything else as it was."""
 
     def edit(file: bytes, *edits: tuple[tuple[int, ...], tuple[int, Any] | None]) -> bytes:
         num_bytes = int.from_bytes(file[-8:-4], "little")
@@ -114,7 +114,8 @@ def _bytes(type_: int, value: Any) -> bytes:
         return encoded(value)
     if type_ == LIST:
         item_type, values = value
-        return bytes((0xF0 | item_type,)) + _varint(len(values)) + b"".join(_bytes(item_type, item) for item in values)
+        head = bytes((0xF0 | item_type,)) + _varint(len(values))
+        return head + b"".join(_bytes(item_type, item) for item in values)
     return (_varint(len(value)) if type_ == BINARY else b"") + value
 
 

@@ -1,8 +1,8 @@
 """Reads a Parquet file with single bits of its footer turned: `read_flips.py FILE COUNT SEED`.
 
-Prints how many were refused, read as the file itself, and read as Arrow reads them, and says on stderr
-before each which bit it is, so that a process that was ended tells by which. 1 where one was read as
-something else.
+Prints how many were refused, read as the file itself, and read as Arrow reads them, and says on
+stderr before each which bit it is, so that a process that was ended tells by which. 1 where one
+was read as something else.
 """
 
 import json
@@ -69,7 +69,8 @@ def _read(path: Path) -> list[pa.Table]:
 
 
 def _is_read_by_arrow(path: Path, found: pa.Table) -> bool:
-    """Whether Arrow, in a process that it may end, reads the same rows of the file, whatever it calls them."""
+    """Whether Arrow, in a process that it may end, reads the same rows of the file, whatever it
+    calls them."""
     child = os.fork()
     if not child:
         try:

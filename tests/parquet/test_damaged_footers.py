@@ -37,7 +37,10 @@ def table() -> pa.Table:
     return pa.table(arrays, schema=schema)
 
 
-@pytest.mark.parametrize(("seed", "how"), [(1, {}), (2, {"write_page_index": True, "store_schema": False})])
+OTHERS = {"write_page_index": True, "store_schema": False}
+
+
+@pytest.mark.parametrize(("seed", "how"), [(1, {}), (2, OTHERS)])
 def test_no_bit_of_a_footer_ends_the_process_or_makes_up_rows(tmp_path, seed, how):
     path = tmp_path / "whole.parquet"
     pq.write_table(table(), path, row_group_size=200, **how)

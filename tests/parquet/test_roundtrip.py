@@ -91,7 +91,12 @@ def _values(type_: pa.DataType, num_rows: int, are_there: bool) -> pa.Array:
     return pa.nulls(num_rows, type_)
 
 
-def opened(file: bytes, places: list[int] | None, *, with_statistics: bool = False) -> pq.ParquetFile:
+def opened(
+    file: bytes,
+    places: list[int] | None,
+    *,
+    with_statistics: bool = False,
+) -> pq.ParquetFile:
     footer = read_checked(io.BytesIO(file))
     metadata = footer.arrow_metadata(places, with_statistics=with_statistics)
     return pq.ParquetFile(io.BytesIO(file), metadata=metadata)

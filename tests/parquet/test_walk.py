@@ -1,4 +1,5 @@
-"""Footers walked by the kernels and by Python: the same rows, or the same thing wrong at the same byte."""
+"""Footers walked by the kernels and by Python: the same rows, or the same thing wrong at the same
+byte."""
 
 import random
 import tracemalloc
