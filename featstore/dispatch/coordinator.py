@@ -73,6 +73,7 @@ class Coordinator:
         self._lookahead = Lookahead(self._terms.is_staged)
         self._num_watched, self._named = _TAIL_SPLITS, set[str]()
         self.num_takeovers, self.num_cuts = 0, 0
+        self.found_all_done: bool | None = None  # Whether the first look of `claims()` found all splits done.
         self._extents: dict[Part, int] = {}
         self._may_relieve = False
         self._held = Holdings(self._keys)
@@ -102,6 +103,8 @@ class Coordinator:
         self._begin_waiting()
         while not self._closed.is_set():
             claim, is_over = self._next_claim(wait_for)
+            if self.found_all_done is None:
+                self.found_all_done = claim is None and self.is_done
             if claim is not None:
                 yield claim
                 num_looks = 0
@@ -172,6 +175,11 @@ class Coordinator:
     def quarantined(self) -> list[str]:
         """The splits of the epoch, and parts of them, that are quarantined: each as `{split id} from row {rows}`."""
         return sorted(f"{record.split} from row {record.rows}" for record in quarantined(self._store, self._keys))
+
+    def limits(self) -> dict[tuple[int, int, int], int | None]:
+        """Where this worker's claims end now, by `Claim.key`, None where it was not said; without those that are lost."""
+        self._require_usable()
+        return {(*part, mine.fence): mine.limit for part, mine in self._held.looked_up(self._store).items()}
 
     def close(self) -> None:
         """Wakes `claims()`, joins the renewing thread and gives unfinished splits back, so that nobody waits for them.

@@ -70,6 +70,13 @@ class Holdings:
             mine = current
         return None
 
+    def looked_up(self, store: Store) -> dict[Part, Lease]:
+        """What is held, as the store has it now: cut by others perhaps."""
+        held = list(self._held.items())
+        texts = store.get_many([self._keys.part(part) for part, _ in held])
+        found = {part: Lease.decode(text) for (part, _), text in zip(held, texts, strict=True) if text is not None}
+        return {part: found[part] for part, mine in held if part in found and found[part].same_claim(mine)}
+
     def renew_all(self, store: Store) -> None:
         for part in list(self._held):
             self.change(store, part, leases.renew)

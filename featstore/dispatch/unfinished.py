@@ -1,10 +1,11 @@
 """What an epoch has left unread: leases that are not final, and whether those who hold them live."""
 
+import json
 import logging
 import threading
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
@@ -19,6 +20,9 @@ _LOG = logging.getLogger(__name__)
 # Three of the renewals that ranks in step make at the end of a plan.
 _SIGN_OF_LIFE_S = 1.5
 _LONGEST_LOOK_S = 1.0
+# Of a store that may be gone, as that of a job is once its first rank has ended.
+_LOOK_TIMEOUT_S = 2.0
+_MOST_NAMED, _NOTHING = 20, "[]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,35 +89,54 @@ def _open(keys: EpochKeys, index: int, entry: Entry) -> OpenLease:
 
 
 class LeftOpen:
-    """Epochs that ended for a rank while others, which were seen to live, still held rows of them. One thread."""
+    """Epochs that ended for a rank while others, which were seen to live, still held rows of them.
 
-    def __init__(self, address: StoreAddress) -> None:
-        self._address = address
-        self._epochs: list[EpochKeys] = []
+    They are noted in the store, under a `key` of the rank's own: of workers of a DataLoader, which end with their pass, one
+    notes what another, or the process that made them, names.
+    """
+
+    def __init__(self, address: StoreAddress, key: str) -> None:
+        self._address, self._key = address, key
 
     def note(self, keys: EpochKeys) -> None:
-        self._epochs.append(keys)
+        with closing(self._address.open()) as store:
+            while True:
+                text = store.get_or_none(self._key) or ""
+                noted = json.dumps([*json.loads(text or "[]"), [keys.prefix, keys.epoch]])
+                if store.compare_set(self._key, text, noted) == noted:
+                    return
 
     def name(self) -> None:
         """Says in the log what is still unread of the epochs, and forgets them: a warning where the holder is silent now.
 
         Takes no longer than a holder takes to show that it lives, and no time where everything was read.
         """
-        epochs, self._epochs = self._epochs, []
-        if not epochs:
-            return
         try:
-            with closing(self._address.open()) as store:
-                for keys in epochs:
-                    _name(store, keys)
+            with closing(replace(self._address, timeout_s=min(self._address.timeout_s, _LOOK_TIMEOUT_S)).open()) as store:
+                for prefix, epoch in self._take(store):
+                    _name(store, EpochKeys(prefix, epoch))
         except DispatchError as error:
-            _LOG.info("what other ranks had still to deliver of epoch %d cannot be looked up: %s", epochs[-1].epoch, error)
+            _LOG.info("what other ranks had still to deliver of the last epoch cannot be looked up: %s", error)
+
+    def _take(self, store: Store) -> list[tuple[str, int]]:
+        """What was noted, unless somebody else names it."""
+        text = store.get_or_none(self._key) or _NOTHING
+        is_taken = text != _NOTHING and store.compare_set(self._key, text, _NOTHING) == _NOTHING
+        return [(prefix, epoch) for prefix, epoch in json.loads(text)] if is_taken else []
 
 
 def _name(store: Store, keys: EpochKeys) -> None:
     silent = {lease.part for lease in silent_leases(store, keys, _SIGN_OF_LIFE_S, threading.Event())}
-    for lease in open_leases(store, keys):
+    leases = open_leases(store, keys)
+    for lease in leases[:_MOST_NAMED]:
         if lease.is_held and lease.part not in silent:
             _LOG.info("still being delivered: %s", lease)
-        else:
-            _LOG.warning("rows are unread: %s, which is silent; they are read again after a restart from a checkpoint", lease)
+            continue
+        _LOG.warning(
+            "rows are unread: %s%s; they are read again after a restart from a checkpoint of before the end of epoch %d",
+            lease,
+            ", which is silent" if lease.is_held else "",
+            keys.epoch,
+        )
+    if len(leases) > _MOST_NAMED:
+        _LOG.warning("of epoch %d, %d further splits are not read to their end", keys.epoch, len(leases) - _MOST_NAMED)

@@ -3,15 +3,8 @@
 from featstore.errors import DispatchError
 from featstore.loader.job import Job
 from featstore.loader.passes import Pass
-from featstore.loader.place import Place
 from featstore.loader.state import LoaderState
 from featstore.loader.tail import JOIN, Agreed, Counted, Steps
-
-
-def end_together(tail: str, place: Place) -> bool:
-    """Whether ranks agree on their last step, and look then for rows that nobody has read; what tail
-    `drop` leaves out on purpose is none of that. Otherwise each rank ends apart."""
-    return tail != JOIN and place.num_ranks > 1
 
 
 def agreement(job: Job, begun: Pass, start: LoaderState) -> Steps | None:
@@ -20,7 +13,7 @@ def agreement(job: Job, begun: Pass, start: LoaderState) -> Steps | None:
     DispatchError where what was said in an earlier start of the run is still in the store.
     """
     place = begun.place
-    if not end_together(job.tail, place):
+    if job.tail == JOIN or place.num_ranks == 1:
         return None
     if (num_steps := job.num_steps(start, place)) is not None:
         return Counted(num_steps)

@@ -1,11 +1,13 @@
 """What the dispatch store is to be told of a worker's claims. Without torch."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from featstore.dispatch.terms import Claim
 from featstore.loader.segment import ClaimKey, Segment
 
 Kind = Literal["complete", "advanced", "failed"]
+Limits = Mapping[ClaimKey, int | None]
 
 
 class Report(NamedTuple):
@@ -33,13 +35,18 @@ class Claims:
         self.failed: dict[ClaimKey, Claim] = {}
         self._lost: set[ClaimKey] = set()
 
-    @property
-    def num_rows_left(self) -> int:
-        """How many rows of the claims are not delivered."""
+    def num_rows_left(self, limits: Limits | None) -> int:
+        """How many rows of the claims are not delivered.
+
+        `limits`: where claims end now, as others may have cut off rows, or None where it was not said; those that are not among
+        them have ended or are lost. None where nobody is asked for claims.
+        """
         num_rows = 0
         for key, claim in self.open.items():
-            end = claim.end_row or claim.split.num_rows
-            num_rows += end - max(claim.start_row, self._through.get(key, 0))
+            if limits is not None and key not in limits:
+                continue
+            end = (limits or {}).get(key) or claim.end_row or claim.split.num_rows
+            num_rows += max(0, end - max(claim.start_row, self._through.get(key, 0)))
         return num_rows
 
     def note(self, segment: Segment) -> None:

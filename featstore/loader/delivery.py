@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from featstore.dispatch.delivered import Done, Rows
 from featstore.dispatch.terms import Claim
 from featstore.errors import DispatchError
-from featstore.loader.claims import Claims, Kind, Report
+from featstore.loader.claims import Claims, Kind, Limits, Report
 from featstore.loader.endings import FORKED
 from featstore.loader.segment import ClaimKey, Segment, delivered
 from featstore.loader.state import LoaderState
@@ -63,6 +63,7 @@ class Delivery:
         self._pending: deque[BatchSlice] = deque()
         self._num_given = 0  # Of the pending slices from the first on: batches and what is between.
         self._stop_epoch: int | None = None
+        self._limits: Limits | None = None
         self._counts, self._claims = counts, Claims(tells)
         self._pid, self.closed = os.getpid(), threading.Event()
         # These change once, from False to True, and may be read without the lock.
@@ -124,12 +125,12 @@ class Delivery:
             self._deliver_without_batch()
             return bool(self._claims.complete)
 
-    def stop(self, epoch: int) -> None:
+    def stop(self, epoch: int, limits: Limits | None = None) -> None:
         """The run ends before its rows do: `epoch` is next. It takes effect once all that was added
-        before it is delivered, at once where that is so."""
+        before it is delivered, at once where that is so. `limits`: as of `Claims.num_rows_left`."""
         self.require_own_process()
         with self._lock:
-            self._stop_epoch = epoch
+            self._stop_epoch, self._limits = epoch, limits
             self._deliver_without_batch()
 
     def end_epoch(self, *, is_last: bool, **plan: Any) -> None:
@@ -141,6 +142,13 @@ class Delivery:
         with self._lock:
             self._turn(self._position[0].epoch + 1, is_last=is_last, **plan)
             self._claims.clear()
+
+    def reopen(self) -> None:
+        """The end does not hold, as rows of the last epoch are unread: the state is that of before it."""
+        self.require_own_process()
+        with self._lock:
+            if self._ended is not None:
+                self._position = replace(self._ended, done={}), dict(self._ended.done)
 
     def begin_plan(self, **plan: Any) -> None:
         """The plan of a followed table is known; fields as of `end_epoch`."""
@@ -268,7 +276,7 @@ class Delivery:
         if self._pending:
             return
         if self._stop_epoch is not None and not self.is_stopped:
-            self._counts["rows_dropped_tail"] += self._claims.num_rows_left
+            self._counts["rows_dropped_tail"] += self._claims.num_rows_left(self._limits)
             self._turn(self._stop_epoch, is_last=True)
             self.is_stopped = True
         if self.is_ahead:

@@ -16,7 +16,7 @@ from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.terms import Claim, WaitFor
-from featstore.dispatch.unfinished import LeftOpen, open_leases, silent_leases
+from featstore.dispatch.unfinished import open_leases, silent_leases
 from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.agreement import agreement
 from featstore.loader.assembly import Assembler
@@ -71,7 +71,6 @@ class Run:
         self._bad_files = BadFiles(stats)
         self._boundaries = Boundaries(self._job)
         self._has_claimed = self._finds_done = self._is_last_sibling = False
-        self.left_open = LeftOpen(begun.address)
         self._in_step = begun.place.in_step if job.in_step is None else job.in_step
         # What runs for this pass, to be closed with it by any thread, also while another begins it.
         # `_opening` guards the list: nobody closes or waits for a part while holding it. Reentrant
@@ -106,7 +105,9 @@ class Run:
     def stop(self) -> None:
         """The ranks agreed to make no further step: the pass ends before its rows have ended, once the
         batches before are delivered."""
-        self._delivery.stop(self._begun.first_epoch + self._job.num_epochs)
+        coordinator = self._reports.coordinator
+        limits = None if coordinator is None else coordinator.limits()
+        self._delivery.stop(self._begun.first_epoch + self._job.num_epochs, limits)
 
     def finish(self) -> None:
         """No step follows, as the ranks agreed or because no rows are left.
@@ -121,7 +122,11 @@ class Run:
             return
         if self._delivery.is_stopped:
             self.close()  # Gives back what tail `drop` leaves out on purpose.
-        self._require_nothing_unread()
+        try:
+            self._require_nothing_unread()
+        except DispatchError:
+            self._delivery.reopen()
+            raise
 
     def _require_nothing_unread(self) -> None:
         """Waits for signs of life of those who hold rows, at most a lease. What was dropped on purpose
@@ -214,7 +219,8 @@ class Run:
     def _dispatched(self, epoch: int) -> Iterator[Cut]:
         """What this worker can claim of an epoch."""
         self._is_last_sibling = False
-        self.left_open.name()
+        if self._in_step:
+            self._begun.left_open.name()
         try:
             with self._coordinate(epoch) as coordinator, self._settling():
                 while not self.is_closed and (claim := self._awaited(coordinator, epoch)) is not None:
@@ -222,12 +228,19 @@ class Run:
                     if self._delivery.has_failed and not self.is_closed:  # It is offered again, until it is quarantined.
                         self._reports.settle()
                 if not self.is_closed:
-                    self._finds_done = not self._has_claimed and coordinator.is_done
-                    if self.steps is None and not coordinator.is_done:
-                        self.left_open.note(EpochKeys(self._begun.prefix, epoch))
+                    self._finds_done = not self._has_claimed and bool(coordinator.found_all_done)
+                    if self._ends_apart and not coordinator.is_done:
+                        self._begun.left_open.note(EpochKeys(self._begun.prefix, epoch))
                     self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
         finally:
             self._reports.end()
+
+    @property
+    def _ends_apart(self) -> bool:
+        """Whether this rank ends while others, which live, may still hold rows. Of a DataLoader's workers the last one says so.
+        Ranks that agree on their last step look for unread rows after it: what `drop` leaves out on purpose is none."""
+        is_last = not self._begun.is_dataloader or self._is_last_sibling
+        return self._in_step and self.steps is None and is_last
 
     def _ordered(self, epoch: int) -> Iterator[Cut]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""

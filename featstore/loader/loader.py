@@ -14,8 +14,7 @@ from featstore.datafiles import staging_source
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import Seat
 from featstore.dispatch.plan import Split
-from featstore.errors import ConfigError, DispatchError, StateError
-from featstore.loader.agreement import end_together
+from featstore.errors import ConfigError, StateError
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.cleanup import when_gone
 from featstore.loader.config import as_options, load_train_config
@@ -133,7 +132,7 @@ class FeatureLoader(IterableDataset[Batch]):
             in_step=None if options.in_step == AUTO else bool(options.in_step),
             ends_finished=options.finished == END,
             follow=_follow(follow, snapshot, request),
-            tail=require_tail(tail),
+            tail=require_tail(tail, in_step=options.in_step),
             transform=checked_transform(transform),
             debug=debug,
             progress=progress,
@@ -170,8 +169,6 @@ class FeatureLoader(IterableDataset[Batch]):
     def begin_run(self) -> Run:
         """A new pass, for its iteration; ends nothing."""
         place = Place.here()
-        if self._run is not None:
-            self._run.left_open.name()
         if self._share is not None:
             self._restored, self._share = self._passes.meet(self._share, place), None
         begun = self._passes.begin(place)
@@ -315,16 +312,8 @@ class FeatureLoader(IterableDataset[Batch]):
 
     def _name_left_open(self) -> None:
         """Says in the log what ranks in step have left unread of the last pass."""
-        if self._run is not None:
-            self._run.left_open.name()
-        elif self._in_step and self._job.ordering.is_dynamic and not end_together(self._job.tail, Place.here()):
-            try:
-                left_open = self._passes.left_open()
-            except DispatchError as error:
-                _LOG.info("what other ranks had still to deliver cannot be looked up: %s", error)
-                return
-            if left_open is not None:
-                left_open.name()
+        if self._in_step and self._job.ordering.is_dynamic and (left_open := self._passes.left_open()) is not None:
+            left_open.name()
 
     @property
     def _in_step(self) -> bool:

@@ -14,7 +14,7 @@ import uuid
 from contextlib import closing
 from dataclasses import dataclass
 
-from featstore.dispatch.keys import EpochKeys, restores_key, run_prefix
+from featstore.dispatch.keys import restores_key, run_prefix
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
@@ -26,7 +26,7 @@ from featstore.loader.shares import united
 from featstore.loader.state import LoaderState
 from featstore.private import PrivateDirectory
 
-_STORE = "store.sqlite"
+_STORE, _LEFT = "store.sqlite", "left"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,8 @@ class Pass:
     """One iteration: its store, the prefix of its keys, its number since the last restore, and its first epoch.
 
     `is_repeated`: a worker of this index has begun the same pass before, in an earlier start of the run or another loader.
-    `siblings`: the prefix of keys that only the workers of one DataLoader use in this pass.
+    `siblings`: the prefix of keys that only the workers of one DataLoader use in this pass. `left_open`: epochs that ended for
+    this loader before all was read.
     """
 
     address: StoreAddress
@@ -44,6 +45,7 @@ class Pass:
     place: Place
     is_repeated: bool
     siblings: str
+    left_open: LeftOpen
 
     def is_last_sibling(self, epoch: int) -> bool:
         """Says that this worker of a DataLoader has nothing left to claim of an epoch; whether all of its siblings had said so
@@ -107,6 +109,7 @@ class Passes:
             place=place,
             is_repeated=is_repeated,
             siblings=f"{self._prefix}passes/{number}/",
+            left_open=LeftOpen(address, f"{self._prefix}{_LEFT}"),
         )
 
     def recording(self, epoch: int | None) -> Recording:
@@ -195,17 +198,9 @@ class Passes:
         return any(self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children())
 
     def left_open(self) -> LeftOpen | None:
-        """The epochs of the last pass that DataLoader workers made of this loader, where ranks share a store."""
-        if self._shared is None or not self.has_workers():
-            return None
-        found = LeftOpen(self._shared)
-        with closing(self._shared.open()) as store:
-            number = self._num_passes(store) - 1
-            prefix = self._pass_prefix(number)
-            first_epoch = self._epoch_of(store, number)
-        for epoch in range(first_epoch, first_epoch + self._num_epochs):
-            found.note(EpochKeys(prefix, epoch))
-        return found
+        """Epochs that ended for this loader, or for workers of its DataLoaders, before all was read; None where no other rank
+        shares the store."""
+        return None if self._shared is None else LeftOpen(self._shared, f"{self._prefix}{_LEFT}")
 
     def close(self) -> None:
         """Removes the run directory, in the process that chose it, and closes connections; the next pass has the epochs after

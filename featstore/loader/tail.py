@@ -174,8 +174,13 @@ class Agreed:
         return rank if per_rank == 1 else f"worker {index % per_rank} of {rank}"
 
 
-def require_tail(value: object) -> str:
-    """ConfigError for what is no tail."""
+def require_tail(value: object, *, in_step: object) -> str:
+    """ConfigError for what is no tail, and for one that the option `dispatch.in_step` contradicts."""
     if value not in TAILS:
         raise ConfigError(f"tail: expected one of {', '.join(TAILS)}, found {value!r}")
+    if value != JOIN and in_step is False:
+        raise ConfigError(
+            f"tail {value} and dispatch.in_step false contradict each other: with this tail all ranks make the same steps; "
+            "leave in_step out, or choose tail join"
+        )
     return str(value)

@@ -63,6 +63,10 @@ class Refusal(enum.Enum):
     CROWDED = "staging.max_connections downloads are under way"
 
 
+class RemovedError(StagingError):
+    """A download that somebody removed from the cache's directory."""
+
+
 class Pin:
     """A file that stays where it is until `release()`; `record` says which of its bytes are there."""
 
@@ -147,13 +151,20 @@ class Download:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[int]:
-        """The directory locked, and this download's own lock. Stopped where it was abandoned."""
+        """The directory locked, and this download's own lock. Stopped where it was abandoned, RemovedError where its file is
+        gone."""
         if self._lock is None:
             raise Stopped
         with self._cache.locked():
             if self._lock is None:
                 raise Stopped
-            yield self._lock
+            try:
+                yield self._lock
+            except FileNotFoundError:
+                raise RemovedError(
+                    f"{self.path}: expected a download under way, found nothing: somebody removed it; remove staged files with "
+                    "`featstore stage clear`"
+                ) from None
 
     def _rename(self, num_bytes: int) -> None:
         before, self.num_bytes = self.path, num_bytes
@@ -329,8 +340,11 @@ class Cache:
         return True
 
     def _unwritten_bytes(self, part: str) -> int:
-        """What a download has reserved, and not yet taken of the disk."""
-        return max(0, number_of(part) - (self.root / part).stat().st_blocks * 512)
+        """What a download has reserved, and not yet taken of the disk; nothing of one that somebody removed meanwhile."""
+        try:
+            return max(0, number_of(part) - (self.root / part).stat().st_blocks * 512)
+        except FileNotFoundError:
+            return 0
 
     def _pin(self, listing: Listing, name: str, size_bytes: int, beyond_bytes: int) -> Pin | None:
         for found in sorted(listing.staged_of(name), key=number_of, reverse=True):

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from featstore import files
 from featstore.errors import DataFileError, ReplacedError, StagingError
 from featstore.staging.budget import require_fits
-from featstore.staging.cache import Cache, Download, Pin, Refusal, entry_name
+from featstore.staging.cache import Cache, Download, Pin, Refusal, RemovedError, entry_name
 from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Filling, Line, Received
@@ -27,7 +27,7 @@ from featstore.staging.retry import RetryPolicy, is_local
 from featstore.transfer import Read, read_span
 
 _LOG = logging.getLogger(__name__)
-_TAIL_BYTES = 64 << 10
+_TAIL_BYTES, _MOST_REMOVED = 64 << 10, 5
 # Called with each refusal and the bytes that are wanted; returns when it is time to try again, or raises.
 AwaitRoom = Callable[[Refusal, int], None]
 Check = Callable[[Path, str, Sequence[Span]], None]
@@ -100,7 +100,7 @@ class Fetcher:
 
     def obtain(self, item: StageItem, waiting: Waiting) -> Pin | None:
         """The file, pinned, with all that is wanted of it; None where it is better read in place. Stopped once closed."""
-        name, base, beyond_bytes = entry_name(item.url, item.size_bytes, item.version), None, -1
+        name, base, beyond_bytes, num_removed = entry_name(item.url, item.size_bytes, item.version), None, -1, 0
         if name in self._damaged:
             return None
         try:
@@ -109,8 +109,15 @@ class Fetcher:
                 with self._local_errors(item):
                     answer = self._cache.request(name, item.size_bytes, first_bytes, beyond_bytes=beyond_bytes)
                 if isinstance(answer, Download):
-                    with self._local_errors(item):
-                        return self._download(item, answer, base, waiting)
+                    try:
+                        with self._local_errors(item):
+                            return self._download(item, answer, base, waiting)
+                    except RemovedError as error:
+                        num_removed, base = num_removed + 1, None
+                        if num_removed == _MOST_REMOVED:
+                            raise
+                        _LOG.warning("%s; downloading it anew", error)
+                    continue
                 if isinstance(answer, Pin):
                     if not self._is_intact(item, answer, waiting.stop):
                         self._cache.remove(answer)

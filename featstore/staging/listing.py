@@ -88,4 +88,8 @@ class Uses:
                 heapq.heappush(turns, (now_ns, name))
 
     def _look(self, name: str) -> int:
-        return (self._root / name).stat().st_mtime_ns
+        """0 for a file that somebody removed meanwhile."""
+        try:
+            return (self._root / name).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0

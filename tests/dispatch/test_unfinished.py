@@ -88,7 +88,7 @@ def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread
     for claim in other.claims(WaitFor.NOTHING):
         assert other.reserve(claim, 100) == 100
         assert other.complete(claim)
-    left_open = LeftOpen(address)
+    left_open = LeftOpen(address, "left")
     left_open.note(KEYS)
     left_open.name()
     assert "still being delivered: epoch 0, rows 0 to" in caplog.text
@@ -103,11 +103,26 @@ def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread
     assert not caplog.records, "it was named once"
 
 
+def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(make, address, caplog):
+    next(make("holder", num_splits=60).claims())
+    LeftOpen(address, "left").note(KEYS)
+    LeftOpen(address, "left").note(EpochKeys(KEYS.prefix, 7))
+    LeftOpen(address, "other").name()
+    assert not caplog.records
+    LeftOpen(address, "left").name()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 20
+    assert "of epoch 0, 40 further splits are not read to their end" in told
+    assert sum("claimed by nobody; they are read again" in line for line in told) == 19
+
+
 def test_a_store_that_is_gone_is_told_and_raises_nothing(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     address = bind(f"sqlite://{tmp_path}/store.sqlite")
-    (tmp_path / "store.sqlite").mkdir()
-    left_open = LeftOpen(address)
+    left_open = LeftOpen(address, "left")
     left_open.note(KEYS)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    (tmp_path / "store.sqlite").mkdir()
     left_open.name()
     assert "cannot be looked up" in caplog.text

@@ -16,7 +16,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import Terms
+from featstore.dispatch.terms import Terms, WaitFor
 from featstore.dispatch.unfinished import open_leases
 from featstore.errors import ConfigError, DispatchError
 from featstore.loader.loader import FeatureLoader
@@ -48,8 +48,8 @@ def make(url, store, **dispatch) -> FeatureLoader:
 class Other:
     """A worker elsewhere that holds one split, delivers nothing, and renews its lease only while it is told to."""
 
-    def __init__(self, loader: FeatureLoader, store: str, *, prefix: str | None = None) -> None:
-        prefix = prefix or f"featstore/a/0/{loader._job.key}-0/"
+    def __init__(self, loader: FeatureLoader, store: str) -> None:
+        prefix = f"featstore/a/0/{loader._job.key}-0/"
         self.keys, self.store = EpochKeys(prefix, 0), bind(store).open()
         self.coordinator = Coordinator(
             store, plan=loader._job.plan(0), prefix=prefix, worker="7-777", terms=Terms(boundaries=lambda split: ())
@@ -125,7 +125,7 @@ def test_a_rank_in_step_takes_over_what_a_rank_that_is_dead_held(url, store):
     assert sorted(rows_of(loader)) == list(range(NUM_ROWS))
 
 
-@pytest.mark.parametrize("when", ["at the next epoch", "at close"])
+@pytest.mark.parametrize("when", ["at the next epoch", "after set_epoch", "at close"])
 def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(url, store, caplog, when):
     loader = make(url, store, in_step=True)
     other, ended = Other(loader, store), threading.Event()
@@ -135,7 +135,9 @@ def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(url, stor
         ended.set()
         beats.result()
     assert "rows are unread" not in caplog.text
-    next(iter(loader)) if when == "at the next epoch" else loader.close()
+    if when == "after set_epoch":
+        loader.set_epoch(1)
+    next(iter(loader)) if when != "at close" else loader.close()
     assert re.search(
         rf"rows are unread: epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777", caplog.text
     )
@@ -147,12 +149,13 @@ def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(url, stor
 def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_every_rank(url, store, tail, is_fed, monkeypatch):
     """The holder was seen to live when the ranks ran out of rows, and dies before they stop."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    loaders, batches = [], []
+    loaders, batches, other = [], [], None
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         loaders.append(make(url, store, tail=tail))
+        other = other or Other(loaders[0], store)  # Before a feeder claims all that there is.
         batches.append(iter(loaders[-1].to_device("cpu") if is_fed else loaders[-1]))
-    other = Other(loaders[0], store, prefix=loaders[0]._run._begun.prefix)
+    assert other.keys.prefix == loaders[0]._run._begun.prefix
     words = [f"{other.keys.prefix}0/tail/{rank}" for rank in range(2)]
 
     def has_ended() -> bool:
@@ -162,21 +165,115 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
 
     barrier = threading.Barrier(2)
 
-    def train(of) -> str:
+    def train(rank) -> str:
         try:
-            for _ in of:
+            for _ in batches[rank]:
                 barrier.wait(timeout=20)
         except DispatchError as error:
             return str(error)
+        except BaseException:
+            loaders[rank].close()  # Nobody waits for a rank whose test failed.
+            raise
         return ""
 
     with ThreadPoolExecutor(3) as threads:
         beats = threads.submit(other.renew_until, has_ended)
-        errors = list(threads.map(train, batches))
+        errors = list(threads.map(train, range(2)))
         beats.result()
     for error in errors:
         assert f"tail {tail}: all ranks have agreed to stop, and rows are unread" in error
         assert f"epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777" in error
+    monkeypatch.delenv("WORLD_SIZE")
+    resumed = FeatureLoader(url, slots=["row"], batch_size=10, tail=tail)
+    resumed.load_state_dict(FeatureLoader.merge_states([loader.state_dict() for loader in loaders]))
+    rows = rows_of(resumed)
+    assert resumed.state_dict()["epoch"] == 1
+    assert set(rows) >= set(range(NUM_ROWS)) - set(without(other.claim)), "a state said that unread rows were read"
+
+
+def test_what_a_dataloader_of_a_rank_left_unread_is_named_by_the_next_one(url, store, caplog):
+    loader = make(url, store, in_step=True)
+    other, ended = Other(loader, store), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        beats = threads.submit(other.renew_until, ended.is_set)
+        assert sorted(rows_of(DataLoader(loader, batch_size=None, num_workers=2))) == without(other.claim)
+        ended.set()
+        beats.result()
+    assert "rows are unread" not in caplog.text
+    loader.close()
+    assert f"rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777, which is silent" in caplog.text
+
+
+def test_a_dataloader_that_is_left_early_names_no_rows(url, store, caplog):
+    loader = make(url, store, in_step=True)
+    batches = iter(DataLoader(loader, batch_size=None, num_workers=2))
+    next(batches)
+    del batches
+    loader.close()
+    assert "unread" not in caplog.text
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_workers_that_come_and_go_name_no_rows_of_their_own_siblings(url, store, caplog, capfd, num_workers):
+    loader = FeatureLoader(
+        url, slots=["row"], batch_size=10, num_epochs=2, dispatch={"store": store, "run_id": "a", "lease_s": 30.0}
+    )
+    batches = loader if not num_workers else DataLoader(loader, batch_size=None, num_workers=num_workers)
+    assert sorted(rows_of(batches)) == sorted([*range(NUM_ROWS)] * 2)
+    loader.close()
+    assert "unread" not in caplog.text + capfd.readouterr().err
+
+
+def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_error(url, store):
+    iter(make(url, store))  # The first worker of this run.
+    loader = make(url, store, lease_s=30.0)
+    other = Other(loader, store)
+    terms = Terms(boundaries=lambda split: ())
+    with Coordinator(store, plan=loader._job.plan(0), prefix=other.keys.prefix, worker="8-888", terms=terms) as ready:
+        for claim in ready.claims(WaitFor.NOTHING):
+            assert ready.reserve(claim, FILE_ROWS) == FILE_ROWS
+            assert ready.complete(claim)
+    with ThreadPoolExecutor(1) as threads:
+        late = threads.submit(rows_of, loader)
+        time.sleep(0.5)
+        assert not late.done()
+        assert other.coordinator.complete(other.claim)
+        assert late.result(timeout=60) == []
+
+
+def test_rows_that_others_cut_off_are_not_counted_as_dropped(url, store, monkeypatch):
+    """Two ranks share one file, which one of them has claimed whole before the other cuts it."""
+    for path in Path(url).glob("[1-9].parquet"):
+        path.unlink()
+    row = pa.array(range(6000), pa.int64())
+    pq.write_table(pa.table({"row": row}), Path(url) / "0.parquet", row_group_size=60)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loaders, batches = [], []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        loaders.append(make(url, store, tail="drop", lease_s=6.0))
+        batches.append(iter(loaders[-1]))
+    barrier, rows = threading.Barrier(2), [[], []]
+
+    def train(rank) -> None:
+        for batch in batches[rank]:
+            rows[rank] += batch["row"].tolist()
+            time.sleep(0.004 * rank)
+            barrier.wait(timeout=20)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(train, range(2)))
+    for loader in loaders:
+        loader.close()
+    assert all(rows), "one rank got nothing"
+    dropped = sum(loader.stats().get("rows_dropped_tail", 0) for loader in loaders)
+    assert len(rows[0]) + len(rows[1]) + dropped == 6000
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_ranks_cannot_make_the_same_steps_and_be_independent(url, store, tail):
+    with pytest.raises(ConfigError, match=f"tail {tail} and dispatch.in_step false contradict each other"):
+        make(url, store, tail=tail, in_step=False)
 
 
 def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(url, store, monkeypatch, caplog):

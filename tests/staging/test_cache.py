@@ -296,7 +296,7 @@ def test_a_reservation_shrinks_also_where_there_is_no_room(tmp_path, monkeypatch
 def test_a_download_that_somebody_removed_leaves_no_record(cache):
     download = _request(cache, _name(1))
     download.path.unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StagingError, match="expected a download under way, found nothing: somebody removed it"):
         download.publish(_record())
     assert list(cache.root.iterdir()) == []
 
