@@ -87,12 +87,8 @@ class CheckedFooter:
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns, without the file's metadata. FooterError where Arrow can make nothing of
-        them."""
-        try:
-            return self.layout.schema
-        except DAMAGE as error:
-            raise FooterError(f"its schema cannot be read: {first_line(error)}") from error
+        """All columns as Arrow has them."""
+        return self.layout.schema
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:

@@ -4,17 +4,19 @@ Files of a table mostly share it, byte for byte, and to describe thousands of co
 than to read them. So the layouts of the last few schemas are kept, found by their bytes.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from featstore.parquet.arrow import SchemaBytes, arrow_schema, arrow_text_of
+from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.format import ABSENT, ELEMENTS, SLOTS, Numbers
 from featstore.parquet.walk import FooterError
 
@@ -62,59 +64,43 @@ class Root:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
-    """A schema; any number of threads may read it. `elements`: its bytes, and `arrow_text` what
-    Arrow wrote of it beside (`ARROW:schema`). The bytes of roots count from the first of
-    `elements`."""
+    """A schema; any number of threads may read it.
+
+    `elements`: its bytes, from which those of `roots` count. `all_bytes`: all columns as a footer
+    has them, with the text that Arrow wrote of them. `schema`: what Arrow makes of them.
+    `by_name`: the places of the columns of each name, more than one where a name is not unique.
+    `levels`: physical type, highest repetition and highest definition level, int64 (3,
+    num_leaves).
+    """
 
     elements: bytes
-    arrow_text: bytes | None
+    all_bytes: SchemaBytes
+    schema: pa.Schema
     roots: tuple[Root, ...]
     leaves: tuple[Leaf, ...]
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """All columns as Arrow has them; pyarrow's errors where it can make nothing of them."""
-        return arrow_schema(self.all_bytes)
-
-    @cached_property
-    def all_bytes(self) -> SchemaBytes:
-        """All columns as a footer has them."""
-        return _bytes(self, range(len(self.roots)), self.arrow_text)
-
-    @cached_property
-    def by_name(self) -> dict[str, tuple[int, ...]]:
-        """The places of the columns of each name: more than one where a name is not unique."""
-        found: dict[str, tuple[int, ...]] = {}
-        for place, root in enumerate(self.roots):
-            found[root.name] = (*found.get(root.name, ()), place)
-        return found
-
-    @cached_property
-    def levels(self) -> Numbers:
-        """Physical type, highest repetition and highest definition level, int64 (3, num_leaves)."""
-        rows = [leaf[1:] for leaf in self.leaves]
-        return np.array(rows, np.int64).reshape(-1, 3).T
+    by_name: dict[str, tuple[int, ...]]
+    levels: Numbers
 
     def bytes_of(self, places: Sequence[int]) -> SchemaBytes:
-        """The columns at these places as a footer has them; pyarrow's errors as of `schema`."""
+        """The columns at these places as a footer has them."""
         return self.all_bytes if len(places) == len(self.roots) else _bytes_of(self, tuple(places))
 
 
 # Files that share a layout are mostly read for the same columns, one after the other.
 @lru_cache(maxsize=2 * _MOST_KEPT)
 def _bytes_of(layout: Layout, places: tuple[int, ...]) -> SchemaBytes:
-    if layout.arrow_text is None:
-        return _bytes(layout, places, None)
-    schema = pa.schema([layout.schema.field(place) for place in places])
-    return _bytes(layout, places, arrow_text_of(schema))
-
-
-def _bytes(layout: Layout, places: Sequence[int], arrow_text: bytes | None) -> SchemaBytes:
     roots = [layout.roots[place] for place in places]
+    if layout.all_bytes.arrow_text is None:
+        return _bytes(layout.elements, roots, None)
+    schema = pa.schema([layout.schema.field(place) for place in places])
+    return _bytes(layout.elements, roots, arrow_text_of(schema))
+
+
+def _bytes(elements: bytes, roots: Sequence[Root], arrow_text: bytes | None) -> SchemaBytes:
     return SchemaBytes(
         num_columns=len(roots),
         num_elements=sum(root.num_elements for root in roots),
-        elements=b"".join([layout.elements[root.begin : root.end] for root in roots]),
+        elements=b"".join([elements[root.begin : root.end] for root in roots]),
         arrow_text=arrow_text,
     )
 
@@ -123,14 +109,18 @@ class _Layouts:
     """The layouts used last. `_lock` guards `_known`; layouts are made outside it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._known: deque[Layout] = deque(maxlen=_MOST_KEPT)
+        self.free()
+
+    def free(self) -> None:
+        """Another lock, which nobody holds."""
+        self._lock = threading.Lock()
 
     def of(self, elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Layout:
         with self._lock:
             known = list(self._known)
         for layout in reversed(known):
-            if layout.elements == elements and layout.arrow_text == arrow_text:
+            if layout.elements == elements and layout.all_bytes.arrow_text == arrow_text:
                 return layout
         layout = _layout(elements, arrow_text, rows)
         with self._lock:
@@ -139,6 +129,8 @@ class _Layouts:
 
 
 _LAYOUTS = _Layouts()
+# Another thread may hold the lock while the process forks, and would hold it in the child for ever.
+os.register_at_fork(after_in_child=_LAYOUTS.free)
 
 
 def layout_of(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Layout:
@@ -148,6 +140,31 @@ def layout_of(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Layou
 
 
 def _layout(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Layout:
+    roots, leaves = _columns(elements, rows)
+    all_bytes = _bytes(elements, roots, arrow_text)
+    by_name: dict[str, tuple[int, ...]] = {}
+    for place, root in enumerate(roots):
+        by_name[root.name] = (*by_name.get(root.name, ()), place)
+    return Layout(
+        elements=elements,
+        all_bytes=all_bytes,
+        schema=_schema(all_bytes),
+        roots=tuple(roots),
+        leaves=tuple(leaves),
+        by_name=by_name,
+        levels=np.array([leaf[1:] for leaf in leaves], np.int64).reshape(-1, 3).T,
+    )
+
+
+def _schema(columns: SchemaBytes) -> pa.Schema:
+    try:
+        return arrow_schema(columns)
+    except DAMAGE as error:
+        raise FooterError(f"its schema cannot be read: {first_line(error)}") from error
+
+
+def _columns(elements: bytes, rows: Numbers) -> tuple[list[Root], list[Leaf]]:
+    """The columns of a schema, and the leaf columns below them. FooterError where it is none."""
     _check_tree(rows[:, _AT["num_children"]])
     tree = _Tree(elements, rows)
     tree.check()
@@ -164,12 +181,7 @@ def _layout(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Layout:
             )
         )
         leaves += found
-    return Layout(
-        elements=elements,
-        arrow_text=arrow_text,
-        roots=tuple(roots),
-        leaves=tuple(leaves),
-    )
+    return roots, leaves
 
 
 def _check_tree(num_children: Numbers) -> None:

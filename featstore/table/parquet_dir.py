@@ -84,9 +84,7 @@ def read_footer(url: str) -> CheckedFooter:
     path = local_path(url)
     try:
         with path.open("rb", buffering=0) if path is not None else open_read(url) as file:
-            footer = read_checked(file)
-            assert footer.schema is not None  # what Arrow makes of the columns is known from here on
-            return footer
+            return read_checked(file)
     except FeatstoreError:
         raise
     except DAMAGE as error:

@@ -2,11 +2,14 @@
 one."""
 
 import io
+import os
+import signal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from featstore.parquet import layout as layouts
 from featstore.parquet.footers import read_checked
 from featstore.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
 from featstore.parquet.walk import FooterError
@@ -201,6 +204,15 @@ def test_files_of_one_schema_share_its_layout_and_others_do_not(written):
     assert first.layout is alike.layout
     assert first.layout is not other.layout
     assert first.schema is alike.schema
+
+
+def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file):
+    with layouts._LAYOUTS._lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # ends a child that waits for the lock
+            os._exit(read(file).num_rows)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
 def test_the_layout_of_the_same_elements_with_another_schema_of_arrows_is_another(written):
