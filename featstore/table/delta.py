@@ -1,5 +1,6 @@
 """Delta tables through delta-rs: open a snapshot, read the history, commit data files that are already written."""
 
+import errno
 import functools
 import itertools
 import json
@@ -20,6 +21,7 @@ from featstore.errors import (
     CommitConflictError,
     DataFileError,
     FeatstoreError,
+    StoreError,
     TableNotFoundError,
 )
 from featstore.files import canonical, local_path, redact, scheme
@@ -90,7 +92,10 @@ def is_delta(url: str) -> bool:
     path = local_path(url)
     if path is not None:
         return (path / LOG_DIR).is_dir()
-    return is_delta_scheme(url) and bool(DeltaTable.is_deltatable(canonical(url), _storage_options(url)))
+    if not is_delta_scheme(url):
+        return False
+    _require_unforked(url)
+    return bool(DeltaTable.is_deltatable(canonical(url), _storage_options(url)))
 
 
 @_in_our_words
@@ -203,6 +208,7 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     keys = [key.name for key in change.schema.partition_keys]
     actions = [_add_action(file) for file in change.files]
     if table is None:
+        _require_unforked(url)
         schema = _delta_schema(change.schema)
         create_table_with_add_actions(
             _delta_url(url),
@@ -273,10 +279,31 @@ def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable |
     return _version(newest) > _version(table) and (table is None or isinstance(error, CommitFailedError))
 
 
+# The first process here that used delta-rs. Its threads do not live on in a forked child, where delta-rs panics: a
+# `PanicException` is no Exception, and its trace has many lines.
+_client_process: list[int] = []
+
+
+def _require_unforked(url: str) -> None:
+    if not _client_process:
+        _client_process.append(os.getpid())
+    if _client_process[0] != os.getpid():
+        error = StoreError(
+            f"{redact(url)} cannot be opened in this process: it was forked from one that had already opened a "
+            "Delta table, and delta-rs does not survive a fork; start worker processes by 'spawn' or 'forkserver' "
+            "(DataLoader: multiprocessing_context='spawn'), or open tables in the parent only after the fork"
+        )
+        error.errno = errno.EINVAL
+        raise error
+
+
 @_in_our_words
 def _load(url: str) -> DeltaTable | None:
+    if not is_delta(url):
+        return None
+    _require_unforked(url)
     try:
-        return DeltaTable(_delta_url(url), storage_options=_storage_options(url)) if is_delta(url) else None
+        return DeltaTable(_delta_url(url), storage_options=_storage_options(url))
     except NoDeltaTableError:
         return None
 

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -10,7 +12,7 @@ from typing import Any
 import polars
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from featstore.api import open_table
@@ -365,3 +367,32 @@ def test_a_table_with_deletion_vectors_is_refused(table: Path, schema: SlotSchem
     log.write_text("\n".join([*lines, json.dumps(protocol)]))
     with pytest.raises(DataFileError, match="deletion vectors, which featstore does not read"):
         open_delta(str(table))
+
+
+_FORKS = """
+import os, sys
+from featstore.table.delta import is_delta, open_delta
+url, has_used = sys.argv[1], sys.argv[2] == "used"
+if has_used:
+    open_delta(url)
+if os.fork() == 0:
+    assert is_delta(url)
+    try:
+        print("opened", open_delta(url).version, flush=True)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    os._exit(0)
+os.wait()
+open_delta(url)
+"""
+
+
+@pytest.mark.parametrize("use", ["used", "not used"])
+def test_a_child_forked_after_its_parent_used_delta_rs_is_told_so_and_one_forked_before_opens(tmp_path: Path, use: str) -> None:
+    write_deltalake(tmp_path, pa.table({"a": [1]}))
+    command = [sys.executable, "-c", _FORKS, str(tmp_path), use]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    said = f"StoreError {tmp_path} cannot be opened in this process: it was forked" if use == "used" else "opened 0"
+    assert done.stdout.startswith(said)
+    assert done.stdout.count("\n") == 1
+    assert "panicked" not in done.stderr
