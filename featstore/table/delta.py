@@ -279,8 +279,8 @@ def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable |
     return _version(newest) > _version(table) and (table is None or isinstance(error, CommitFailedError))
 
 
-# The first process here that used delta-rs. Its threads do not live on in a forked child, where delta-rs panics: a
-# `PanicException` is no Exception, and its trace has many lines.
+# The first process here that used delta-rs. Its threads do not live on in a forked child, where
+# delta-rs panics: a `PanicException` is no Exception, and its trace has many lines.
 _client_process: list[int] = []
 
 
@@ -289,9 +289,10 @@ def _require_unforked(url: str) -> None:
         _client_process.append(os.getpid())
     if _client_process[0] != os.getpid():
         error = StoreError(
-            f"{redact(url)} cannot be opened in this process: it was forked from one that had already opened a "
-            "Delta table, and delta-rs does not survive a fork; start worker processes by 'spawn' or 'forkserver' "
-            "(DataLoader: multiprocessing_context='spawn'), or open tables in the parent only after the fork"
+            f"{redact(url)} cannot be opened in this process: it was forked from one that had "
+            "already opened a Delta table, and delta-rs does not survive a fork; start worker "
+            "processes by 'spawn' or 'forkserver' (DataLoader: multiprocessing_context='spawn'), "
+            "or open tables in the parent only after the fork"
         )
         error.errno = errno.EINVAL
         raise error
