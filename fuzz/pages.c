@@ -32,11 +32,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Work work = {.rows = &rows, .num_row_groups = 1, .stop = &stop, .checks = data[WIDTH_BYTE] >> 1 & 1, .decompress = repeated};
   ColumnOut out = {.width = (int)width, .max_repetition = is_list, .max_definition = max_definition,
                    .null_below = data[LEVELS_BYTE] >> 3 & 3, .mark = mark, .num_rows = rows, .capacity = values,
-                   .offsets = offsets, .values = out_values};
+                   .offsets = offsets, .values = out_values, .stop = &stop};
+  const int64_t numbers[NUMBERS_OF_CHUNK] = {
+      [CODEC] = codecs[data[CODEC_BYTE] & 3], [NUM_VALUES] = values, [PAGE_BYTES] = 1 << 20};
   Room room = {room_at, room_at + room_bytes, &work};
   Bytes bytes = {chunk + NUM_BYTES, chunk + size};
   offsets[0] = 0;
-  int is_decoded = decode_chunk(&out, bytes, codecs[data[CODEC_BYTE] & 3], room);
+  int is_decoded = decode_chunk(&out, bytes, numbers, room) == READ;
   if (is_decoded && (out.row != rows || out.at > values)) abort();
   for (int64_t i = 0; is_decoded && is_list && i < rows; i++)
     if (offsets[i] > offsets[i + 1] || offsets[i] < 0 || offsets[i + 1] > out.at) abort();

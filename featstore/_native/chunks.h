@@ -18,12 +18,16 @@
 #define LIKELY_HEADER 4096 /* bytes that a page's header is likely to be in */
 
 enum { UNCOMPRESSED = 0, SNAPPY = 1, ZSTD = 6 }; /* as Parquet's footers number them */
-enum { FIRST, SIZE, CODEC, NUMBERS_OF_CHUNK };
+enum { FIRST, SIZE, CODEC, NUM_VALUES, PAGE_BYTES, NUMBERS_OF_CHUNK };
+enum { NOT_READ = 0, READ = 1, BEYOND_BOUNDS = 2 };
+
+#define READ_STEP (4 << 20) /* bytes between looks at whether to stop: about a millisecond of memory's speed */
 
 typedef struct {
   ColumnOut out;
-  const int64_t* chunks; /* of each row group: first byte in the file, bytes, codec */
+  const int64_t* chunks; /* of each row group: first byte in the file, bytes, codec, values, bytes that a page may claim */
   int is_decoded;
+  int64_t beyond_bounds; /* the row group whose chunk claims more than its footer allows, or -1 */
 } Column;
 
 /* Decompresses a page to `size` bytes at `out`, by a codec that is not ours; 0 where it cannot. Called by any thread. */
@@ -51,23 +55,26 @@ typedef struct {
 
 static int decompressed(Bytes page, int64_t size, int64_t codec, const Room* room, Bytes* found) {
   *found = page;
-  if (codec == UNCOMPRESSED) return 1;
+  if (codec == UNCOMPRESSED) return page.end - page.at == size;
   found->at = room->at;
   found->end = room->at + size;
-  if (!size) return 1;
+  if (!size && page.at == page.end) return 1;
   if (size > room->end - room->at - SLOP) return 0;
-  if (codec == SNAPPY) return decompress_snappy(page.at, page.end, room->at, size);
+  if (codec == SNAPPY) return decompress_snappy(page.at, page.end, room->at, size, room->work->stop);
   return room->work->decompress(room->work->by, page, room->at, size);
 }
 
+/* The one dictionary of a chunk, before its data, with as many values as its header says. */
 static int read_dictionary(ColumnOut* out, const PageHeader* header, Bytes page, int64_t codec, Room* room) {
   Bytes found;
+  int is_first = out->num_in_dictionary < 0 && !out->has_data;
+  if (!is_first || (header->encoding != PLAIN && header->encoding != PLAIN_DICTIONARY)) return 0;
   if (!decompressed(page, header->uncompressed_size, codec, room, &found)) return 0;
   int64_t size = found.end - found.at;
   out->dictionary = (const char*)found.at;
-  out->num_in_dictionary = size / out->width;
+  out->num_in_dictionary = header->num_values;
   if (found.at == room->at) room->at += size;
-  return 1;
+  return size == header->num_values * out->width;
 }
 
 static int decode_v1(ColumnOut* out, const PageHeader* header, Bytes bytes, int64_t codec, const Room* room) {
@@ -76,7 +83,7 @@ static int decode_v1(ColumnOut* out, const PageHeader* header, Bytes bytes, int6
   if (out->max_definition && header->definition_encoding != RLE) return 0;
   if (out->max_repetition && header->repetition_encoding != RLE) return 0;
   if (!decompressed(bytes, header->uncompressed_size, codec, room, &found)) return 0;
-  Page page = {found.at, found.end - found.at, NULL, 0, header->num_values, (int)header->encoding, -1, -1};
+  Page page = {found.at, found.end - found.at, NULL, 0, header->num_values, (int)header->encoding, -1, -1, -1, -1};
   return decode_page(out, &page);
 }
 
@@ -87,33 +94,54 @@ static int decode_v2(ColumnOut* out, const PageHeader* header, Bytes bytes, int6
   if (!decompressed(compressed, header->uncompressed_size - levels, header->is_compressed ? codec : UNCOMPRESSED, room, &found))
     return 0;
   Page page = {bytes.at, levels, found.at, found.end - found.at, header->num_values, (int)header->encoding,
-               header->repetition_bytes, header->definition_bytes};
+               header->repetition_bytes, header->definition_bytes, header->num_rows, header->num_nulls};
   return decode_page(out, &page);
 }
 
 /* Whether a page's bytes (of V2 its levels too) are those that were written, as far as its header says. */
-static int is_intact(const PageHeader* header, Bytes page) {
-  return header->crc == NO_CRC || (uint32_t)header->crc == crc32_of(page.at, page.end - page.at, 0);
+static int is_intact(const PageHeader* header, Bytes page, const volatile uint8_t* stop) {
+  uint32_t crc = 0;
+  if (header->crc == NO_CRC) return 1;
+  while (page.at < page.end && !*stop) {
+    int64_t now = page.end - page.at < READ_STEP ? page.end - page.at : READ_STEP;
+    crc = crc32_of(page.at, now, crc);
+    page.at += now;
+  }
+  return page.at == page.end && crc == (uint32_t)header->crc;
+}
+
+/* Whether a page claims no more levels than are left of its chunk, and no more bytes than the chunk's values can need. */
+static int is_within(const PageHeader* header, int64_t levels_left, int64_t page_bytes) {
+  int is_data = header->type == PAGE_DATA || header->type == PAGE_DATA_V2;
+  return (!is_data || header->num_values <= levels_left) && header->uncompressed_size <= page_bytes;
+}
+
+static int decode_one_page(ColumnOut* out, const PageHeader* header, Bytes page, int64_t codec, Room* room) {
+  if (!is_whole_header(header)) return 0;
+  if (room->work->checks && !is_intact(header, page, room->work->stop)) return 0;
+  if (header->type == PAGE_DICTIONARY) return read_dictionary(out, header, page, codec, room);
+  out->has_data = 1;
+  if (header->type == PAGE_DATA) return decode_v1(out, header, page, codec, room);
+  return decode_v2(out, header, page, codec, room);
 }
 
 /* All pages of a chunk, in order, after the rows and values that there are. */
-static int decode_chunk(ColumnOut* out, Bytes chunk, int64_t codec, Room room) {
+static int decode_chunk(ColumnOut* out, Bytes chunk, const int64_t* numbers, Room room) {
   PageHeader header;
-  out->num_in_dictionary = 0;
+  out->num_in_dictionary = -1;
+  out->has_data = 0;
+  out->levels_left = numbers[NUM_VALUES];
+  out->ends_in_element = 0;
   while (chunk.at < chunk.end) {
-    if (!read_page_header(&chunk, &header)) return 0;
+    if (*room.work->stop || !read_page_header(&chunk, &header)) return NOT_READ;
+    if (!is_within(&header, out->levels_left, numbers[PAGE_BYTES])) return BEYOND_BOUNDS;
     Bytes page = {chunk.at, chunk.at};
-    if (!skip_bytes(&chunk, (uint64_t)header.compressed_size)) return 0;
+    if (!skip_bytes(&chunk, (uint64_t)header.compressed_size)) return NOT_READ;
     page.end = chunk.at;
-    if (room.work->checks && !is_intact(&header, page)) return 0;
-    int is_read = 0;
-    if (header.type == PAGE_DICTIONARY) is_read = read_dictionary(out, &header, page, codec, &room);
-    if (header.type == PAGE_DATA) is_read = decode_v1(out, &header, page, codec, &room);
-    if (header.type == PAGE_DATA_V2) is_read = decode_v2(out, &header, page, codec, &room);
-    if (!is_read) return 0;
+    if (!decode_one_page(out, &header, page, numbers[CODEC], &room)) return NOT_READ;
   }
   if (out->max_repetition) out->offsets[out->row] = (int32_t)out->at;
-  return out->row == out->num_rows;
+  return out->row == out->num_rows && !out->levels_left ? READ : NOT_READ;
 }
 
 static int read_file(int file, int64_t first, uint8_t* to, int64_t count) {
@@ -197,24 +225,62 @@ static int is_chunk_intact(int file, int64_t first, int64_t end, uint8_t* room, 
   return 1;
 }
 
-/* The first of the spans (each a chunk's first byte and the byte after it) whose chunk is not intact, or -1. */
+/* The first of the spans (each a chunk's first byte and the byte after it) whose chunk is not intact, or -1; of a span that
+   ends before it begins -2. Each number is read once: another thread may change it. */
 static int64_t first_damaged(int file, const int64_t* spans, int64_t count, uint8_t* room, int64_t room_bytes) {
-  for (int64_t i = 0; i < count; i++)
-    if (!is_chunk_intact(file, spans[2 * i], spans[2 * i + 1], room, room_bytes)) return i;
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t first = __atomic_load_n(&spans[2 * i], __ATOMIC_RELAXED);
+    const int64_t end = __atomic_load_n(&spans[2 * i + 1], __ATOMIC_RELAXED);
+    if (first < 0 || first > end) return -2;
+    if (!is_chunk_intact(file, first, end, room, room_bytes)) return i;
+  }
   return -1;
+}
+
+/* Whether the pages of a chunk claim no more levels and bytes than they may; of what is no page its reader will tell. */
+static int is_chunk_within(int file, const int64_t* chunk, const volatile uint8_t* stop, uint8_t* room, int64_t room_bytes) {
+  Rest rest = {file, chunk[FIRST], chunk[FIRST] + chunk[SIZE], room, room_bytes, {room, room}};
+  PageHeader header;
+  int64_t levels_left = chunk[NUM_VALUES];
+  while (levels_left && num_left(&rest) && !*stop) {
+    if (!next_page_header(&rest, &header)) return 1;
+    if (!is_within(&header, levels_left, chunk[PAGE_BYTES])) return 0;
+    if (header.compressed_size > num_left(&rest)) return 1;
+    if (header.type == PAGE_DATA || header.type == PAGE_DATA_V2) levels_left -= header.num_values < 0 ? 0 : header.num_values;
+    pass_over(&rest, header.compressed_size);
+  }
+  return 1;
+}
+
+/* The first of the chunks whose pages claim more than they may, or -1. */
+static int64_t first_beyond(
+    int file, const int64_t* chunks, int64_t count, const volatile uint8_t* stop, uint8_t* room, int64_t room_bytes) {
+  for (int64_t i = 0; i < count; i++)
+    if (!is_chunk_within(file, chunks + i * NUMBERS_OF_CHUNK, stop, room, room_bytes)) return i;
+  return -1;
+}
+
+static int read_chunk(const Work* work, int64_t first, uint8_t* to, int64_t size) {
+  for (int64_t now; size && !*work->stop; first += now, to += now, size -= now) {
+    now = size < READ_STEP ? size : READ_STEP;
+    if (!read_file(work->file, first, to, now)) return 0;
+  }
+  return !size;
 }
 
 static int decode_column(const Work* work, Column* column, uint8_t* room) {
   ColumnOut* out = &column->out;
+  out->stop = work->stop;
   if (out->max_repetition) out->offsets[0] = 0;
   for (int64_t i = 0; i < work->num_row_groups; i++) {
     const int64_t *chunk = column->chunks + i * NUMBERS_OF_CHUNK, size = chunk[SIZE];
-    if (*work->stop || size > work->room_bytes || !read_file(work->file, chunk[FIRST], room, size)) return 0;
-    out->first_row = out->row;
+    if (size > work->room_bytes || !read_chunk(work, chunk[FIRST], room, size)) return 0;
     out->num_rows = out->row + work->rows[i];
     Bytes bytes = {room, room + size};
     Room left = {room + size, room + work->room_bytes, work};
-    if (!decode_chunk(out, bytes, chunk[CODEC], left)) return 0;
+    int outcome = decode_chunk(out, bytes, chunk, left);
+    if (outcome == BEYOND_BOUNDS) column->beyond_bounds = i;
+    if (outcome != READ) return 0;
   }
   return 1;
 }

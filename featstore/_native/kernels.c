@@ -19,12 +19,6 @@ static PyObject* wrong(const char* what) {
   return NULL;
 }
 
-static int offsets_fit(const int32_t* offsets, int64_t num_rows, int64_t num_bytes) {
-  int fits = offsets[0] >= 0 && offsets[num_rows] <= num_bytes;
-  for (int64_t i = 0; i < num_rows; i++) fits &= offsets[i] <= offsets[i + 1];
-  return fits;
-}
-
 static PyObject* py_hash_texts(PyObject* self, PyObject* args) {
   Py_buffer data, offsets, hashes;
   unsigned long long seed;
@@ -33,8 +27,7 @@ static PyObject* py_hash_texts(PyObject* self, PyObject* args) {
   int64_t num_texts = hashes.len / 8;
   int fits = hashes.len % 8 == 0 && offsets.len == (num_texts + 1) * 4;
   Py_BEGIN_ALLOW_THREADS
-  fits = fits && offsets_fit(offsets.buf, num_texts, data.len);
-  if (fits) hash_texts(data.buf, offsets.buf, num_texts, seed, hashes.buf);
+  fits = fits && hash_texts(data.buf, data.len, offsets.buf, num_texts, seed, hashes.buf);
   Py_END_ALLOW_THREADS
   PyBuffer_Release(&data);
   PyBuffer_Release(&offsets);
@@ -112,7 +105,7 @@ static int is_width(int width) { return width == 4 || width == 8; }
 
 /* Whether a bitmap holds `count` bits from `first` on; one of no bytes stands for none being null. */
 static int bits_fit(const Py_buffer* bits, int64_t first, int64_t count) {
-  return !bits->len || (first >= 0 && first + count <= (int64_t)bits->len * 8);
+  return !bits->len || (first >= 0 && first <= (int64_t)bits->len * 8 - count);
 }
 
 static void release_all(Py_buffer* buffers, Py_ssize_t count) {
@@ -175,9 +168,9 @@ static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
   if (fits) {
     int64_t num_parts = of[CUTS].len / 8 - 1;
     const int64_t* cuts = of[CUTS].buf;
-    fits = cuts[num_parts] - cuts[0] + num_parts == of[REBASED].len / 8;
     Py_BEGIN_ALLOW_THREADS
-    fits = fits && rebase_offsets(of[OFFSETS].buf, width, of[OFFSETS].len / width - 1, cuts, num_parts, of[REBASED].buf);
+    fits = rebase_offsets(of[OFFSETS].buf, width, of[OFFSETS].len / width - 1, cuts, num_parts, of[REBASED].buf,
+                          of[REBASED].len / 8);
     Py_END_ALLOW_THREADS
   }
   release_all(of, COUNT);
@@ -298,8 +291,9 @@ static int64_t num_rows_of(const int64_t* rows, int64_t count) {
 }
 
 static int chunks_fit(const int64_t* chunks, int64_t count) {
-  for (; count; count--, chunks += NUMBERS_OF_CHUNK) {
-    if (chunks[FIRST] < 0 || chunks[SIZE] < 0 || (chunks[CODEC] != UNCOMPRESSED && chunks[CODEC] != SNAPPY && chunks[CODEC] != ZSTD))
+  for (; count > 0; count--, chunks += NUMBERS_OF_CHUNK) {
+    if (chunks[FIRST] < 0 || chunks[SIZE] < 0 || chunks[FIRST] > INT64_MAX - chunks[SIZE] || chunks[NUM_VALUES] < 0) return 0;
+    if (chunks[PAGE_BYTES] < 0 || (chunks[CODEC] != UNCOMPRESSED && chunks[CODEC] != SNAPPY && chunks[CODEC] != ZSTD))
       return 0;
   }
   return 1;
@@ -318,11 +312,16 @@ static int decompress_in_python(void* by, Bytes page, uint8_t* out, int64_t size
   return fits;
 }
 
-/* How many values each column has, or -1. */
+/* How many values each column has, -1 where it is not read, or -2 - i where its chunk in row group i is beyond its bounds. */
+static long long outcome_of(const Column* column) {
+  if (column->is_decoded) return column->out.at;
+  return column->beyond_bounds < 0 ? -1 : -2 - column->beyond_bounds;
+}
+
 static PyObject* num_values_of(const Column* columns, Py_ssize_t count) {
   PyObject* found = PyTuple_New(count);
   for (Py_ssize_t i = 0; found && i < count; i++) {
-    PyObject* item = PyLong_FromLongLong(columns[i].is_decoded ? (long long)columns[i].out.at : -1);
+    PyObject* item = PyLong_FromLongLong(outcome_of(&columns[i]));
     if (!item || PyTuple_SetItem(found, i, item) < 0) {
       Py_DECREF(found);
       found = NULL;
@@ -355,12 +354,40 @@ static PyObject* py_first_damaged(PyObject* self, PyObject* args) {
   const int64_t* spans = of[SPANS].buf;
   int64_t count = of[SPANS].len / 16;
   int fits = of[SPANS].len % 16 == 0 && of[ROOM].len > 0;
-  for (int64_t i = 0; fits && i < count; i++) fits = spans[2 * i] >= 0 && spans[2 * i] <= spans[2 * i + 1];
   Py_BEGIN_ALLOW_THREADS
   if (fits) found = first_damaged(file, spans, count, of[ROOM].buf, of[ROOM].len);
   Py_END_ALLOW_THREADS
   release_all(of, COUNT);
-  if (!fits) return wrong("expected a first byte and an end that is not before it for each chunk, and room");
+  if (!fits || found < -1) return wrong("expected a first byte and an end that is not before it for each chunk, and room");
+  return PyLong_FromLongLong(found);
+}
+
+/* A copy of numbers that say where memory is read or written, so that no other thread changes them; NULL with an error. */
+static int64_t* copied_numbers(const Py_buffer* numbers) {
+  int64_t* copy = PyMem_Malloc((size_t)numbers->len + 1);
+  if (copy) memcpy(copy, numbers->buf, (size_t)numbers->len);
+  else PyErr_NoMemory();
+  return copy;
+}
+
+static PyObject* py_first_beyond(PyObject* self, PyObject* args) {
+  enum { CHUNKS, STOP, ROOM, COUNT };
+  Py_buffer of[COUNT];
+  int file;
+  int64_t found = -1;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "iy*y*w*:first_beyond", &file, &of[CHUNKS], &of[STOP], &of[ROOM])) return NULL;
+  int64_t count = of[CHUNKS].len / (NUMBERS_OF_CHUNK * 8), *chunks = copied_numbers(&of[CHUNKS]);
+  int fits = chunks && of[CHUNKS].len % (NUMBERS_OF_CHUNK * 8) == 0 && of[STOP].len && of[ROOM].len;
+  for (int64_t i = 0; fits && i < count; i++) chunks[i * NUMBERS_OF_CHUNK + CODEC] = UNCOMPRESSED; /* any will do */
+  fits = fits && chunks_fit(chunks, count);
+  Py_BEGIN_ALLOW_THREADS
+  if (fits) found = first_beyond(file, chunks, count, of[STOP].buf, of[ROOM].buf, of[ROOM].len);
+  Py_END_ALLOW_THREADS
+  PyMem_Free(chunks);
+  release_all(of, COUNT);
+  if (PyErr_Occurred()) return NULL;
+  if (!fits) return wrong("expected five numbers of each chunk, none below 0, a byte to stop, and room");
   return PyLong_FromLongLong(found);
 }
 
@@ -379,17 +406,19 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
   work.columns = PyMem_Calloc((size_t)count + 1, sizeof(Column));
   Py_buffer* buffers = PyMem_Calloc((size_t)count * PER_COLUMN + 1, sizeof *buffers);
-  work.rows = of[ROWS].buf;
+  int64_t *rows = copied_numbers(&of[ROWS]), *chunks = copied_numbers(&of[CHUNKS]);
+  work.rows = rows;
   work.num_columns = count;
   work.num_row_groups = of[ROWS].len / 8;
-  int64_t num_rows = num_rows_of(work.rows, work.num_row_groups), num_chunks = count * work.num_row_groups;
-  int fits = num_rows >= 0 && of[CHUNKS].len == num_chunks * NUMBERS_OF_CHUNK * 8 && chunks_fit(of[CHUNKS].buf, num_chunks);
-  if (!work.columns || !buffers) PyErr_NoMemory();
+  int64_t num_rows = rows ? num_rows_of(rows, work.num_row_groups) : -1, num_chunks = count * work.num_row_groups;
+  int fits = num_rows >= 0 && of[CHUNKS].len == num_chunks * NUMBERS_OF_CHUNK * 8 && chunks && chunks_fit(chunks, num_chunks);
+  if (!work.columns || !buffers || !rows || !chunks) PyErr_NoMemory();
   else if (!fits || !of[STOP].len || num_threads < 1 || num_threads > MAX_THREADS)
-    wrong("expected rows of each row group, three numbers of each column's chunk in it, a byte to stop, and 1 to 64 threads");
+    wrong("expected rows of each row group, five numbers of each column's chunk in it, a byte to stop, and 1 to 64 threads");
   for (; !PyErr_Occurred() && taken < count; taken++) {
     Column* column = &work.columns[taken];
-    column->chunks = (const int64_t*)of[CHUNKS].buf + taken * work.num_row_groups * NUMBERS_OF_CHUNK;
+    column->chunks = chunks + taken * work.num_row_groups * NUMBERS_OF_CHUNK;
+    column->beyond_bounds = -1;
     if (!take_column(PyTuple_GetItem(tuple, taken), num_rows, buffers + taken * PER_COLUMN, column)) break;
   }
   if (!PyErr_Occurred()) {
@@ -406,6 +435,8 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   if (buffers) release_all(buffers, taken * PER_COLUMN);
   PyMem_Free(buffers);
   PyMem_Free(work.columns);
+  PyMem_Free(rows);
+  PyMem_Free(chunks);
   release_all(of, COUNT);
   return found;
 }
@@ -468,6 +499,7 @@ static PyMethodDef functions[] = {
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, before, portable): the CRC-32 that zlib gives."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},
     {"walk_footer", py_walk_footer, METH_VARARGS, "Structs of Thrift's compact protocol as rows of numbers."},
+    {"first_beyond", py_first_beyond, METH_VARARGS, "The first column chunk whose pages claim more than they may."},
     {"decode_columns", py_decode_columns, METH_VARARGS, "Values and list offsets of the column chunks of a file."},
     {NULL, NULL, 0, NULL},
 };

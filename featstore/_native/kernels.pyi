@@ -73,6 +73,11 @@ def walk_footer(data: Buffer, widths: Buffer, structs: Buffer, fields: Buffer) -
     `featstore.parquet.walk` numbers it, the byte at which the wrong field begins, both 0 where nothing is, and the rows of
     each table. `widths`: the numbers of a row of each table. MemoryError where there is no memory for the rows."""
 
+def first_beyond(file: int, chunks: Buffer, stop: Buffer, room: Buffer) -> int:
+    """The first of the column chunks (as of `decode_columns`, of any codec) of an open file whose page headers claim more
+    levels than it has values, or more bytes than its pages may; -1 where there is none, or once `stop` is not 0. `room`:
+    memory that a page's header must fit in."""
+
 def decode_columns(
     file: int,
     chunks: Buffer,
@@ -85,10 +90,12 @@ def decode_columns(
     decompress: Callable[[bytes, int], bytes],
 ) -> tuple[int, ...]:
     """Reads and decodes the column chunks of some row groups of an open Parquet file, in so many threads, 1 to 64: how many
-    values each column has then, or -1 where a chunk cannot be read, is damaged, or is encoded in a way that is not known here.
+    values each column has then, or -1 where a chunk cannot be read, is damaged, or is encoded in a way that is not known here,
+    or -2 - i where the pages of its chunk in the i-th row group claim more levels, or more bytes, than they may.
 
-    `chunks`: int64 (columns, row groups, 3), a chunk's first byte, its bytes, and its codec as Parquet numbers it: 0 none,
-    1 snappy, 6 Zstandard, whose pages `decompress(page, size)` decompresses. `rows`: int64, of each row group.
+    `chunks`: int64 (columns, row groups, 5), a chunk's first byte, its bytes, its codec as Parquet numbers it (0 none,
+    1 snappy, 6 Zstandard, whose pages `decompress(page, size)` decompresses), its values by the footer, and the bytes that
+    each of its pages may claim. `rows`: int64, of each row group.
     A column is `(mark, max_repetition, max_definition, null_below, offsets, values)`: a definition level of `max_definition`
     is a value as long as the mark (4 or 8 bytes), one below `null_below` becomes the mark, others are nothing. `offsets`:
     int32, one more than all rows, of lists, which have `max_repetition` 1, else of no bytes. `values`: room for as many as

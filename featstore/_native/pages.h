@@ -17,72 +17,124 @@
 #define NO_CRC INT64_MIN
 
 enum { PAGE_DATA = 0, PAGE_DICTIONARY = 2, PAGE_DATA_V2 = 3 };
+enum { DATA_STRUCT = 5, INDEX_STRUCT, DICTIONARY_STRUCT, DATA_V2_STRUCT }; /* fields of a page's header */
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
 
 /* What is needed of a page's header. Levels of a V1 page are in its data, their lengths before them. */
 typedef struct {
   int64_t type, uncompressed_size, compressed_size, num_values, encoding, definition_encoding, repetition_encoding;
-  int64_t definition_bytes, repetition_bytes; /* of a V2 page */
+  int64_t num_nulls, num_rows, definition_bytes, repetition_bytes; /* of a V2 page */
   int64_t is_compressed;
-  int64_t crc; /* of the page's bytes as they are stored, signed; NO_CRC where the header has none */
+  int64_t crc;  /* of the page's bytes as they are stored, signed; NO_CRC where the header has none */
+  int structs;  /* a bit for each struct that describes a kind of page */
+  int is_typed; /* every field has the type that the format gives it */
 } PageHeader;
 
-static int read_number(Bytes* bytes, int type, int64_t* number) {
+/* A field of a Thrift struct: where its number goes, and the type that it must have. */
+typedef struct {
+  int64_t* to;
+  int type;
+} NumberField;
+
+/* A number or a truth of the type that it must have; what has another is passed over, as Thrift does. */
+static int read_number(Bytes* bytes, int type, NumberField field, PageHeader* page) {
   uint64_t zigzag;
-  if (type == THRIFT_TRUE || type == THRIFT_FALSE) {
-    *number = type == THRIFT_TRUE;
+  int is_truth = type == THRIFT_TRUE || type == THRIFT_FALSE;
+  if (field.type == THRIFT_TRUE ? !is_truth : type != field.type) {
+    page->is_typed = 0;
+    return skip_value(bytes, type, 0);
+  }
+  if (is_truth) {
+    *field.to = type == THRIFT_TRUE;
     return 1;
   }
-  if (type != THRIFT_I32 || !read_varint(bytes, &zigzag)) return 0;
-  *number = (int64_t)(zigzag >> 1) ^ -(int64_t)(zigzag & 1);
+  if (!read_varint(bytes, &zigzag)) return 0;
+  *field.to = zigzag_of(zigzag);
   return 1;
 }
 
+/* Passes over a value that is not needed: a number, a truth, bytes or, as statistics are, a struct of such. Anything else has no
+   place in a page's header, and Thrift's own reader may refuse what `skip_value` takes for whole. */
+static int pass_value(Bytes* bytes, int type, PageHeader* page, int is_nested) {
+  int of;
+  int64_t number = 0;
+  if (type == THRIFT_TRUE || type == THRIFT_FALSE || type == THRIFT_I32 || type == THRIFT_I64 || type == THRIFT_BINARY)
+    return skip_value(bytes, type, 0);
+  if (type != THRIFT_STRUCT || is_nested) {
+    page->is_typed = 0;
+    return skip_value(bytes, type, 0);
+  }
+  while (read_field(bytes, &of, &number)) {
+    if (!of) return 1;
+    if (!pass_value(bytes, of, page, 1)) return 0;
+  }
+  return 0;
+}
+
 /* The numbers of a struct by field, from field 1 on; other fields are passed over. */
-static int read_numbers(Bytes* bytes, int64_t** fields, int num_fields) {
+static int read_numbers(Bytes* bytes, const NumberField* fields, int num_fields, PageHeader* page) {
   int type;
   int64_t number = 0;
   while (read_field(bytes, &type, &number)) {
     if (!type) return 1;
-    if (number >= 1 && number <= num_fields && fields[number - 1]) {
-      if (!read_number(bytes, type, fields[number - 1])) return 0;
-    } else if (!skip_value(bytes, type, 0)) {
-      return 0;
-    }
+    int is_wanted = number >= 1 && number <= num_fields && fields[number - 1].to;
+    if (is_wanted ? !read_number(bytes, type, fields[number - 1], page) : !pass_value(bytes, type, page, 0)) return 0;
   }
   return 0;
 }
 
-/* What the format calls i32, and of which none that is needed is negative. */
-static int is_page_header(const PageHeader* page) {
-  const int64_t numbers[] = {page->type, page->uncompressed_size, page->compressed_size, page->num_values, page->encoding,
-                             page->definition_encoding, page->repetition_encoding, page->definition_bytes,
-                             page->repetition_bytes};
-  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-    if (numbers[i] < 0 || numbers[i] > INT32_MAX) return 0;
-  return 1;
+static int read_struct(Bytes* bytes, int type, int64_t number, PageHeader* page) {
+  const int i32 = THRIFT_I32;
+  const NumberField num_values = {&page->num_values, i32}, encoding = {&page->encoding, i32};
+  const NumberField definitions = {&page->definition_encoding, i32}, repetitions = {&page->repetition_encoding, i32};
+  const NumberField data[] = {num_values, encoding, definitions, repetitions};
+  const NumberField data_v2[] = {num_values,
+                                 {&page->num_nulls, i32},
+                                 {&page->num_rows, i32},
+                                 encoding,
+                                 {&page->definition_bytes, i32},
+                                 {&page->repetition_bytes, i32},
+                                 {&page->is_compressed, THRIFT_TRUE}};
+  if (page->structs & 1 << number) page->is_typed = 0; /* twice: Thrift's reader asks for all fields each time */
+  if (type == THRIFT_STRUCT) page->structs |= 1 << number;
+  if (type == THRIFT_STRUCT && number == DATA_STRUCT) return read_numbers(bytes, data, 4, page);
+  if (type == THRIFT_STRUCT && number == DICTIONARY_STRUCT) return read_numbers(bytes, data, 2, page);
+  if (type == THRIFT_STRUCT && number == DATA_V2_STRUCT) return read_numbers(bytes, data_v2, 7, page);
+  page->is_typed = 0;
+  return skip_value(bytes, type, 0);
 }
 
+static int is_i32(int64_t number) { return number >= 0 && number <= INT32_MAX; }
+
+/* A header with a kind and sizes, whatever kind that is. */
 static int read_page_header(Bytes* bytes, PageHeader* page) {
-  int64_t* data[] = {&page->num_values, &page->encoding, &page->definition_encoding, &page->repetition_encoding};
-  int64_t* data_v2[] = {&page->num_values, NULL, NULL, &page->encoding, &page->definition_bytes, &page->repetition_bytes,
-                        &page->is_compressed};
-  int64_t* top[] = {&page->type, &page->uncompressed_size, &page->compressed_size, &page->crc};
+  const PageHeader empty = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, NO_CRC, 0, 1};
+  const NumberField top[] = {{&page->type, THRIFT_I32},
+                             {&page->uncompressed_size, THRIFT_I32},
+                             {&page->compressed_size, THRIFT_I32},
+                             {&page->crc, THRIFT_I32}};
   int type;
   int64_t number = 0;
-  PageHeader empty = {-1, -1, -1, -1, -1, RLE, RLE, 0, 0, 1, NO_CRC};
   *page = empty;
   while (read_field(bytes, &type, &number)) {
     int is_read;
-    if (!type) return is_page_header(page);
-    if (number >= 1 && number <= 4) is_read = read_number(bytes, type, top[number - 1]);
-    else if (number == 5 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data, 4);
-    else if (number == 7 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data, 2);
-    else if (number == 8 && type == THRIFT_STRUCT) is_read = read_numbers(bytes, data_v2, 7);
-    else is_read = skip_value(bytes, type, 0);
+    if (!type) return is_i32(page->type) && is_i32(page->uncompressed_size) && is_i32(page->compressed_size);
+    if (number >= 1 && number <= 4) is_read = read_number(bytes, type, top[number - 1], page);
+    else if (number >= DATA_STRUCT && number <= DATA_V2_STRUCT) is_read = read_struct(bytes, type, number, page);
+    else is_read = pass_value(bytes, type, page, 0);
     if (!is_read) return 0;
   }
   return 0;
+}
+
+/* Whether a header says all that the format asks of its kind of page, and nothing of another kind. */
+static int is_whole_header(const PageHeader* page) {
+  if (!page->is_typed || !is_i32(page->num_values) || page->encoding < 0) return 0;
+  if (page->type == PAGE_DICTIONARY) return page->structs == 1 << DICTIONARY_STRUCT;
+  if (page->type == PAGE_DATA)
+    return page->structs == 1 << DATA_STRUCT && page->definition_encoding >= 0 && page->repetition_encoding >= 0;
+  return page->type == PAGE_DATA_V2 && page->structs == 1 << DATA_V2_STRUCT && is_i32(page->num_nulls) &&
+         is_i32(page->num_rows) && is_i32(page->definition_bytes) && is_i32(page->repetition_bytes);
 }
 
 /* Runs of small numbers: equal ones, or packed ones of `width` bits, lowest first. */
@@ -101,9 +153,11 @@ static Runs runs_of(const uint8_t* at, const uint8_t* end, int width) {
   return runs;
 }
 
+/* A run of nothing, or of numbers wider than they may be, is not read here: nor does Arrow read it. */
 static int next_run(Runs* runs) {
   uint64_t header;
-  if (!read_varint(&runs->bytes, &header)) return 0;
+  const uint8_t* begin = runs->bytes.at;
+  if (!read_varint(&runs->bytes, &header) || header < 2 || runs->bytes.at - begin > 5) return 0;
   runs->is_packed = header & 1;
   if (runs->is_packed) {
     uint64_t groups = header >> 1;
@@ -120,13 +174,12 @@ static int next_run(Runs* runs) {
   int num_bytes = (runs->width + 7) / 8;
   if (!skip_bytes(&runs->bytes, (uint64_t)num_bytes)) return 0;
   memcpy(&runs->value, at, (size_t)num_bytes);
-  return 1;
+  return (uint64_t)runs->value >> runs->width == 0;
 }
 
 /* The run that the next numbers are of; how many of them, at most `count`, 0 where there is none. */
 static int64_t numbers_of_run(Runs* runs, int64_t count) {
-  while (!runs->left)
-    if (!next_run(runs)) return 0;
+  if (!runs->left && !next_run(runs)) return 0;
   return runs->left < count ? runs->left : count;
 }
 
@@ -279,7 +332,7 @@ typedef struct {
   int64_t values_size;
   int64_t num_values;
   int encoding;
-  int64_t repetition_bytes, definition_bytes;
+  int64_t repetition_bytes, definition_bytes, num_rows, num_nulls; /* the last two below 0 where they are not said */
 } Page;
 
 /* A column, and how far it was decoded. A definition level of `max_definition` is a value, one below `null_below` becomes the
@@ -288,11 +341,15 @@ typedef struct {
   int width, max_repetition, max_definition, null_below;
   const char* mark;
   const char* dictionary;
-  int64_t num_in_dictionary;
+  int64_t num_in_dictionary; /* below 0 where there is no dictionary */
   int64_t num_rows, capacity; /* rows; values that there is room for */
   int32_t* offsets;           /* num_rows + 1, where max_repetition is 1 */
   char* values;
-  int64_t first_row, row, at; /* the chunk's first row, rows that have begun, values that were written */
+  int64_t row, at;            /* rows that have begun, values that were written */
+  int64_t levels_left;        /* of the chunk, by its footer's number of values */
+  int has_data;               /* a page of data came before */
+  int ends_in_element;        /* the last level is an element of a list, which the next may go on with */
+  const volatile uint8_t* stop;
 } ColumnOut;
 
 static int level_bits(int highest) { return highest < 2 ? highest : 2; }
@@ -318,6 +375,7 @@ static int value_reader(const Page* page, Bytes bytes, const ColumnOut* out, Val
   reader->plain = bytes;
   if (page->encoding == PLAIN) return 1;
   if (page->encoding != PLAIN_DICTIONARY && page->encoding != RLE_DICTIONARY) return 0;
+  if (out->num_in_dictionary < 0) return 0;
   reader->is_dictionary = 1;
   reader->dictionary = out->dictionary;
   reader->num_in_dictionary = (uint32_t)out->num_in_dictionary;
@@ -328,7 +386,7 @@ static int value_reader(const Page* page, Bytes bytes, const ColumnOut* out, Val
 
 /* The levels of a step: which begin a row, and which are values, are nulls, or are either, as 0 and 1. */
 typedef struct {
-  uint8_t begins[STEP], is_value[STEP], is_null[STEP], is_written[STEP];
+  uint8_t begins[STEP], is_value[STEP], is_null[STEP], is_written[STEP], is_element[STEP];
   int64_t count, num_rows, num_values, num_nulls;
 } Levels;
 
@@ -357,17 +415,27 @@ static int read_definitions(Levels* levels, Runs* runs, uint8_t highest, uint8_t
     levels->is_value[i] = is_value;
     levels->is_null[i] = is_null;
     levels->is_written[i] = is_value | is_null;
+    levels->is_element[i] = found[i] > null_below; /* of lists: below it a list is null, at it empty */
   }
   levels->num_values = num_ones(levels->is_value, count);
   levels->num_nulls = null_below ? num_ones(levels->is_null, count) : 0;
   return most <= highest;
 }
 
-static int read_repetitions(Levels* levels, Runs* runs) {
-  if (!read_levels(runs, levels->begins, levels->count)) return 0;
-  for (int64_t i = 0; i < levels->count; i++) levels->begins[i] = !levels->begins[i];
-  levels->num_rows = num_ones(levels->begins, levels->count);
-  return 1;
+/* Which levels begin a row. Those that do not must be elements, and so must the one before each: no null and no empty list
+   goes on. */
+static int read_repetitions(Levels* levels, Runs* runs, int ends_in_element) {
+  uint8_t *begins = levels->begins, most = 0, stray = 0;
+  const uint8_t* is_element = levels->is_element;
+  int64_t count = levels->count;
+  if (!read_levels(runs, begins, count)) return 0;
+  for (int64_t i = 0; i < count; i++) most = begins[i] > most ? begins[i] : most;
+  if (most > 1) return 0;
+  if (begins[0] && !(is_element[0] && ends_in_element)) return 0;
+  for (int64_t i = 1; i < count; i++) stray |= begins[i] & ~(is_element[i] & is_element[i - 1]);
+  for (int64_t i = 0; i < count; i++) begins[i] ^= 1;
+  levels->num_rows = num_ones(begins, count);
+  return !stray;
 }
 
 /* Begins rows, counting values as they will lie. */
@@ -414,7 +482,7 @@ static int decode_step(ColumnOut* out, Levels* levels, Runs* repetitions, Runs* 
   levels->num_rows = levels->num_values = levels->count;
   levels->num_nulls = 0;
   if (out->max_definition && !read_definitions(levels, definitions, (uint8_t)out->max_definition, (uint8_t)out->null_below)) return 0;
-  if (out->max_repetition && (!read_repetitions(levels, repetitions) || !(out->row > out->first_row || levels->begins[0]))) return 0;
+  if (out->max_repetition && !read_repetitions(levels, repetitions, out->ends_in_element)) return 0;
   int64_t written = levels->num_values + levels->num_nulls;
   if (levels->num_rows > out->num_rows - out->row || levels->count > out->capacity - out->at) return 0;
   if (out->max_repetition) write_offsets(out, levels);
@@ -423,6 +491,8 @@ static int decode_step(ColumnOut* out, Levels* levels, Runs* repetitions, Runs* 
     return 0;
   out->row += levels->num_rows;
   out->at += written;
+  out->levels_left -= levels->count;
+  out->ends_in_element = out->max_repetition && levels->is_element[levels->count - 1];
   return 1;
 }
 
@@ -439,11 +509,13 @@ static int decode_page(ColumnOut* out, const Page* page) {
   }
   if (!value_reader(page, bytes, out, &reader)) return 0;
   Levels levels;
+  int64_t num_nulls = 0, first_row = out->row;
   for (int64_t left = page->num_values; left > 0; left -= levels.count) {
     levels.count = left < STEP ? left : STEP;
-    if (!decode_step(out, &levels, &repetitions, &definitions, &reader)) return 0;
+    if (*out->stop || !decode_step(out, &levels, &repetitions, &definitions, &reader)) return 0;
+    num_nulls += levels.count - levels.num_values;
   }
-  return 1;
+  return !is_v2 || (page->num_rows == out->row - first_row && page->num_nulls == num_nulls);
 }
 
 #endif

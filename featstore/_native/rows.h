@@ -1,6 +1,7 @@
 /* Rows of decoded columns: marks for nulls, and rows in another order, cut into batches.
 
-   Plain C over plain memory. Widths are in bytes. A validity bitmap is Arrow's: bit i of byte i / 8, lowest first, set where a
+   Plain C over plain memory, which other threads may change meanwhile: what leads to an address (offsets, rows, cuts) is
+   read once, checked, and used as it was read. Widths are in bytes. A validity bitmap is Arrow's: bit i of byte i / 8, lowest first, set where a
    value is. A function that meets an offset, a row or a cut beyond what it was given stops and says so (0, or -1), having
    written only inside its output. */
 #ifndef FEATSTORE_ROWS_H
@@ -19,9 +20,16 @@
 
 static inline int is_set(const uint8_t* bits, int64_t i) { return bits[i >> 3] >> (i & 7) & 1; }
 
+static inline int32_t int32_at(const int32_t* numbers, int64_t i) { return __atomic_load_n(numbers + i, __ATOMIC_RELAXED); }
+
+static inline int64_t int64_at(const int64_t* numbers, int64_t i) { return __atomic_load_n(numbers + i, __ATOMIC_RELAXED); }
+
 static inline int64_t offset_at(const void* offsets, int width, int64_t i) {
-  return width == 4 ? ((const int32_t*)offsets)[i] : ((const int64_t*)offsets)[i];
+  return width == 4 ? int32_at(offsets, i) : int64_at(offsets, i);
 }
+
+/* The distance between offsets of which nothing is known yet. */
+static inline int64_t distance(int64_t first, int64_t last) { return (int64_t)((uint64_t)last - (uint64_t)first); }
 
 /* Copies a list; up to `room` bytes may be read, and written, beyond its end: one block is quicker than to look at each value. */
 static inline void copy_list(char* to, const char* from, int64_t bytes, int64_t room) {
@@ -60,10 +68,11 @@ typedef struct {
 static int64_t lists_without_nulls(
     const Lists* lists, int width, const char* mark, int64_t* new_offsets, char* new_values, int64_t capacity) {
   int64_t written = 0;
+  int64_t end = offset_at(lists->offsets, lists->offset_width, 0);
   new_offsets[0] = 0;
   for (int64_t row = 0; row < lists->num_rows; row++) {
-    int64_t begin = offset_at(lists->offsets, lists->offset_width, row);
-    int64_t end = offset_at(lists->offsets, lists->offset_width, row + 1);
+    int64_t begin = end;
+    end = offset_at(lists->offsets, lists->offset_width, row + 1);
     if (begin < 0 || end < begin || end > lists->num_values) return -1;
     if (lists->bits && !is_set(lists->bits, lists->first_bit + row)) {
       if (written + 1 > capacity) return -1;
@@ -86,16 +95,21 @@ static int64_t lists_without_nulls(
   return written;
 }
 
-/* Offsets of the rows between neighbouring cuts, each part from 0: num_rows + num_parts of them. */
+/* Offsets of the rows between neighbouring cuts, each part from 0: `capacity` of them, one more than rows in each part. */
 static int rebase_offsets(
-    const void* offsets, int width, int64_t num_rows, const int64_t* cuts, int64_t num_parts, int64_t* rebased) {
-  for (int64_t part = 0; part < num_parts; part++)
-    if (cuts[part] < 0 || cuts[part + 1] < cuts[part] || cuts[part + 1] > num_rows) return 0;
+    const void* offsets, int width, int64_t num_rows, const int64_t* cuts, int64_t num_parts, int64_t* rebased,
+    int64_t capacity) {
+  int64_t begin = int64_at(cuts, 0);
+  if (begin < 0 || begin > num_rows) return 0;
   for (int64_t part = 0; part < num_parts; part++) {
-    int64_t first = offset_at(offsets, width, cuts[part]);
-    for (int64_t row = cuts[part]; row <= cuts[part + 1]; row++) *rebased++ = offset_at(offsets, width, row) - first;
+    const int64_t end = int64_at(cuts, part + 1);
+    if (end < begin || end > num_rows || end - begin + 1 > capacity) return 0;
+    const int64_t first = offset_at(offsets, width, begin);
+    for (int64_t row = begin; row <= end; row++) *rebased++ = distance(first, offset_at(offsets, width, row));
+    capacity -= end - begin + 1;
+    begin = end;
   }
-  return 1;
+  return !capacity;
 }
 
 typedef struct {
@@ -109,14 +123,10 @@ typedef struct {
   int64_t num_parts;
 } Gather;
 
-static int rows_fit(const Gather* gather) {
-  uint32_t most = 0; /* a row below zero is above all others */
-  for (int64_t i = 0; i < gather->num_rows; i++) most = (uint32_t)gather->rows[i] > most ? (uint32_t)gather->rows[i] : most;
-  if (gather->num_rows && most >= gather->num_found) return 0;
-  if (gather->cuts[0] != 0 || gather->cuts[gather->num_parts] != gather->num_rows) return 0;
-  for (int64_t part = 0; part < gather->num_parts; part++)
-    if (gather->cuts[part + 1] < gather->cuts[part]) return 0;
-  return 1;
+/* Where a part ends that begins at row `first` of those that are wanted, or -1. */
+static inline int64_t end_of_part(const Gather* gather, int64_t part, int64_t first) {
+  const int64_t end = int64_at(gather->cuts, part + 1);
+  return end < first || end > gather->num_rows ? -1 : end;
 }
 
 /* Reads all values from the first to the last: in that order memory comes several times as fast as in any other, and then is
@@ -126,48 +136,60 @@ static void fetch_values(const Gather* gather, int64_t width) {
   for (int64_t at = 0; at < gather->num_values * width; at += BLOCK) (void)values[at];
 }
 
-/* The rows of each part to where it starts in `out`, in bytes. */
-static int gather_values(const Gather* gather, int64_t width, const int64_t* starts, char* out, int64_t out_bytes) {
-  if (!rows_fit(gather)) return 0;
-  fetch_values(gather, width);
-  for (int64_t part = 0; part < gather->num_parts; part++) {
-    int64_t first = gather->cuts[part], count = gather->cuts[part + 1] - first;
-    if (starts[part] < 0 || count * width > out_bytes - starts[part]) return 0;
-    const int32_t* rows = gather->rows + first;
-    char* to = out + starts[part];
-    if (width == 8) {
-      for (int64_t i = 0; i < count; i++) ((int64_t*)to)[i] = ((const int64_t*)gather->values)[rows[i]];
-    } else if (width == 4) {
-      for (int64_t i = 0; i < count; i++) ((int32_t*)to)[i] = ((const int32_t*)gather->values)[rows[i]];
-    } else {
-      for (int64_t i = 0; i < count; i++) memcpy(to + i * width, gather->values + rows[i] * width, (size_t)width);
-    }
+/* The rows of a part; with a width that the compiler knows, a value is one move. */
+static inline int values_to(const Gather* gather, int64_t first, int64_t end, const int64_t width, char* to) {
+  const char* const values = gather->values;
+  const int32_t* const rows = gather->rows;
+  const uint32_t num_found = gather->num_found > UINT32_MAX ? UINT32_MAX : (uint32_t)gather->num_found;
+  for (int64_t i = first; i < end; i++, to += width) {
+    const uint32_t row = (uint32_t)int32_at(rows, i); /* one below zero is above all others */
+    if (row >= num_found) return 0;
+    memcpy(to, values + (int64_t)row * width, (size_t)width);
   }
   return 1;
+}
+
+/* The rows of each part to where it starts in `out`, in bytes. */
+static int gather_values(const Gather* gather, int64_t width, const int64_t* starts, char* out, int64_t out_bytes) {
+  int64_t first = 0;
+  if (int64_at(gather->cuts, 0)) return 0;
+  fetch_values(gather, width);
+  for (int64_t part = 0; part < gather->num_parts; part++) {
+    const int64_t end = end_of_part(gather, part, first), start = int64_at(starts, part);
+    if (end < 0 || start < 0 || start > out_bytes || end - first > (out_bytes - start) / width) return 0;
+    const int is_done = width == 8   ? values_to(gather, first, end, 8, out + start)
+                        : width == 4 ? values_to(gather, first, end, 4, out + start)
+                                     : values_to(gather, first, end, width, out + start);
+    if (!is_done) return 0;
+    first = end;
+  }
+  return first == gather->num_rows;
 }
 
 static inline int offsets_of_lists(const Gather* gather, int offset_width, int64_t* to) {
   const void* const offsets = gather->offsets;
   const int32_t* const rows = gather->rows;
-  const int64_t num_values = gather->num_values, num_parts = gather->num_parts;
-  int fits = 1;
+  const int64_t num_values = gather->num_values, num_found = gather->num_found, num_parts = gather->num_parts;
+  int64_t begin = 0, fits = !int64_at(gather->cuts, 0);
   for (int64_t part = 0; part < num_parts; part++) {
-    const int64_t last_row = gather->cuts[part + 1];
-    int64_t at = 0;
+    const int64_t end = end_of_part(gather, part, begin);
+    uint64_t at = 0;
+    if (end < 0) return 0;
     *to++ = 0;
-    for (int64_t i = gather->cuts[part]; i < last_row; i++) {
-      const int64_t first = offset_at(offsets, offset_width, rows[i]);
-      const int64_t last = offset_at(offsets, offset_width, (int64_t)rows[i] + 1);
+    for (int64_t i = begin; i < end; i++) {
+      const int64_t row = int32_at(rows, i);
+      if ((uint64_t)row >= (uint64_t)num_found) return 0;
+      const int64_t first = offset_at(offsets, offset_width, row), last = offset_at(offsets, offset_width, row + 1);
       fits &= (first >= 0) & (last >= first) & (last <= num_values);
-      *to++ = at += last - first;
+      *to++ = (int64_t)(at += (uint64_t)distance(first, last));
     }
+    begin = end;
   }
-  return fits;
+  return fits && begin == gather->num_rows;
 }
 
 /* The offsets that the rows' lists have in their parts, each part from 0: num_rows + num_parts of them. */
 static int gather_offsets(const Gather* gather, int offset_width, int64_t* offsets) {
-  if (!rows_fit(gather)) return 0;
   return offset_width == 4 ? offsets_of_lists(gather, 4, offsets) : offsets_of_lists(gather, 8, offsets);
 }
 
@@ -184,19 +206,28 @@ static inline int lists_to(
   const void* const offsets = gather->offsets;
   const int32_t* const rows = gather->rows;
   const int64_t num_rows = gather->num_rows, num_values = gather->num_values, num_parts = gather->num_parts;
+  const uint64_t num_found = (uint64_t)gather->num_found;
+  int64_t first_row = 0;
+  if (int64_at(gather->cuts, 0)) return 0;
   for (int64_t part = 0; part < num_parts; part++) {
-    int64_t at = starts[part];
-    const int64_t end = ends[part], last_row = gather->cuts[part + 1];
-    if (at < 0 || end < at || end > out_bytes) return 0;
-    for (int64_t i = gather->cuts[part]; i < last_row; i++) {
+    int64_t at = int64_at(starts, part);
+    const int64_t end = int64_at(ends, part), last_row = end_of_part(gather, part, first_row);
+    if (at < 0 || end < at || end > out_bytes || last_row < 0) return 0;
+    for (int64_t i = first_row; i < last_row; i++) {
+      const uint64_t row = (uint64_t)(int64_t)int32_at(rows, i);
+      if (row >= num_found) return 0;
       if (i + AHEAD < num_rows) {
-        const char* later = values + offset_at(offsets, offset_width, rows[i + AHEAD]) * width;
-        __builtin_prefetch(later);
-        __builtin_prefetch(later + BLOCK);
+        const uint64_t ahead = (uint64_t)(int64_t)int32_at(rows, i + AHEAD); /* what is fetched may be anywhere */
+        const uint64_t later = ahead < num_found ? (uint64_t)offset_at(offsets, offset_width, (int64_t)ahead) : 0;
+        const uintptr_t address = (uintptr_t)values + (uintptr_t)(later * (uint64_t)width);
+        __builtin_prefetch((const char*)address);
+        __builtin_prefetch((const char*)(address + BLOCK));
       }
-      const int64_t first = offset_at(offsets, offset_width, rows[i]);
-      const int64_t last = offset_at(offsets, offset_width, (int64_t)rows[i] + 1), bytes = (last - first) * width;
-      if ((first < 0) | (last < first) | (last > num_values) | (bytes > end - at)) return 0;
+      const int64_t first = offset_at(offsets, offset_width, (int64_t)row);
+      const int64_t last = offset_at(offsets, offset_width, (int64_t)row + 1);
+      if ((first < 0) | (last < first) | (last > num_values)) return 0;
+      const int64_t bytes = (last - first) * width;
+      if (bytes > end - at) return 0;
       if ((last * width + LIST_STEP > num_values * width) | (at + bytes + LIST_STEP > end))
         memcpy(out + at, values + first * width, (size_t)bytes);
       else
@@ -204,15 +235,15 @@ static inline int lists_to(
       at += bytes;
     }
     if (at != end) return 0;
+    first_row = last_row;
   }
-  return 1;
+  return first_row == num_rows;
 }
 
 /* The rows' lists, one after the other, to where each part starts in `out`, in bytes; each part fills what it has to its end. */
 static int gather_lists(
     const Gather* gather, int offset_width, int64_t width, const int64_t* starts, const int64_t* ends, char* out,
     int64_t out_bytes) {
-  if (!rows_fit(gather)) return 0;
   if (offset_width == 4 && width == 8) return lists_to(gather, 4, 8, starts, ends, out, out_bytes);
   return lists_to(gather, offset_width, width, starts, ends, out, out_bytes);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define SLOP 64 /* bytes behind the output that may be written to */
+#define SNAPPY_STEP (128 << 10) /* compressed bytes between looks at whether to stop; 22 times as many at most come out */
 
 enum { LITERAL = 0, COPY_1, COPY_2, COPY_4 };
 
@@ -35,8 +36,10 @@ static inline void copy_back(uint8_t* to, int64_t offset, int64_t length) {
   }
 }
 
-/* Bytes `at` to `end` to exactly `size` bytes; 0 for what is malformed. Writes as far as SLOP bytes behind them. */
-static int decompress_snappy(const uint8_t* at, const uint8_t* end, uint8_t* out, int64_t size) {
+/* Bytes `at` to `end` to exactly `size` bytes; 0 for what is malformed, and once `stop` is not 0. Writes as far as SLOP bytes
+   behind them. */
+static int decompress_snappy(
+    const uint8_t* at, const uint8_t* end, uint8_t* out, int64_t size, const volatile uint8_t* stop) {
   uint8_t *to = out, *const out_end = out + size;
   uint64_t said = 0;
   int shift = 0;
@@ -46,7 +49,12 @@ static int decompress_snappy(const uint8_t* at, const uint8_t* end, uint8_t* out
     shift += 7;
   } while (*at++ & 0x80);
   if (said != (uint64_t)size) return 0;
+  const uint8_t* pause = at;
   while (at < end) {
+    if (at >= pause) {
+      if (*stop) return 0;
+      pause = end - at > SNAPPY_STEP ? at + SNAPPY_STEP : end;
+    }
     const uint32_t tag = *at++, kind = tag & 3;
     if (kind == LITERAL) {
       int64_t length = (tag >> 2) + 1;

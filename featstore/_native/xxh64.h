@@ -65,10 +65,19 @@ static inline uint64_t hash_bytes(const uint8_t* at, uint64_t size, uint64_t see
   return avalanche(hash);
 }
 
-/* Hashes of the texts `data[offsets[i] ... offsets[i + 1]]`; offsets never fall. */
-static void hash_texts(const uint8_t* data, const int32_t* offsets, int64_t num_texts, uint64_t seed, uint64_t* hashes) {
-  for (int64_t i = 0; i < num_texts; i++)
-    hashes[i] = hash_bytes(data + offsets[i], (uint64_t)(offsets[i + 1] - offsets[i]), seed);
+/* Hashes of the texts `data[offsets[i] ... offsets[i + 1]]`; 0 where an offset falls, or is outside of the data. Each offset
+   is read once, checked and used: another thread may change it. */
+static int hash_texts(
+    const uint8_t* data, int64_t num_bytes, const int32_t* offsets, int64_t num_texts, uint64_t seed, uint64_t* hashes) {
+  int32_t begin = __atomic_load_n(offsets, __ATOMIC_RELAXED);
+  if (begin < 0) return 0;
+  for (int64_t i = 0; i < num_texts; i++) {
+    const int32_t end = __atomic_load_n(&offsets[i + 1], __ATOMIC_RELAXED);
+    if (end < begin || end > num_bytes) return 0;
+    hashes[i] = hash_bytes(data + begin, (uint64_t)(end - begin), seed);
+    begin = end;
+  }
+  return 1;
 }
 
 /* Hashes of the shortest decimal texts of integers. */

@@ -58,6 +58,12 @@ class FileColumns:
         leaves = iter(self.leaves)
         return next((name for name, found in self.places.items() if leaf in islice(leaves, len(found))), leaf)
 
+    def places_of(self, leaves: Collection[str]) -> list[tuple[int, str]]:
+        """The numbers of these leaf columns, and the column that each is below."""
+        numbered = ((place, name) for name, places in self.places.items() for place in places)
+        wanted = set(leaves)
+        return [found for found, leaf in zip(numbered, self.leaves, strict=True) if leaf in wanted]
+
     def leaves_besides(self, names: Collection[str]) -> list[str]:
         """The leaf columns but those below columns of these names."""
         leaves = iter(self.leaves)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from featstore._native.loading import KERNELS
 from featstore.parquet.footers import Chunk
+from featstore.reading.bounds import beyond_bounds, most_page_bytes
 from featstore.reading.columns import missing_mark
 from featstore.reading.footer import FileColumns, Footer
 from featstore.schema import Slot, SlotKind
@@ -26,6 +27,8 @@ _ENCODINGS = 1 << 0 | 1 << 2 | 1 << 8 | 1 << 3 | 1 << 4
 _PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
 _MOST_VALUES = 2**31 - 1  # offsets of 32 bits count so many
 _MOST_THREADS = 16  # each has room of its own for the longest column chunk
+_NOT_READ, _BEYOND_FIRST = -1, -2  # what the kernels say of a column; below -2 of later row groups
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SLOP_BYTES, _ALIGNMENT_BYTES = 64, 64  # decompression may write behind a page
 
 
@@ -54,18 +57,23 @@ class PageReader:
 
     def read(self, row_groups: Sequence[int]) -> dict[str, pa.Array]:
         """The columns of these row groups' rows, in order, by their name in the file, without nulls. What is left out is to be
-        read in another way. StateError where the footer says that nobody wants them any more."""
+        read in another way. StateError where the footer says that nobody wants them any more; DataFileError where the pages of
+        a column claim more than the footer allows: nobody may read those."""
         try:
             found = self._decoded(row_groups)
         except (ValueError, OverflowError, MemoryError):  # Arrow tells what is wrong with the footer, if anything is
             return {}
         self._footer.require_wanted()
-        return found
+        for out, num_values in found:
+            if num_values < _NOT_READ:
+                raise beyond_bounds(self._footer, row_groups[_BEYOND_FIRST - num_values], out.name)
+        return {out.name: out.array(num_values) for out, num_values in found if num_values != _NOT_READ}
 
-    def _decoded(self, row_groups: Sequence[int]) -> dict[str, pa.Array]:
+    def _decoded(self, row_groups: Sequence[int]) -> "list[tuple[_Out, int]]":
+        """Each column, and how many values it has, or what the kernels say instead."""
         outs, rows = self._outs(row_groups), [self._footer.row_group_rows[index] for index in row_groups]
         if not outs:
-            return {}
+            return []
         assert KERNELS is not None
         num_threads = max(1, min(self._num_threads, len(outs), _MOST_THREADS))
         found = KERNELS.decode_columns(
@@ -79,7 +87,7 @@ class PageReader:
             not self._footer.is_checked,
             _decompressed,
         )
-        return {out.name: out.array(num_values) for out, num_values in zip(outs, found, strict=True) if num_values >= 0}
+        return list(zip(outs, found, strict=True))
 
     def _outs(self, row_groups: Sequence[int]) -> "list[_Out]":
         """The columns to decode, the longest first, so that threads end at about the same time."""
@@ -92,8 +100,27 @@ class PageReader:
 
 
 def _decompressed(page: bytes, size_bytes: int) -> bytes:
-    found: bytes = pa.decompress(page, size_bytes, "zstd", asbytes=True)
-    return found
+    """A Zstandard page of exactly this size; b"" for one of another, of which Arrow's codec would not tell."""
+    found: bytes
+    if _content_bytes(page) == size_bytes:  # the codec compares the two
+        found = pa.decompress(page, size_bytes, "zstd", asbytes=True)
+        return found
+    with pa.CompressedInputStream(pa.BufferReader(page), "zstd") as stream:
+        found = stream.read(size_bytes + 1)
+    return found if len(found) == size_bytes else b""
+
+
+def _content_bytes(frame: bytes) -> int | None:
+    """The size that a Zstandard frame's header tells, None where it tells none: RFC 8878, section 3.1.1.1."""
+    if len(frame) < 5 or frame[:4] != _ZSTD_MAGIC:
+        return None
+    flags = frame[4]
+    is_single, kind = flags >> 5 & 1, flags >> 6
+    first = 6 - is_single + (0, 1, 2, 4)[flags & 3]
+    width = (is_single, 2, 4, 8)[kind]
+    if not width or len(frame) < first + width:
+        return None
+    return int.from_bytes(frame[first : first + width], "little") + (256 if kind == 1 else 0)
 
 
 def _are_known(chunks: list[Chunk]) -> bool:
@@ -138,14 +165,13 @@ class _Out:
     def __init__(self, column: _Column, chunks: list[Chunk], num_rows: int) -> None:
         self._column, self._num_rows = column, num_rows
         self.num_values = sum(chunk.num_values for chunk in chunks)
-        self.chunks = [_place(chunk) for chunk in chunks]
+        width = len(column.mark)
+        self.chunks = [(*_place(chunk), chunk.num_values, most_page_bytes(chunk.num_values, width)) for chunk in chunks]
         # One piece of memory: each time that Arrow is asked for some, another thread may take the interpreter's lock.
         self._offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
         self._values_at = _aligned(self._offset_bytes)
-        self._memory = pa.allocate_buffer(self._values_at + self.num_values * len(column.mark))
-        # A chunk as it is stored, and behind it its dictionary and one page at a time.
-        size = max(chunk.stored_bytes + chunk.raw_bytes for chunk in chunks) + _SLOP_BYTES
-        self.room_bytes = _aligned(size)
+        self._memory = pa.allocate_buffer(self._values_at + self.num_values * width)
+        self.room_bytes = max(_room_bytes(chunk, width) for chunk in chunks)
 
     @property
     def name(self) -> str:
@@ -167,6 +193,12 @@ class _Out:
             return values
         offsets = memory.slice(0, self._offset_bytes)
         return pa.Array.from_buffers(type_, self._num_rows, [None, offsets], 0, children=[values])
+
+
+def _room_bytes(chunk: Chunk, width: int) -> int:
+    """What a chunk takes while it is decoded: as it is stored, and behind that its dictionary and one page at a time."""
+    decompressed = chunk.num_values * width + most_page_bytes(chunk.num_values, width)
+    return _aligned(chunk.stored_bytes + min(chunk.raw_bytes, decompressed) + _SLOP_BYTES)
 
 
 def _aligned(num_bytes: int) -> int:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
 from featstore.parquet.damage import DAMAGE
+from featstore.reading.bounds import require_within
 from featstore.reading.columns import Values, as_type, missing_values, slot_values
 from featstore.reading.footer import FileColumns, Footer, Selection
 from featstore.reading.pages import PageReader
@@ -110,6 +111,7 @@ class RowGroupReader:
 
     def _slices(self, row_group: int, num_rows: int) -> Iterator[Rows]:
         leaves, file = list(self.columns.leaves), self.footer.reopened(self.columns, _SLICE_BUFFER_BYTES)
+        require_within(self.footer, row_group, self.columns.places_of(leaves))
         try:
             found = file.iter_batches(num_rows, row_groups=[row_group], columns=leaves, use_threads=self._use_threads)
             for batch in found:
@@ -133,6 +135,7 @@ class RowGroupReader:
     def _row_group(self, index: int, leaves: list[str]) -> pa.Table:
         if not leaves:
             return pa.table({"": pa.nulls(self.footer.row_group_rows[index])}).select([])
+        require_within(self.footer, index, self.columns.places_of(leaves))
         file = self._file
         try:
             table = file.read_row_group(index, columns=leaves, use_threads=self._use_threads)

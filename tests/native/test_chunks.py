@@ -55,23 +55,27 @@ def page(data, *, num_values=2, kind=DATA, encoding=PLAIN, levels=RLE, full_size
 
 def page_v2(levels, values, *, num_values, repetition_bytes, definition_bytes, full_size, crc=None):
     header, last = integers([DATA_V2, full_size, len(levels) + len(values), crc])
-    of_kind = integers([num_values, None, None, PLAIN, definition_bytes, repetition_bytes])[0]
+    of_kind = integers([num_values, 0, num_values, PLAIN, definition_bytes, repetition_bytes])[0]
     return header + bytes([(8 - last) << 4 | 12]) + of_kind + b"\0\0" + levels + values
 
 
 LENGTHS = {"num_rows": 2, "num_threads": 1, "room_bytes": 1 << 20}
+BOUNDS = {"page_bytes": 1 << 20}
 COLUMN = {"mark": bytes(8), "max_repetition": 0, "max_definition": 1, "null_below": 1, "offsets": 0, "values": 16}
 
 
 def decode(tmp_path, chunks, *, codec=UNCOMPRESSED, stop=b"\0", checks=True, decompress=None, **other):
     """How many values each column of one chunk has, or -1, and what was written."""
-    of = LENGTHS | COLUMN | other
+    of = LENGTHS | BOUNDS | COLUMN | other
     num_rows, num_threads, room_bytes = (of[name] for name in LENGTHS)
     path = tmp_path / "chunks"
     path.write_bytes(b"".join(chunks))
     levels = [of[name] for name in ("mark", "max_repetition", "max_definition", "null_below")]
     outs = [[*levels, bytearray(of["offsets"]), bytearray(of["values"])] for _ in chunks]
-    places = [(end - len(chunk), len(chunk), codec) for chunk, end in zip(chunks, accumulate(map(len, chunks)), strict=True)]
+    bounds = of.get("num_levels", num_rows), of["page_bytes"]
+    places = [
+        (end - len(chunk), len(chunk), codec, *bounds) for chunk, end in zip(chunks, accumulate(map(len, chunks)), strict=True)
+    ]
     file = os.open(path, os.O_RDONLY)
     try:
         arguments = (np.array(places), np.array([num_rows]), tuple(map(tuple, outs)), bytearray(room_bytes * num_threads))
@@ -107,7 +111,6 @@ def test_threads_share_the_columns(tmp_path):
         (page(PRESENT + FIVE_AND_SIX[:-1]), {}),
         (page(PRESENT + FIVE_AND_SIX, num_values=-1), {}),
         (GOOD[:-1], {}),
-        (GOOD + GOOD, {}),
         (b"\x15", {}),
         (b"\x15\x00\x15\x02", {}),
         (b"\xff" * 40, {}),
@@ -123,12 +126,31 @@ def test_what_does_not_fit_is_left_out(tmp_path, chunk, column):
     assert decode(tmp_path, [chunk], **column)[0] == (-1,)
 
 
+ENDLESS = page(b"\2\0\0\0\xff\xff" * 2, num_values=2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "column"),
+    [
+        (GOOD + GOOD, {}),
+        (ENDLESS, {}),
+        (ENDLESS, {"max_repetition": 1, "max_definition": 2, "offsets": 12}),
+        (GOOD, {"num_levels": 1}),
+        (GOOD, {"page_bytes": len(PRESENT + FIVE_AND_SIX) - 1}),
+        (page(b"", kind=DICTIONARY, full_size=2**20 + 1), {}),
+    ],
+    ids=["a page more", "endless levels", "endless lists", "levels", "bytes", "a dictionary's bytes"],
+)
+def test_a_page_that_claims_more_than_the_footer_allows_is_for_nobody_to_read(tmp_path, chunk, column):
+    assert decode(tmp_path, [GOOD, chunk], **column)[0][1] == -2
+
+
 def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(GOOD)
     columns = tuple((bytes(8), 0, 1, 1, bytearray(), bytearray(16)) for _ in range(2))
     with path.open("rb") as file:
-        places = np.array([(0, len(GOOD) + 1, 0), (0, len(GOOD), 0)])
+        places = np.array([(0, len(GOOD) + 1, 0, 2, 99), (0, len(GOOD), 0, 2, 99)])
         arguments = (places, np.array([2]), columns, bytearray(999), 1, b"\0", True, None)
         assert KERNELS.decode_columns(file.fileno(), *arguments) == (-1, 2)
 

@@ -1,0 +1,72 @@
+"""What the pages of a column chunk may claim: levels and bytes, by the footer's number of values.
+
+A page of a few bytes can claim two billion levels, or half a gigabyte of decompressed data. Neither
+the kernels nor Arrow may spend time or memory on such a claim: a chunk that makes one is damaged.
+The pages that the kernels decode are bounded as they decode them; those that Arrow is to decode are
+looked through before.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from featstore._native.loading import KERNELS
+from featstore.errors import DataFileError
+from featstore.reading.footer import Footer
+
+# A value by its index takes at most 5 bytes, a run of one; its two levels take 4, runs of one too.
+_LEVEL_BYTES, _INDEX_BYTES = 4, 5
+# Pages may claim so many bytes however few values there are: writers round up, and a dictionary may
+# be shared by the row groups of a file.
+_LEAST_PAGE_BYTES = 2 << 20
+_HEADER_BYTES = 1 << 20  # a page's header may take so many
+_WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 12}
+_ANY_CODEC = 0
+
+
+def most_page_bytes(num_values: int, width: int) -> int:
+    """The bytes that a page may claim of a chunk of so many values, of `width` bytes each."""
+    return max(num_values * (max(width, _INDEX_BYTES) + _LEVEL_BYTES), _LEAST_PAGE_BYTES)
+
+
+def beyond_bounds(footer: Footer, row_group: int, column: str) -> DataFileError:
+    """The error of a chunk whose pages claim more than they may."""
+    return DataFileError(
+        f"{footer.name}: column {column!r}: row group {row_group} cannot be read: expected pages with "
+        "no more values, and no more bytes, than the footer's number of values allows, found pages "
+        "that claim more; the file is damaged: write it again"
+    )
+
+
+def require_within(footer: Footer, row_group: int, places: Iterable[tuple[int, str]]) -> None:
+    """Looks through the page headers of column chunks of a local file before Arrow reads them.
+
+    Args:
+        footer: The open file.
+        row_group: The row group that is read.
+        places: The numbers of its leaf columns that are, and what errors call each column.
+
+    Raises:
+        DataFileError: The pages of a chunk claim more levels than the footer says, or more bytes
+            than so many values can need.
+    """
+    wanted = list(places)
+    if KERNELS is None or not footer.is_local or not wanted:
+        return
+    chunks = np.array([_bounds(footer, row_group, place) for place, _ in wanted], np.int64)
+    room = pa.allocate_buffer(_HEADER_BYTES)
+    found = KERNELS.first_beyond(footer.descriptor, chunks, footer.stop, room)
+    footer.require_wanted()
+    if found >= 0:
+        raise beyond_bounds(footer, row_group, wanted[found][1])
+
+
+def _bounds(footer: Footer, row_group: int, place: int) -> Sequence[int]:
+    """A chunk as the kernels take it; of texts the footer says how many bytes there are."""
+    chunk, width = footer.chunk(row_group, place), _WIDTHS.get(footer.leaf(place).physical_type)
+    if width is None:
+        most = max(chunk.raw_bytes, chunk.stored_bytes, _LEAST_PAGE_BYTES)
+    else:
+        most = most_page_bytes(chunk.num_values, width)
+    return chunk.span[0], chunk.stored_bytes, _ANY_CODEC, chunk.num_values, most

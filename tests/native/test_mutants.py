@@ -1,0 +1,18 @@
+"""Damaged chunks: what the kernels accept is what Arrow reads."""
+
+import pytest
+from hypothesis import settings
+
+from featstore._native.loading import KERNELS
+from tests.native.mutants import run
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+SEED = 17
+
+
+def test_what_the_kernels_accept_of_a_damaged_chunk_is_what_arrow_reads(tmp_path):
+    is_campaign = settings.default.max_examples > 1_000  # `make faults`
+    num_mutants = 50_000 if is_campaign else 3_000
+    counts, differing = run(num_mutants, SEED, tmp_path)
+    assert not differing, differing[:3]
+    assert min(counts["equal"], counts["left to Arrow"], counts["beyond bounds"]) > 0.01 * num_mutants
