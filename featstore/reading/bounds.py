@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
+from featstore.parquet.footers import Chunk
 from featstore.reading.footer import Footer
 
 # A value by its index takes at most 5 bytes, a run of one; its two levels take 4, runs of one too.
@@ -20,14 +21,17 @@ _LEVEL_BYTES, _INDEX_BYTES = 4, 5
 # Pages may claim so many bytes however few values there are: writers round up, and a dictionary may
 # be shared by the row groups of a file.
 _LEAST_PAGE_BYTES = 2 << 20
+_MOST_RATIO = 24  # above what snappy can compress by: 64 bytes to 3
 _HEADER_BYTES = 1 << 20  # a page's header may take so many
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 12}
 _ANY_CODEC = 0
 
 
-def most_page_bytes(num_values: int, width: int) -> int:
-    """The bytes that a page may claim of a chunk of so many values, of `width` bytes each."""
-    return max(num_values * (max(width, _INDEX_BYTES) + _LEVEL_BYTES), _LEAST_PAGE_BYTES)
+def most_page_bytes(chunk: Chunk, width: int) -> int:
+    """The bytes that a page may claim of a chunk of values of `width` bytes: what they can need, or
+    what so many stored bytes may well be, as a dictionary may have more values than the chunk."""
+    needed = chunk.num_values * (max(width, _INDEX_BYTES) + _LEVEL_BYTES)
+    return max(needed, _LEAST_PAGE_BYTES, min(chunk.raw_bytes, _MOST_RATIO * chunk.stored_bytes))
 
 
 def beyond_bounds(footer: Footer, row_group: int, column: str) -> DataFileError:
@@ -65,8 +69,6 @@ def require_within(footer: Footer, row_group: int, places: Iterable[tuple[int, s
 def _bounds(footer: Footer, row_group: int, place: int) -> Sequence[int]:
     """A chunk as the kernels take it; of texts the footer says how many bytes there are."""
     chunk, width = footer.chunk(row_group, place), _WIDTHS.get(footer.leaf(place).physical_type)
-    if width is None:
-        most = max(chunk.raw_bytes, chunk.stored_bytes, _LEAST_PAGE_BYTES)
-    else:
-        most = most_page_bytes(chunk.num_values, width)
+    of_texts = max(chunk.raw_bytes, chunk.stored_bytes, _LEAST_PAGE_BYTES)
+    most = of_texts if width is None else most_page_bytes(chunk, width)
     return chunk.span[0], chunk.stored_bytes, _ANY_CODEC, chunk.num_values, most

@@ -166,7 +166,7 @@ class _Out:
         self._column, self._num_rows = column, num_rows
         self.num_values = sum(chunk.num_values for chunk in chunks)
         width = len(column.mark)
-        self.chunks = [(*_place(chunk), chunk.num_values, most_page_bytes(chunk.num_values, width)) for chunk in chunks]
+        self.chunks = [(*_place(chunk), chunk.num_values, most_page_bytes(chunk, width)) for chunk in chunks]
         # One piece of memory: each time that Arrow is asked for some, another thread may take the interpreter's lock.
         self._offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
         self._values_at = _aligned(self._offset_bytes)
@@ -197,7 +197,7 @@ class _Out:
 
 def _room_bytes(chunk: Chunk, width: int) -> int:
     """What a chunk takes while it is decoded: as it is stored, and behind that its dictionary and one page at a time."""
-    decompressed = chunk.num_values * width + most_page_bytes(chunk.num_values, width)
+    decompressed = chunk.num_values * width + most_page_bytes(chunk, width)
     return _aligned(chunk.stored_bytes + min(chunk.raw_bytes, decompressed) + _SLOP_BYTES)
 
 
