@@ -5,6 +5,7 @@ went wrong, what was expected, what was found, where, and what to do.
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 _EXTRAS = {
@@ -71,6 +72,14 @@ class StoreError(FeatstoreError, OSError):
 
 class AccessError(StoreError, PermissionError):
     """A store refuses access, or no credentials for it were found."""
+
+
+class DiskFullError(StoreError):
+    """A disk to write to, or the quota on it, is full. `errno` is ENOSPC."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.errno = errno.ENOSPC
 
 
 class UnsafeStoreError(FeatstoreError, OSError):

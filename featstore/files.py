@@ -30,7 +30,7 @@ from featstore.redaction import redact as redact
 from featstore.redaction import redact_text as redact_text
 from featstore.redaction import without_user as without_user
 from featstore.redirects import kept_home
-from featstore.store_errors import as_store_errors
+from featstore.store_errors import as_store_errors, naming_full_disks
 
 _OBSTORE = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
 _ALIASES = {"s3a": "s3", "gcs": "gs", "azure": "az"}
@@ -255,12 +255,19 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
     """A binary writer whose file appears under `url` whole, at the end of the block, or not at all.
 
     Local files are written under a hidden name, synced and renamed; remote stores publish an object when it is closed.
+    DiskFullError where the disk is full.
     """
     path = local_path(url)
     if path is None:
-        with _discard_on_error(_StoreFile(url, "wb")) as file:
-            yield cast(IO[bytes], file)
+        with _discard_on_error(_StoreFile(url, "wb")) as remote:
+            yield cast(IO[bytes], remote)
         return
+    with naming_full_disks(url), _renamed_when_whole(path) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _renamed_when_whole(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
@@ -337,9 +344,11 @@ def link(source: str, target: str) -> None:
 
 
 def _link_local(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with naming_full_disks(str(target)):
+        target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        target.hardlink_to(source)
+        with naming_full_disks(str(target)):
+            target.hardlink_to(source)
     except FileExistsError:
         return
     except OSError as error:

@@ -20,6 +20,7 @@ from featstore.errors import (
     AccessError,
     CommitConflictError,
     DataFileError,
+    DiskFullError,
     FeatstoreError,
     ReplacedError,
     StoreError,
@@ -37,6 +38,7 @@ _ASKED_HOST = re.compile(r"host='([^']+)', port=(\d+)")
 # What follows is for developers: the Rust error's fields, or a backtrace.
 _INNER_PARTS = re.compile(r"\n\nDebug source|\n\s+0: ")
 _BUSY = (408, 429)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,13 @@ _ANSWERED = (
         r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist",
         "there is no such bucket at {host}",
         "check the bucket in the URL, and {endpoint}",
+    ),
+    _rule(
+        r"no space left|disk quota exceeded|StorageFull",
+        "cannot be written, since the disk, or the quota on it, is full ({words})",
+        "free space there or use another disk, then run it again",
+        kind=DiskFullError,
+        code=errno.ENOSPC,
     ),
     _rule(
         r"URL scheme is not allowed",
@@ -141,6 +150,23 @@ def as_store_errors(url: str) -> Iterator[None]:
         raise store_error(url, error) from None
 
 
+@contextlib.contextmanager
+def naming_full_disks(url: str) -> Iterator[None]:
+    """What the system raises in the block for a full disk, as DiskFullError; all else passes.
+
+    On a write into an open file the system names no path: then it is that of `url`.
+    """
+    try:
+        yield
+    except FeatstoreError:
+        raise
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        named = error.filename2 or error.filename  # of two, the second is the one that is written
+        raise store_error(str(named or url), error) from None
+
+
 def _is_local(url: str) -> bool:
     return "://" not in url or url.startswith("file://")
 
@@ -150,6 +176,7 @@ def store_error(url: str, error: Exception) -> Exception:
 
     Returns:
         FileNotFoundError where there is no such file; AccessError where access is refused;
+        DiskFullError where a disk is full;
         ReplacedError where the file is not of the version that was asked for; DataFileError where a
         Delta log cannot be read, CommitConflictError where a commit lost against others; StoreError
         for all else.

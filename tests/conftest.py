@@ -2,10 +2,12 @@
 
 import http.server
 import os
+import subprocess
 import threading
 import xml.sax.saxutils
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -174,6 +176,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session = spark_session("featstore tests", options, hive=True)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.fixture

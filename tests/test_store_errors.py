@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from featstore import files
-from featstore.errors import AccessError, CommitConflictError, DataFileError, ReplacedError, StoreError, TableNotFoundError
+from featstore.errors import (
+    AccessError,
+    CommitConflictError,
+    DataFileError,
+    DiskFullError,
+    ReplacedError,
+    StoreError,
+    TableNotFoundError,
+)
 from featstore.listings import list_files
 from featstore.store_errors import as_store_errors, store_error
 from featstore.table.delta import is_delta
@@ -294,6 +302,8 @@ class AuthenticationException(Exception):
         (AuthenticationException("Authentication failed."), AccessError, "the store refuses access; check the user"),
         (PermissionError(13, "Permission denied"), AccessError, "the store refuses access"),
         (RuntimeError("status code: 503 Slow Down"), StoreError, "the store is in trouble .*; try again later"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), DiskFullError, "cannot be written, since the disk, or the quota"),
+        (RuntimeError("status code: 507 <Code>XMinioStorageFull</Code>"), DiskFullError, "cannot be written"),
         (RuntimeError("status code: 400 Bad Request"), StoreError, "the store refuses the request"),
         (DeltaError("odd: \x1b[31m↳\x1b[0m very\n  odd"), DataFileError, r"\(DeltaError: odd: : very odd\)"),
         (CommitFailedError("busy"), CommitConflictError, "other writers committed first.*run it again"),

@@ -1,14 +1,16 @@
 """Readers, tasks and drivers that die while a table lives on: never a half day, a duplicate row, or a missing one."""
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import featstore
+from featstore.errors import DiskFullError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.raw import Unit
 from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
@@ -178,18 +181,6 @@ def test_a_driver_killed_between_writing_and_commit_leaves_the_old_day_and_its_f
     assert rows_of(job.table_url) == NEW
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 def fill(place: Path, *, leave_bytes: int) -> Path:
     """Takes all space but about `leave_bytes`."""
     room = os.statvfs(place)
@@ -198,18 +189,42 @@ def fill(place: Path, *, leave_bytes: int) -> Path:
     return ballast
 
 
+def full(table_url: str, path: str) -> str:
+    """What an error says, in one line, of a file of the table on a full disk."""
+    what = "cannot be written, since the disk, or the quota on it, is full"
+    return rf"^{re.escape(table_url)}(?:{path}): {what} \(.*\); free space there .*(\n|$)"
+
+
 def test_a_full_disk_while_data_is_written_leaves_the_table_and_no_file(job: ExtractJob, small_disk: Path) -> None:
     on_disk = replace(job, table_url=str(small_disk / "table"))
     extract_files(replace(on_disk, input_url=str(Path(job.input_url).parent / "old"), run_id="old"))
     before = parquet_files(on_disk.table_url)
     ballast = fill(small_disk, leave_bytes=16_384)
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(DiskFullError, match=full(on_disk.table_url, r"/(_stats/)?dt=1/part-\S+")) as raised:
         extract_files(on_disk)
+    assert raised.value.errno == errno.ENOSPC
     assert rows_of(on_disk.table_url) == OLD
     assert parquet_files(on_disk.table_url) == before
     ballast.unlink()
     extract_files(on_disk)
     assert rows_of(on_disk.table_url) == NEW
+
+
+@pytest.mark.parametrize("kilobytes", [0, 16, 64])
+def test_the_command_line_names_the_file_on_a_full_disk_in_one_line(
+    tmp_path: Path, job: ExtractJob, small_disk: Path, kilobytes: int
+) -> None:
+    """With no room at all it is the mark of the run that cannot be written, else a data file."""
+    (tmp_path / "spec.yaml").write_text(json.dumps(DOCUMENT))
+    fill(small_disk, leave_bytes=kilobytes * 1024)
+    url = str(small_disk / "table")
+    program = [sys.executable, "-c", "from featstore.cli import main; main()", "extract"]
+    options = ["--spec", str(tmp_path / "spec.yaml"), "--input", job.input_url, "--table", url]
+    done = subprocess.run([*program, *options], capture_output=True, text=True)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    told = line.removeprefix("featstore: error: ")
+    assert re.match(full(url, r"/part-\S+|/_stats/part-\S+" if kilobytes else r"/_runs/\S+"), told)
 
 
 def test_a_disk_that_is_full_at_the_commit_leaves_the_table_and_a_second_run_goes_through(
@@ -223,8 +238,9 @@ def test_a_disk_that_is_full_at_the_commit_leaves_the_table_and_a_second_run_goe
         ballast.append(fill(small_disk, leave_bytes=0))
         return delta.commit(url, change)
 
-    with pytest.raises(Exception, match=r"(?i)no space left|os error 28|storage full") as raised:
+    with pytest.raises(DiskFullError, match=full(on_disk.table_url, "")) as raised:
         extract_files(on_disk, commit=commit)
+    assert raised.value.errno == errno.ENOSPC
     assert "not known whether run 'new' was committed" in raised.value.__notes__[0]
     assert rows_of(on_disk.table_url) == OLD
     ballast[0].unlink()
