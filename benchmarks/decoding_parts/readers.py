@@ -107,7 +107,7 @@ def left_to_arrow(path: Path, slots: Slots) -> int:
     """How many of the slots the kernels do not decode in the first row group."""
     with Footer(path) as footer:
         columns = footer.resolve(Selection(slots=tuple(slots)))
-        return len(slots) - len(pages.PageReader(footer, slots, columns, num_threads=1).read([0]))
+        return len(slots) - len(pages.PageReader(footer, slots, columns).read([0]))
 
 
 def parts(path: Path, slots: Slots) -> dict[str, float]:
@@ -116,7 +116,7 @@ def parts(path: Path, slots: Slots) -> dict[str, float]:
     clock = _Clock(taken)
     with Footer(path) as footer:
         columns = footer.resolve(Selection(slots=tuple(slots)))
-        reader = pages.PageReader(footer, slots, columns, num_threads=1)
+        reader = pages.PageReader(footer, slots, columns)
         clock.took("footer")
         for index in range(len(footer.row_group_rows)):
             reader._outs([index])

@@ -9,6 +9,7 @@ from featstore.errors import StateError
 CLOSED = "this iteration was closed before its end; iterate anew"
 # A row group that takes more than this share of the budget is decoded in slices, so many of which fit into it.
 _SHARE, _NUM_SLICES = 2, 4
+_ROOM_SHARE = 4  # decoding may take one part in so many besides what is decoded
 
 
 class Budget:
@@ -32,6 +33,11 @@ class Budget:
     @property
     def held_bytes(self) -> int:
         return self._held_bytes
+
+    @property
+    def most_room_bytes(self) -> int | None:
+        """What decoding may take besides what is decoded; None for no limit. A column alone may take more."""
+        return None if self._max_bytes is None else self._max_bytes // _ROOM_SHARE
 
     def num_slices(self, size_bytes: int) -> int:
         """In how many slices a row group of this size is to be decoded: 1 for all at once."""

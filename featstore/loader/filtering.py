@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -53,15 +54,19 @@ class FilteredReader:
         stats: Stats,
         *,
         use_threads: bool = True,
+        most_room_bytes: int | None = None,
     ) -> None:
+        """`most_room_bytes`: as of `RowGroupReader`."""
         self._footer, self._request, self._partition, self._stats = footer, request, partition, stats
         self._counts = stats.counts
         self._filter: RowsReader | None = None
+        reader = partial(aligned_reader, footer, groups, use_threads=use_threads, most_room_bytes=most_room_bytes)
         first, rest = request.reads(is_decided=partition.is_decided)
         if first is not None:
-            self._filter = aligned_reader(footer, groups, first, use_threads=use_threads)
-        self._rest = aligned_reader(footer, groups, rest, use_threads=use_threads, as_values=True)
-        self._meters = {reader: Meter(reader, stats) for reader in (self._filter, self._rest) if reader is not None}
+            self._filter = reader(first)
+        self._rest = reader(rest, as_values=True)
+        self._readers = [found for found in (self._filter, self._rest) if found is not None]
+        self._meters = {found: Meter(found, stats) for found in self._readers}
         self._may_match = self._judged()
         self._first_rows = [0, *np.cumsum(footer.row_group_rows).tolist()]
 
@@ -101,8 +106,11 @@ class FilteredReader:
 
     def size_bytes(self, row_groups: range) -> int:
         """The memory that the decoded columns of these row groups take."""
-        readers = [self._rest] if self._filter is None else [self._filter, self._rest]
-        return sum(reader.size_bytes(row_groups) for reader in readers)
+        return sum(reader.size_bytes(row_groups) for reader in self._readers)
+
+    def room_bytes(self, row_groups: range) -> int:
+        """The memory that reading these row groups takes besides."""
+        return max(reader.room_bytes(row_groups) for reader in self._readers)
 
     def _judged(self) -> Array | None:
         """Which row groups can match by their statistics, None where there is nothing to judge by."""

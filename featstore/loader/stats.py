@@ -20,6 +20,7 @@ _COUNTS = (
     "row_groups_pruned",
     "row_groups_skipped",
     "row_groups_sliced",
+    "row_groups_beyond_budget",
     "negatives_dropped",
     "files_skipped",
     "rows_skipped",

@@ -1,5 +1,6 @@
 """A claimed split to its windows, as they are read, and several open splits interleaved."""
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,6 +25,7 @@ from featstore.reading.columns import Array
 from featstore.reading.footer import Footer
 from featstore.reading.spans import Span, require_held
 
+_LOG = logging.getLogger(__name__)
 _MIN_SLICE_ROWS = 1_024
 
 
@@ -138,7 +140,13 @@ class SplitReader:
                 for part in work.groups:
                     self._groups.append(self._open(part.source, part.path, resolved, part.is_checked))
                 self._reader = FilteredReader(
-                    self._footer, self._groups, request, work.partition, stats, use_threads=use_threads
+                    self._footer,
+                    self._groups,
+                    request,
+                    work.partition,
+                    stats,
+                    use_threads=use_threads,
+                    most_room_bytes=self._budget.most_room_bytes,
                 )
                 held = {work.claim.split.path: work.held, **{group.path: group.held for group in work.groups}}
                 for footer, columns in self._reader.parts:
@@ -189,11 +197,26 @@ class SplitReader:
             yield from self._sliced(slices, size_bytes // num_slices)
             return
         needed_bytes = size_bytes * (2 if self._order.shuffle else 1)
-        with self._budget.held(needed_bytes) as held_bytes, self._stats.timed("decode_s"):
+        room_bytes = self._room_bytes(groups)
+        with self._budget.held(needed_bytes + room_bytes) as held_bytes, self._stats.timed("decode_s"):
             path = self._work.claim.split.path
             picked = self._reader.read(groups) if self._memo is None else self._memo.read(path, groups, self._reader)
             order = self._order.permutation(self._row - first_row, self._work.claim.index, number)
+        held_bytes = self._budget.exchange(held_bytes, needed_bytes)
         yield self._window(picked, order, first_row, self._row, held_bytes)
+
+    def _room_bytes(self, groups: range) -> int:
+        """What decoding takes besides the decoded rows; says so where one column alone takes more than it may."""
+        room_bytes, most = self._reader.room_bytes(groups), self._budget.most_room_bytes
+        if most is not None and room_bytes > most:
+            self._stats.counts["row_groups_beyond_budget"] += len(groups)
+            if self._stats.counts["row_groups_beyond_budget"] == len(groups):
+                _LOG.warning(
+                    "%s: decoding one column takes %d bytes besides its rows, more than the quarter of memory_budget that "
+                    "is kept for that (%d): it goes on alone; raise memory_budget, or write smaller row groups (told once)",
+                    *(self._work.claim.split.path, room_bytes, most),
+                )
+        return room_bytes
 
     def _slices(self, group: int, num_slices: int) -> Iterator[Picked] | None:
         rows = max(_MIN_SLICE_ROWS, -(-self._footer.row_group_rows[group] // num_slices))

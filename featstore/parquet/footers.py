@@ -62,6 +62,9 @@ class Chunk(NamedTuple):
         return self.first, self.end
 
 
+_ZSTD = 6
+_MOST_RAW_BYTES = 1 << 48  # what a damaged footer says may be anything
+_CODEC, _STORED_BYTES, _RAW_BYTES = (Chunk._fields.index(name) for name in ("codec", "stored_bytes", "raw_bytes"))
 _OF_CHUNK = [CHUNK[name] for name in Chunk._fields[:5]]
 
 
@@ -108,6 +111,18 @@ class CheckedFooter:
     def chunk(self, row_group: int, leaf: int) -> Chunk:
         """The column chunk of a leaf column in a row group."""
         return Chunk._make(self._numbers[row_group, leaf].tolist())
+
+    def room_bytes(self, row_groups: Sequence[int], leaves: Sequence[int]) -> int:
+        """The most bytes that one of these column chunks has, as stored and as decompressed together.
+
+        Those of Zstandard count twice: a page and what it is decompressed to are copied once more.
+        """
+        if not row_groups or not leaves:
+            return 0
+        chunks = self._numbers[np.ix_(row_groups, leaves)]
+        raw_bytes = np.minimum(chunks[..., _RAW_BYTES], _MOST_RAW_BYTES)
+        both = chunks[..., _STORED_BYTES] + raw_bytes
+        return int((both << (chunks[..., _CODEC] == _ZSTD)).max())
 
     @cached_property
     def _numbers(self) -> Numbers:

@@ -1,7 +1,8 @@
 """Files with the same rows in the same row groups, read as one: a base data file and its slot groups' files."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -25,24 +26,35 @@ class RowsReader(Protocol):
 
     def size_bytes(self, row_groups: Iterable[int]) -> int: ...
 
+    def room_bytes(self, row_groups: Iterable[int]) -> int: ...
+
 
 def aligned_reader(
-    footer: Footer, groups: Sequence[Footer], selection: Selection, *, use_threads: bool = True, as_values: bool = False
+    footer: Footer,
+    groups: Sequence[Footer],
+    selection: Selection,
+    *,
+    use_threads: bool = True,
+    as_values: bool = False,
+    most_room_bytes: int | None = None,
 ) -> RowsReader:
     """Reads each selected column from the last of `groups` that has it, else from the base file; options as `RowGroupReader`.
 
     The caller closes the footers. DataFileError where a group's file is not cut into row groups as the base file is.
     """
-    if not groups:
-        return RowGroupReader(footer, selection, use_threads=use_threads, as_values=as_values)
-    return AlignedReader(footer, groups, selection, use_threads=use_threads, as_values=as_values)
+    make = partial(RowGroupReader, use_threads=use_threads, as_values=as_values, most_room_bytes=most_room_bytes)
+    return AlignedReader(footer, groups, selection, make) if groups else make(footer, selection)
 
 
 class AlignedReader:
     """Several open files of the same rows; made by `aligned_reader`."""
 
     def __init__(
-        self, footer: Footer, groups: Sequence[Footer], selection: Selection, *, use_threads: bool, as_values: bool
+        self,
+        footer: Footer,
+        groups: Sequence[Footer],
+        selection: Selection,
+        make: Callable[[Footer, Selection], RowGroupReader],
     ) -> None:
         self._footer = footer
         self._readers: list[RowGroupReader] = []
@@ -54,8 +66,8 @@ class AlignedReader:
                 others=tuple(field for field in selection.others if found.others[field.name] is not None),
             )
             selection = _without(selection, mine)
-            self._readers.append(RowGroupReader(group, mine, use_threads=use_threads, as_values=as_values))
-        self._readers.append(RowGroupReader(footer, selection, use_threads=use_threads, as_values=as_values))
+            self._readers.append(make(group, mine))
+        self._readers.append(make(footer, selection))
         self.columns = _united([_renamed(reader.columns, i) for i, reader in enumerate(self._readers)])
 
     @property
@@ -79,6 +91,11 @@ class AlignedReader:
         """As of `RowGroupReader`."""
         row_groups = list(row_groups)
         return sum(reader.size_bytes(row_groups) for reader in self._readers)
+
+    def room_bytes(self, row_groups: Iterable[int]) -> int:
+        """As of `RowGroupReader`: files are read one after the other."""
+        row_groups = list(row_groups)
+        return max(reader.room_bytes(row_groups) for reader in self._readers)
 
 
 def _require_same_cuts(base: Footer, group: Footer) -> None:

@@ -1,6 +1,6 @@
 """An open data file: its footer, checked, and the columns in it that a selection asks for."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -180,6 +180,12 @@ class Footer:
             for places in columns.places.values()
             for place in places
         )
+
+    def room_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
+        """The memory that the longest of these column chunks takes while it is decoded, besides the
+        decoded column: as it is stored and as it is decompressed."""
+        places = [place for found in columns.places.values() for place in found]
+        return self.footer.room_bytes(row_groups, places)
 
     def resolve(self, selection: Selection) -> FileColumns:
         """Finds the selected columns. DataFileError where one has a type that cannot be what was selected, and where two

@@ -26,7 +26,6 @@ _CODECS = {0, 1, 6}  # none, snappy, Zstandard
 _ENCODINGS = 1 << 0 | 1 << 2 | 1 << 8 | 1 << 3 | 1 << 4
 _PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
 _MOST_VALUES = 2**31 - 1  # offsets of 32 bits count so many
-_MOST_THREADS = 16  # each has room of its own for the longest column chunk
 _NOT_READ, _BEYOND_FIRST = -1, -2  # what the kernels say of a column; below -2 of later row groups
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SLOP_BYTES, _ALIGNMENT_BYTES = 64, 64  # decompression may write behind a page
@@ -47,20 +46,20 @@ class _Column:
 
 class PageReader:
     """Decodes those of a file's slot columns that the kernels know, all columns of a row group in one call without the
-    interpreter's lock (but for Zstandard's pages), in `num_threads` threads. The caller closes the footer."""
+    interpreter's lock (but for Zstandard's pages). The caller closes the footer."""
 
-    def __init__(self, footer: Footer, slots: Iterable[Slot], columns: FileColumns, num_threads: int) -> None:
-        self._footer, self._num_threads = footer, num_threads
+    def __init__(self, footer: Footer, slots: Iterable[Slot], columns: FileColumns) -> None:
+        self._footer = footer
         self._columns: list[_Column] = []
         if KERNELS is not None and footer.is_local and sys.byteorder == "little":
             self._columns += [column for slot in slots if (column := _column(footer, slot, columns)) is not None]
 
-    def read(self, row_groups: Sequence[int]) -> dict[str, pa.Array]:
+    def read(self, row_groups: Sequence[int], num_threads: int = 1) -> dict[str, pa.Array]:
         """The columns of these row groups' rows, in order, by their name in the file, without nulls. What is left out is to be
         read in another way. StateError where the footer says that nobody wants them any more; DataFileError where the pages of
         a column claim more than the footer allows: nobody may read those."""
         try:
-            found = self._decoded(row_groups)
+            found = self._decoded(row_groups, num_threads)
         except (ValueError, OverflowError, MemoryError):  # Arrow tells what is wrong with the footer, if anything is
             return {}
         self._footer.require_wanted()
@@ -69,13 +68,13 @@ class PageReader:
                 raise beyond_bounds(self._footer, row_groups[_BEYOND_FIRST - num_values], out.name)
         return {out.name: out.array(num_values) for out, num_values in found if num_values != _NOT_READ}
 
-    def _decoded(self, row_groups: Sequence[int]) -> "list[tuple[_Out, int]]":
+    def _decoded(self, row_groups: Sequence[int], num_threads: int) -> "list[tuple[_Out, int]]":
         """Each column, and how many values it has, or what the kernels say instead."""
         outs, rows = self._outs(row_groups), [self._footer.row_group_rows[index] for index in row_groups]
         if not outs:
             return []
         assert KERNELS is not None
-        num_threads = max(1, min(self._num_threads, len(outs), _MOST_THREADS))
+        num_threads = min(num_threads, len(outs))
         found = KERNELS.decode_columns(
             self._footer.descriptor,
             np.array([out.chunks for out in outs], np.int64),

@@ -16,6 +16,7 @@ from featstore.reading.pages import PageReader
 from featstore.schema import Slot
 
 _SLICE_BUFFER_BYTES = 1 << 20
+_MOST_THREADS = 16  # of one read; each has room of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +75,24 @@ class RowGroupReader:
     """Reads a selection of an open file; the caller closes the footer and lets go of one result before asking for the next.
 
     `as_values`: of slots only `Rows.slot` will be asked, which is quicker where nulls are marks from the first.
+    `most_room_bytes`: the memory that threads may take besides the decoded columns, each as much as the longest column
+    chunk needs; there are as many threads as fit into it, and one in any case.
     """
 
-    def __init__(self, footer: Footer, selection: Selection, *, use_threads: bool = True, as_values: bool = False) -> None:
+    def __init__(
+        self,
+        footer: Footer,
+        selection: Selection,
+        *,
+        use_threads: bool = True,
+        as_values: bool = False,
+        most_room_bytes: int | None = None,
+    ) -> None:
         self.footer = footer
         self.columns = footer.resolve(selection)
-        self._use_threads = use_threads
-        slots = selection.slots if as_values else ()
-        self._pages = PageReader(footer, slots, self.columns, pa.cpu_count() if use_threads else 1)
+        self._most_room_bytes = most_room_bytes
+        self._most_threads = min(pa.cpu_count(), _MOST_THREADS) if use_threads else 1
+        self._pages = PageReader(footer, selection.slots if as_values else (), self.columns)
 
     @property
     def parts(self) -> list[tuple[Footer, FileColumns]]:
@@ -94,8 +105,9 @@ class RowGroupReader:
         What the kernels decode is one piece of memory a column, what Arrow does one a row group.
         """
         row_groups = list(row_groups)
-        found = self._pages.read(row_groups)
-        table = self._table(row_groups, self.columns.leaves_besides(found))
+        num_threads = self._num_threads(self.footer.room_bytes(row_groups, self.columns))
+        found = self._pages.read(row_groups, num_threads)
+        table = self._table(row_groups, self.columns.leaves_besides(found), num_threads)
         table = self._united(table, found) if found else table
         num_rows = sum(self.footer.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns)
@@ -113,7 +125,8 @@ class RowGroupReader:
         leaves, file = list(self.columns.leaves), self.footer.reopened(self.columns, _SLICE_BUFFER_BYTES)
         require_within(self.footer, row_group, self.columns.places_of(leaves))
         try:
-            found = file.iter_batches(num_rows, row_groups=[row_group], columns=leaves, use_threads=self._use_threads)
+            use_threads = self._most_threads > 1
+            found = file.iter_batches(num_rows, row_groups=[row_group], columns=leaves, use_threads=use_threads)
             for batch in found:
                 table = pa.Table.from_batches([batch])
                 yield Rows(file_name=self.footer.name, num_rows=batch.num_rows, table=table, columns=self.columns)
@@ -124,21 +137,35 @@ class RowGroupReader:
         """The memory that the decoded columns of these row groups take, by their numbers of values; of texts an estimate."""
         return sum(self.footer.decoded_bytes(index, self.columns) for index in row_groups)
 
+    def room_bytes(self, row_groups: Iterable[int]) -> int:
+        """The memory that reading these row groups takes besides their decoded columns."""
+        room_bytes = self.footer.room_bytes(list(row_groups), self.columns)
+        return room_bytes * self._num_threads(room_bytes)
+
+    def _num_threads(self, room_bytes: int) -> int:
+        """How many threads decode, where each takes so much room: as many as fit, one in any case."""
+        most = min(self._most_threads, len(self.columns.leaves))
+        if self._most_room_bytes is not None and room_bytes:
+            most = min(most, self._most_room_bytes // room_bytes)
+        return max(1, most)
+
     def _no_rows(self) -> pa.Table:
         names = {*self.columns.slots.values(), *self.columns.others.values()} - {None}
         return self.footer.schema.empty_table().select(sorted(name for name in names if name is not None))
 
-    def _table(self, row_groups: list[int], leaves: list[str]) -> pa.Table:
-        tables = [self._row_group(index, leaves) for index in row_groups] or [self._no_rows()]
+    def _table(self, row_groups: list[int], leaves: list[str], num_threads: int) -> pa.Table:
+        # Arrow takes a thread for each column, or none.
+        use_threads = num_threads == min(self._most_threads, len(self.columns.leaves)) > 1
+        tables = [self._row_group(index, leaves, use_threads) for index in row_groups] or [self._no_rows()]
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
-    def _row_group(self, index: int, leaves: list[str]) -> pa.Table:
+    def _row_group(self, index: int, leaves: list[str], use_threads: bool) -> pa.Table:
         if not leaves:
             return pa.table({"": pa.nulls(self.footer.row_group_rows[index])}).select([])
         require_within(self.footer, index, self.columns.places_of(leaves))
         file = self._file
         try:
-            table = file.read_row_group(index, columns=leaves, use_threads=self._use_threads)
+            table = file.read_row_group(index, columns=leaves, use_threads=use_threads)
         except DAMAGE as error:
             raise self._unreadable(index, leaves, error) from error
         if table.num_rows != (expected := self.footer.row_group_rows[index]):

@@ -42,7 +42,7 @@ def test_what_spark_wrote_is_decoded_as_arrow_does(spark: Any, tmp_path: Path, c
     path = _write(spark, tmp_path / "rows", {"parquet.writer.version": version, "compression": codec})
     with Footer(path) as footer:
         columns = footer.resolve(Selection(slots=tuple(SLOTS)))
-        decoded = PageReader(footer, SLOTS, columns, num_threads=1).read([0])
+        decoded = PageReader(footer, SLOTS, columns).read([0])
         assert {slot.name for slot in SLOTS if "DELTA_BINARY_PACKED" in _chunk(footer, slot).encodings} == with_deltas
         assert set(decoded) == {slot.name for slot in SLOTS} - with_deltas
         assert max(_chunk(footer, slot).total_uncompressed_size for slot in SLOTS if slot.name in decoded) > 3 * PAGE_BYTES

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -6,10 +8,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
 from featstore.errors import StateError
 from featstore.loader.budget import Budget
+from featstore.loader.decode import Partition
 from featstore.loader.loader import FeatureLoader
+from featstore.loader.request import resolve
+from featstore.loader.stats import Stats
+from featstore.loader.stream import Order, SplitReader, Work
 from featstore.reading.footer import Footer, Selection
+from featstore.table.open import open_snapshot
 
 NUM_ROWS = 20_000
 
@@ -108,3 +117,63 @@ def test_a_closed_budget_wakes_who_waits():
 def test_a_row_group_above_half_of_the_budget_is_cut_into_quarters_of_it(size, slices):
     assert Budget(100).num_slices(size) == slices
     assert Budget(None).num_slices(size) == 1
+
+
+@pytest.fixture
+def long_columns(tmp_path) -> str:
+    """Four columns that barely compress: 1 MB each in two row groups of 65,536 rows."""
+    rng = np.random.default_rng(3)
+    columns = {name: rng.integers(0, 2**62, 131_072) for name in "abcd"}
+    pq.write_table(pa.table(columns), tmp_path / "part.parquet", row_group_size=65_536)
+    return str(tmp_path)
+
+
+def test_a_column_that_needs_more_room_than_the_budget_leaves_goes_on_alone_and_is_told_once(long_columns, caplog):
+    with FeatureLoader(long_columns, slots=list("abcd"), memory_budget="6MB") as loader:
+        assert sum(batch.num_rows for batch in loader) == 131_072
+        assert loader.stats()["row_groups_beyond_budget"] == 0
+    with FeatureLoader(long_columns, slots=["a"], memory_budget="2MB") as loader:
+        assert sum(batch.num_rows for batch in loader) == 131_072
+        assert loader.stats()["row_groups_beyond_budget"] == 2
+    told = [record.getMessage() for record in caplog.records if "memory_budget" in record.getMessage()]
+    assert len(told) == 1
+    assert "part.parquet" in told[0]
+    assert "goes on alone" in told[0]
+
+
+def test_the_room_is_given_back_once_rows_are_decoded(long_columns):
+    [file], request = open_snapshot(long_columns).data_files, resolve(open_snapshot(long_columns).schema, slots=["a"])
+    claim = Claim(index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0)
+    work = Work(claim=claim, source=Path(file.url), partition=Partition(values={}, is_decided=True))
+    budget = Budget(64_000_000)
+    order = Order(seed=0, epoch=0, shuffle=None)
+    reader = SplitReader(work, request=request, order=order, stats=Stats(), budget=budget)
+    [window] = reader.read()
+    assert budget.held_bytes == window.held_bytes == reader._reader.size_bytes(range(1))
+    reader.close()
+
+
+PEAK_MEMORY = """
+import sys
+import pyarrow as pa
+from featstore import FeatureLoader
+
+pa.set_cpu_count(16)
+with FeatureLoader(sys.argv[1], slots=["s*"], batch_size=8192, memory_budget=sys.argv[2]) as loader:
+    print(sum(batch.num_rows for batch in loader), pa.default_memory_pool().max_memory())
+"""
+
+
+def test_sixteen_threads_take_no_more_memory_than_the_budget(tmp_path):
+    """Row groups of 32 MB in columns of 2 MB: with room of its own each thread would take 64 MB more."""
+    rows = np.random.default_rng(5).integers(0, 2**62, 3 * 262_144)
+    table = pa.table({f"s{i}": rows + i for i in range(16)})
+    pq.write_table(table, tmp_path / "part.parquet", row_group_size=262_144, compression="none", use_dictionary=False)
+
+    def peak_bytes(memory_budget: str) -> int:
+        arguments = [sys.executable, "-c", PEAK_MEMORY, str(tmp_path), memory_budget]
+        found = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
+        assert int(found[0]) == len(rows)
+        return int(found[1])
+
+    assert peak_bytes("90MB") < 90_000_000 < 120_000_000 < peak_bytes("1GB")

@@ -369,7 +369,7 @@ def outcome(path: Path, slot: Slot) -> str:
         with Footer(path) as footer:
             columns = footer.resolve(selection)
             try:
-                ours = PageReader(footer, [slot], columns, num_threads=1).read([0]).get("x")
+                ours = PageReader(footer, [slot], columns).read([0]).get("x")
                 if ours is None:
                     RowGroupReader(footer, selection, use_threads=False, as_values=True).read([0])
                     return "left to Arrow"

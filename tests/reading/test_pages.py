@@ -79,7 +79,7 @@ def _together(path, slot):
     with Footer(path) as footer:
         row_groups = [*range(len(footer.row_group_rows))]
         row_groups = [row_groups[-1], *row_groups[:-1]]
-        found = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,))), num_threads=1).read(row_groups)
+        found = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,)))).read(row_groups)
         return found[slot.name], footer.file.read_row_groups(row_groups).column(slot.name)
 
 
@@ -87,7 +87,7 @@ def _row_groups(path, slot):
     """Each row group's column as the kernels decode it, None where they do not, and as Arrow does."""
     with Footer(path) as footer:
         columns = footer.resolve(Selection(slots=(slot,)))
-        reader = PageReader(footer, [slot], columns, num_threads=1)
+        reader = PageReader(footer, [slot], columns)
         for index in range(len(footer.row_group_rows)):
             yield reader.read([index]).get(slot.name), footer.file.read_row_group(index).column(slot.name)
 
@@ -122,7 +122,7 @@ def test_another_encoding_is_left_to_arrow_without_reading_its_pages(tmp_path):
     pq.write_table(pa.table({"x": ids}), path, use_dictionary=False, column_encoding={"x": "DELTA_BINARY_PACKED"})
     slot = Slot(name="x", kind=SlotKind.ID)
     with Footer(path) as footer:
-        reader = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,))), num_threads=1)
+        reader = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,))))
         before = _num_bytes_read()
         assert reader.read([0]) == {}
         assert _num_bytes_read() - before < 10_000 < path.stat().st_size
@@ -138,8 +138,8 @@ def test_several_threads_decode_all_columns(tmp_path):
     pq.write_table(pa.table({name: [[number, None], None, []] for number, name in enumerate(names)}), tmp_path / "file.parquet")
     slots = [Slot(name=name, kind=SlotKind.ID, shape=(None,)) for name in names]
     with Footer(tmp_path / "file.parquet") as footer:
-        reader = PageReader(footer, slots, footer.resolve(Selection(slots=tuple(slots))), num_threads=3)
-        found = reader.read([0])
+        reader = PageReader(footer, slots, footer.resolve(Selection(slots=tuple(slots))))
+        found = reader.read([0], num_threads=3)
     assert {name: column.to_pylist() for name, column in found.items()} == {
         name: [[number], [0], []] for number, name in enumerate(names)
     }
@@ -174,7 +174,7 @@ def _chunk(path: Path) -> tuple[int, int]:
 def _decoded(path: Path) -> pa.Array | None:
     """The column as the kernels decode it, None where they do not, or say that nobody may."""
     with Footer(path) as footer, contextlib.suppress(DataFileError):
-        return PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))), 1).read([0]).get("x")
+        return PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,)))).read([0]).get("x")
     return None
 
 
@@ -182,7 +182,7 @@ def test_a_shortened_file_is_left_to_arrow(tmp_path):
     path = tmp_path / "file.parquet"
     pq.write_table(pa.table({"x": [[1, 2, 3]] * 50}), path)
     with Footer(path) as footer:
-        reader = PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))), 1)
+        reader = PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))))
         assert reader.read([0])["x"].to_pylist() == [[1, 2, 3]] * 50
         path.write_bytes(b"")
         assert reader.read([0]) == {}

@@ -1,0 +1,82 @@
+"""The memory that decoding takes besides the decoded columns, and how many threads it leaves."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.reading.aligned import aligned_reader
+from featstore.reading.footer import Footer, Selection
+from featstore.reading.reader import RowGroupReader
+from featstore.schema import Slot, SlotKind
+
+NAMES = [f"s{i}" for i in range(8)]
+SLOTS = tuple(Slot(name=name, kind=SlotKind.ID) for name in NAMES)
+SELECTION = Selection(slots=SLOTS)
+NUM_ROWS = 5_000
+
+
+def _written(path: Path, codec: str = "snappy") -> Path:
+    rng = np.random.default_rng(7)
+    columns = {name: rng.integers(0, 2**62, NUM_ROWS) for name in NAMES}
+    pq.write_table(pa.table(columns), path, compression=codec, row_group_size=NUM_ROWS // 2)
+    return path
+
+
+def _longest(path: Path) -> int:
+    """A column chunk as stored and as decompressed, as pyarrow tells."""
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    return max(c.total_compressed_size + c.total_uncompressed_size for c in chunks)
+
+
+@pytest.mark.parametrize(("codec", "times"), [("snappy", 1), ("zstd", 2)])
+def test_a_thread_takes_a_column_chunk_as_stored_and_as_decompressed(tmp_path, codec, times):
+    path = _written(tmp_path / "file.parquet", codec)
+    with Footer(path) as footer:
+        columns = footer.resolve(SELECTION)
+        assert footer.room_bytes([0], columns) == times * _longest(path)
+        assert footer.room_bytes([], columns) == 0
+
+
+@pytest.mark.parametrize(("fitting", "num_threads"), [(0, 1), (1, 1), (2, 2), (3.9, 3), (100, 4)])
+def test_there_are_as_many_threads_as_have_room(tmp_path, monkeypatch, fitting, num_threads):
+    path = _written(tmp_path / "file.parquet")
+    monkeypatch.setattr(pa, "cpu_count", lambda: 4)
+    most = int(_longest(path) * fitting)
+    with Footer(path) as footer:
+        reader = RowGroupReader(footer, SELECTION, as_values=True, most_room_bytes=most)
+        assert reader.room_bytes([0, 1]) == num_threads * _longest(path)
+        assert reader.read([0, 1]).table.equals(pq.read_table(path))
+
+
+def test_without_a_limit_there_is_room_for_every_core(tmp_path, monkeypatch):
+    path = _written(tmp_path / "file.parquet")
+    monkeypatch.setattr(pa, "cpu_count", lambda: 3)
+    with Footer(path) as footer:
+        reader = RowGroupReader(footer, SELECTION)
+        assert reader.room_bytes([0]) == 3 * _longest(path)
+        alone = RowGroupReader(footer, SELECTION, use_threads=False)
+        assert alone.room_bytes([0]) == _longest(path)
+
+
+def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(tmp_path):
+    base = _written(tmp_path / "base.parquet")
+    table = pq.read_table(base)
+    group = tmp_path / "group.parquet"
+    pq.write_table(table.select(NAMES[:1]), group, compression="none", row_group_size=NUM_ROWS // 2)
+    with Footer(base) as footer, Footer(group) as beside:
+        reader = aligned_reader(footer, [beside], SELECTION, use_threads=False)
+        assert reader.room_bytes([0]) == max(_longest(base), _longest(group))
+
+
+def test_a_footer_that_claims_any_size_leaves_one_thread(tmp_path):
+    path = _written(tmp_path / "file.parquet")
+    with Footer(path) as footer:
+        chunks = footer.footer._numbers.copy()
+        chunks[..., 4] = 2**63 - 1  # the bytes as decompressed
+        footer.footer.__dict__["_numbers"] = chunks
+        reader = RowGroupReader(footer, SELECTION, most_room_bytes=1 << 40)
+        assert reader.room_bytes([0]) > 1 << 40
