@@ -72,7 +72,8 @@ class FeatureLoader(IterableDataset[Batch]):
     `{until: "dt >= '2026-11-08'"}` say. `tail`: where ranks get different numbers of batches, all stop
     with the first that has no more (`drop`), get `is_padding` batches (`pad`), or end apart (`join`).
     `memory_budget`: bytes of decoded rows at once, being decoded and waiting, a quarter of it for
-    what decoding takes besides; larger row groups are decoded in slices. `negatives`: fewer rows whose label is 0, as `{label, rate, seed, column}` say, weighing more.
+    what decoding takes besides; larger row groups are decoded in slices. `negatives`: fewer rows
+    whose label is 0, as `{label, rate, seed, column}` say, weighing more.
     `transform`: a function over each batch, in another thread, or its name `package.module:function`. `on_bad_file`: `error`,
     or `skip` to go on without files that cannot be read, with a warning for each. `progress`: a bar on standard error. `debug`:
     look whether batches are written to in place, which costs time. docs/loader.md has them all.

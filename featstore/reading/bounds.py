@@ -6,7 +6,7 @@ The pages that the kernels decode are bounded as they decode them; those that Ar
 looked through before.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
 from featstore.parquet.footers import Chunk
 from featstore.reading.footer import Footer
+from featstore.reading.page_header import read_page_header
 
 # A value by its index takes at most 5 bytes, a run of one; its two levels take 4, runs of one too.
 _LEVEL_BYTES, _INDEX_BYTES = 4, 5
@@ -44,7 +45,7 @@ def beyond_bounds(footer: Footer, row_group: int, column: str) -> DataFileError:
 
 
 def require_within(footer: Footer, row_group: int, places: Iterable[tuple[int, str]]) -> None:
-    """Looks through the page headers of column chunks of a local file before Arrow reads them.
+    """Looks through the page headers of column chunks before Arrow reads them.
 
     Args:
         footer: The open file.
@@ -56,17 +57,37 @@ def require_within(footer: Footer, row_group: int, places: Iterable[tuple[int, s
             than so many values can need.
     """
     wanted = list(places)
-    if KERNELS is None or not footer.is_local or not wanted:
+    if not wanted:
         return
-    chunks = np.array([_bounds(footer, row_group, place) for place, _ in wanted], np.int64)
-    room = pa.allocate_buffer(_HEADER_BYTES)
-    found = KERNELS.first_beyond(footer.descriptor, chunks, footer.stop, room)
+    chunks = [_bounds(footer, row_group, place) for place, _ in wanted]
+    if KERNELS is None or not footer.is_local:
+        found = next((i for i, chunk in enumerate(chunks) if not _is_within(footer, *chunk)), -1)
+    else:
+        room = pa.allocate_buffer(_HEADER_BYTES)
+        numbers = np.array(chunks, np.int64)
+        found = KERNELS.first_beyond(footer.descriptor, numbers, footer.stop, room)
     footer.require_wanted()
     if found >= 0:
         raise beyond_bounds(footer, row_group, wanted[found][1])
 
 
-def _bounds(footer: Footer, row_group: int, place: int) -> Sequence[int]:
+def _is_within(footer: Footer, at: int, num_bytes: int, _codec: int, levels_left: int, most_bytes: int) -> bool:
+    """Whether the pages of a chunk claim no more levels and bytes than they may; of what is no page
+    its reader will tell."""
+    end = at + num_bytes
+    while levels_left and at < end:
+        footer.require_wanted()
+        header = read_page_header(footer.read_at, at, end)
+        if header is None:
+            return True
+        if header.num_levels > levels_left or header.raw_bytes > most_bytes:
+            return False
+        levels_left -= max(0, header.num_levels)
+        at += header.num_bytes + header.size_bytes
+    return True
+
+
+def _bounds(footer: Footer, row_group: int, place: int) -> tuple[int, int, int, int, int]:
     """A chunk as the kernels take it; of texts the footer says how many bytes there are."""
     chunk, width = footer.chunk(row_group, place), _WIDTHS.get(footer.leaf(place).physical_type)
     of_texts = max(chunk.raw_bytes, chunk.stored_bytes, _LEAST_PAGE_BYTES)

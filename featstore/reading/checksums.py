@@ -72,7 +72,7 @@ def _is_intact(file: int, span: Span) -> bool:
     """Whether a column chunk consists of whole pages that match their checksums, where they have one."""
     at, end = span
     while at < end:
-        header = read_page_header(file, at, end)
+        header = read_page_header(lambda num_bytes, first: os.pread(file, num_bytes, first), at, end)
         if header is None or at + header.num_bytes + header.size_bytes > end:
             return False
         first, at = at + header.num_bytes, at + header.num_bytes + header.size_bytes

@@ -1,6 +1,7 @@
 """An open data file: its footer, checked, and the columns in it that a selection asks for."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from featstore.errors import DataFileError, FeatstoreError, not_once
 from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.footers import Chunk, read_checked
 from featstore.parquet.layout import Leaf
+from featstore.reading.kept import KeptSpans
 from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot
 
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
@@ -91,7 +93,8 @@ class Footer:
         self._files: dict[tuple[str, ...] | None, pq.ParquetFile] = {}
         try:
             self._local = pa.OSFile(str(source)) if isinstance(source, Path) else None
-            opened: Any = source if self._local is None else self._local
+            self._kept = KeptSpans(source) if not isinstance(source, Path) else None
+            opened: Any = self._kept or self._local
             self._source: BinaryIO = opened
             self.footer = read_checked(self._source, size_bytes)
             self.schema: pa.Schema = self.footer.schema
@@ -163,6 +166,19 @@ class Footer:
         """The number by which the operating system knows the open file."""
         assert self._local is not None
         return int(self._local.fileno())
+
+    def keep(self, row_group: int, places: Iterable[int]) -> None:
+        """Fetches these column chunks of a file that is read in place, and keeps them in memory until
+        others are; of a local file nothing."""
+        if self._kept is not None:
+            self._kept.keep(self.chunk(row_group, place).span for place in places)
+
+    def read_at(self, num_bytes: int, first: int) -> bytes:
+        """So many bytes of the file, fewer where it ends before."""
+        if self._local is not None:
+            return os.pread(self.descriptor, num_bytes, first)
+        self._source.seek(first)
+        return self._source.read(num_bytes)
 
     @property
     def stop(self) -> bytes | bytearray:

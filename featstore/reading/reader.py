@@ -162,7 +162,9 @@ class RowGroupReader:
     def _row_group(self, index: int, leaves: list[str], use_threads: bool) -> pa.Table:
         if not leaves:
             return pa.table({"": pa.nulls(self.footer.row_group_rows[index])}).select([])
-        require_within(self.footer, index, self.columns.places_of(leaves))
+        places = self.columns.places_of(leaves)
+        self.footer.keep(index, (place for place, _ in places))
+        require_within(self.footer, index, places)
         file = self._file
         try:
             table = file.read_row_group(index, columns=leaves, use_threads=use_threads)

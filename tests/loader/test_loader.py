@@ -381,7 +381,7 @@ def test_close_from_another_thread_ends_a_waiting_consumer(table_url):
 def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url):
     program = (
         "from featstore.loader.loader import FeatureLoader\n"
-        f"loader = FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget=1, staging={{'mode': 'whole'}})\n"
+        f"loader = FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', staging={{'mode': 'whole'}})\n"
         "batches = iter(loader)\n"
         "print(next(batches).num_rows)\n"
     )

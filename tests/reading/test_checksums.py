@@ -57,7 +57,7 @@ def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
             for place, leaf in enumerate(footer.footer.leaves):
                 at, end = footer.chunk(row_group, place).span
                 while at < end:
-                    header = read_page_header(footer.descriptor, at, end)
+                    header = read_page_header(footer.read_at, at, end)
                     first, at = at + header.num_bytes, at + header.num_bytes + header.size_bytes
                     found.append((row_group, leaf.path, first, at))
                 assert at == end
@@ -81,7 +81,7 @@ def test_a_file_as_it_was_written_is_intact(tmp_path, by, how):
     path = write(tmp_path / "a.parquet", **how)
     with Footer(path) as footer:
         columns = [footer.chunk(0, place) for place in range(3)]
-        headers = [read_page_header(footer.descriptor, *column.span) for column in columns]
+        headers = [read_page_header(footer.read_at, *column.span) for column in columns]
     assert all(header.crc is not None for header in headers)
     check(path)
 

@@ -1,0 +1,76 @@
+"""A file that is read in place, with some of its bytes kept in memory once they were fetched."""
+
+import io
+from collections.abc import Iterable
+from typing import BinaryIO
+
+Span = tuple[int, int]
+
+_HOLE_BYTES = 8 << 10  # Arrow asks for spans with less between them together
+
+
+class KeptSpans(io.RawIOBase):
+    """Reads `source`; what lies in a span that is kept comes from memory. Not thread-safe.
+
+    The pages of a column chunk are looked through before Arrow reads them, and a store is to be
+    asked for them once. The caller closes the source.
+    """
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._at = source, 0
+        self._kept: dict[Span, bytes] = {}
+
+    def keep(self, spans: Iterable[Span]) -> None:
+        """Fetches these bytes, one request for each span or for spans with little between them, and
+        keeps them instead of those before."""
+        self._kept = {}
+        for first, end in _merged(spans):
+            self._source.seek(first)
+            self._kept[first, end] = self._source.read(end - first)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """So many of the next bytes, fewer where the file ends before."""
+        if size is None or size < 0:
+            self._source.seek(self._at)
+            found = self._source.read()
+        else:
+            found = self._read(self._at, size)
+        self._at += len(found)
+        return found
+
+    def _read(self, at: int, size: int) -> bytes:
+        for (first, end), data in self._kept.items():
+            if first <= at and at + size <= end:
+                return data[at - first : at - first + size]
+        self._source.seek(at)
+        return self._source.read(size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """As of any file."""
+        if whence == io.SEEK_SET:
+            self._at = offset
+        elif whence == io.SEEK_CUR:
+            self._at += offset
+        else:
+            self._at = self._source.seek(offset, whence)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """The spans in order, as one where there is no more than a hole between them."""
+    found: list[Span] = []
+    for first, end in sorted(spans):
+        if found and first - found[-1][1] <= _HOLE_BYTES:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((first, end))
+    return found
