@@ -16,8 +16,8 @@ from isal import isal_zlib
 
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
+from featstore.parquet.page_header import read_page_header
 from featstore.reading.footer import Footer
-from featstore.reading.page_header import read_page_header
 from featstore.reading.spans import Span, is_held
 
 _ROOM_BYTES = 256 << 10  # small enough for the processor's cache, large enough for any page header

@@ -1,6 +1,5 @@
 """An open data file: its footer, checked, and the columns in it that a selection asks for."""
 
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError, FeatstoreError, not_once
+from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
 from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.footers import Chunk, read_checked
 from featstore.parquet.layout import Leaf
@@ -175,10 +175,23 @@ class Footer:
 
     def read_at(self, num_bytes: int, first: int) -> bytes:
         """So many bytes of the file, fewer where it ends before."""
-        if self._local is not None:
-            return os.pread(self.descriptor, num_bytes, first)
         self._source.seek(first)
         return self._source.read(num_bytes)
+
+    def require_within(self, row_group: int, places: Iterable[tuple[int, str]]) -> None:
+        """Looks through the pages of leaf columns, of which errors name the columns, before Arrow
+        reads them: DataFileError where they claim more than the footer's numbers allow."""
+        names = dict(places)
+        file = self.descriptor if self.is_local else self.read_at
+        found = first_beyond(self.footer, row_group, list(names), file, self.stop)
+        self.require_wanted()
+        if found is not None:
+            raise self.beyond_bounds(row_group, names[found])
+
+    def beyond_bounds(self, row_group: int, column: str) -> DataFileError:
+        """The error of a column chunk whose pages claim more than they may."""
+        where = f"{self.name}: column {column!r}: row group {row_group}"
+        return DataFileError(f"{where} cannot be read: {CLAIMS_MORE}")
 
     @property
     def stop(self) -> bytes | bytearray:

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from featstore._native.loading import KERNELS
+from featstore.parquet.bounds import most_page_bytes
 from featstore.parquet.footers import Chunk
-from featstore.reading.bounds import beyond_bounds, most_page_bytes
 from featstore.reading.columns import missing_mark
 from featstore.reading.footer import FileColumns, Footer
 from featstore.schema import Slot, SlotKind
@@ -65,7 +65,7 @@ class PageReader:
         self._footer.require_wanted()
         for out, num_values in found:
             if num_values < _NOT_READ:
-                raise beyond_bounds(self._footer, row_groups[_BEYOND_FIRST - num_values], out.name)
+                raise self._footer.beyond_bounds(row_groups[_BEYOND_FIRST - num_values], out.name)
         return {out.name: out.array(num_values) for out, num_values in found if num_values != _NOT_READ}
 
     def _decoded(self, row_groups: Sequence[int], num_threads: int) -> "list[tuple[_Out, int]]":

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
 from featstore.parquet.damage import DAMAGE
-from featstore.reading.bounds import require_within
 from featstore.reading.columns import Values, as_type, missing_values, slot_values
 from featstore.reading.footer import FileColumns, Footer, Selection
 from featstore.reading.pages import PageReader
@@ -123,7 +122,7 @@ class RowGroupReader:
 
     def _slices(self, row_group: int, num_rows: int) -> Iterator[Rows]:
         leaves, file = list(self.columns.leaves), self.footer.reopened(self.columns, _SLICE_BUFFER_BYTES)
-        require_within(self.footer, row_group, self.columns.places_of(leaves))
+        self.footer.require_within(row_group, self.columns.places_of(leaves))
         try:
             use_threads = self._most_threads > 1
             found = file.iter_batches(num_rows, row_groups=[row_group], columns=leaves, use_threads=use_threads)
@@ -164,7 +163,7 @@ class RowGroupReader:
             return pa.table({"": pa.nulls(self.footer.row_group_rows[index])}).select([])
         places = self.columns.places_of(leaves)
         self.footer.keep(index, (place for place, _ in places))
-        require_within(self.footer, index, places)
+        self.footer.require_within(index, places)
         file = self._file
         try:
             table = file.read_row_group(index, columns=leaves, use_threads=use_threads)

@@ -1,3 +1,5 @@
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from featstore.extraction.raw import (
     read_batches,
 )
 from featstore.listings import FileEntry
+from tests.native.mutants import number_of, sound_chunks, with_number, write_file
 
 
 def raw_file(name: str, row_groups: list[int], **partition: str) -> RawFile:
@@ -147,6 +150,21 @@ def test_rows_that_cannot_be_decoded_are_named(raw: Path, write_raw: Any) -> Non
     path.write_bytes(bytes(data))
     with open_raw(str(path)) as file, pytest.raises(InputError, match=r"a\.parquet, rows 0 to 39: cannot be read"):
         list(read_batches(file, units[0].ranges[0], ["user", "price"]))
+
+
+def test_pages_that_claim_more_than_the_footer_allows_are_named_before_arrow_reads_them(tmp_path: Path) -> None:
+    found = sound_chunks(tmp_path, random.Random(1))
+    chunk = next(chunk for chunk in found if chunk.levels[0] and len(chunk.pages) > 2)
+    last = chunk.pages[-1]
+    struct = {0: 5, 3: 8}[number_of(last.header, 1)]
+    claim = [(at, of, with_number(found, 1, 2**31 - 1) if at == struct else found) for at, of, found in last.header]
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_file(raw / "a.parquet", replace(chunk, pages=(*chunk.pages[:-1], replace(last, header=claim))))
+    [unit] = plan_units(find_raw_files(str(raw), {}, []), 1_000)
+    expected = r"a\.parquet, rows 0 to \d+: cannot be read \(column 'x.list.element': row group 0: .*claim more"
+    with pytest.raises(InputError, match=expected), open_range(unit.ranges[0]):
+        pass
 
 
 @pytest.mark.parametrize("values", [["1", "1"], [1, 1]])

@@ -14,10 +14,11 @@ import pytest
 
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
-from featstore.reading import bounds, pages
+from featstore.parquet import bounds
+from featstore.parquet.page_header import read_page_header
+from featstore.reading import pages
 from featstore.reading.footer import Footer, Selection
 from featstore.reading.kept import KeptSpans
-from featstore.reading.page_header import read_page_header
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
 from tests.native.mutants import Chunk, number_of, sound_chunks, with_number, write_file

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
+from featstore.parquet.page_header import read_page_header
 from featstore.reading import checksums
 from featstore.reading.checksums import require_intact
 from featstore.reading.footer import Footer
-from featstore.reading.page_header import read_page_header
 
 ROWS = 3_000
 WAYS = {
