@@ -197,7 +197,8 @@ def open_raw(url: str, listed_bytes: int | None = None, row_groups: Iterable[int
 
 
 def _require_within(file: int, footer: CheckedFooter, row_groups: Iterable[int]) -> None:
-    for index in row_groups:
+    num_row_groups = len(footer.row_group_rows)  # fewer than were listed, where the file has changed
+    for index in (index for index in row_groups if index < num_row_groups):
         found = first_beyond(footer, index, range(len(footer.leaves)), file)
         if found is not None:
             raise FooterError(f"column {footer.leaves[found].path!r}: row group {index}: {CLAIMS_MORE}")
