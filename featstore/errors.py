@@ -118,6 +118,10 @@ class DispatchError(FeatstoreError, RuntimeError):
     """The coordinator's store is lost, or is used in a way that would read rows twice."""
 
 
+class WorkerError(FeatstoreError, RuntimeError):
+    """A process that works for this one died: a worker of a DataLoader, or a Python worker of Spark."""
+
+
 class SharedMemoryError(FeatstoreError, OSError):
     """A batch finds no room in shared memory on its way from a worker process."""
 

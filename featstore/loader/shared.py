@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from featstore.errors import SharedMemoryError
+from featstore.errors import SharedMemoryError, WorkerError
 from featstore.loader.one_buffer import OneBuffer, aligned, in_one_buffer
 from featstore.loader.pieces import Address, Piece, Pieces, are_supported, opened
 from featstore.loader.tensors import Batch
@@ -107,11 +107,22 @@ def _received(memory: torch.Tensor | tuple[Address, int], places: Any, end: int,
 def _opened(address: Address, num_bytes: int) -> Array:
     try:
         return opened(address, num_bytes)
+    except _OF_THE_DEAD as error:
+        raise WorkerError(
+            f"DataLoader worker (pid {address.process}) died before its batch was received: expected "
+            "it to run until then; if the kernel's log (dmesg) says that it ran out of memory, "
+            "choose fewer workers, a smaller batch_size or a smaller prefetch_factor"
+        ) from error
     except OSError as error:
         raise SharedMemoryError(
-            f"a batch of process {address.process} cannot be read any more: {error}; the process that makes a batch must run "
-            "until the batch was received"
+            f"a batch of process {address.process} cannot be read: {error}; check that there are "
+            "descriptors (ulimit -n) and memory"
         ) from error
+
+
+# A process that ends loses its memory first: from then on its descriptors are root's, and others
+# may not open them. Next its descriptors are gone. Only then does its parent, torch, hear of it.
+_OF_THE_DEAD = (FileNotFoundError, PermissionError, ProcessLookupError)
 
 
 def _reduce(batch: Batch) -> tuple[Any, ...]:

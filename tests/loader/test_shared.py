@@ -1,7 +1,10 @@
 """Batches between processes: one piece of shared memory each."""
 
+import multiprocessing
+import os
 import pickle
 import resource
+import signal
 from contextlib import nullcontext
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -11,10 +14,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from featstore.errors import SharedMemoryError
+from featstore.errors import SharedMemoryError, WorkerError
 from featstore.loader import shared as module
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.pieces import Address
 from featstore.loader.shared import Shared, shared
 from featstore.loader.tensors import Batch
 
@@ -130,9 +132,37 @@ def test_too_few_descriptors_are_told_with_what_to_do():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_batch_of_a_process_that_has_ended_is_told():
-    with pytest.raises(SharedMemoryError, match=r"process 999999999 cannot be read any more: .*must run until"):
-        module._received((Address(999_999_999, 3, (1, 1), 100), 36), {}, 0, 0, False)
+def send_and_die(results, table_url: str) -> None:
+    with loader_for(table_url) as loader:
+        results.send_bytes(ForkingPickler.dumps(next(iter(loader))))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_died_before_its_batch_was_received_is_named(table_url):
+    results, sender = multiprocessing.Pipe(duplex=False)
+    spawning = multiprocessing.get_context("spawn")
+    worker = spawning.Process(target=send_and_die, args=(sender, table_url))
+    worker.start()
+    message = results.recv_bytes()
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # dead, and nobody was told yet
+    said = rf"^DataLoader worker \(pid {worker.pid}\) died before its batch was received"
+    with pytest.raises(WorkerError, match=said):
+        pickle.loads(message)
+    worker.join()
+    assert worker.exitcode == -signal.SIGKILL
+    with pytest.raises(WorkerError, match=said):
+        pickle.loads(message)
+
+
+def test_a_batch_that_cannot_be_opened_for_want_of_descriptors_is_told(batch):
+    message = ForkingPickler.dumps(shared(batch))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(SharedMemoryError, match=r"cannot be read: .*Too many open files"):
+            pickle.loads(message)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_batch_costs_one_descriptor_where_torch_passes_it(batch, monkeypatch):
