@@ -9,7 +9,6 @@ import importlib
 import itertools
 import json
 import os
-import re
 import sys
 import time
 import uuid
@@ -20,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from featstore import errors
-from featstore.errors import FeatstoreError, InputError, MissingDependencyError, missing_extra
+from featstore.errors import InputError, MissingDependencyError, missing_extra
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, Origin
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
@@ -41,6 +39,7 @@ from featstore.extraction.job import (
 )
 from featstore.extraction.memory import kept_memory
 from featstore.extraction.raw import Unit
+from featstore.extraction.spark_errors import run_checked
 from featstore.extraction.unit import (
     Progress,
     UnitReport,
@@ -66,7 +65,6 @@ _PROGRESS_INTERVAL_S = 0.5
 _REPORT_COLUMNS = (
     "path string, num_rows long, size_bytes long, crc32 long, counts string, num_rows_skipped long, examples string"
 )
-_OUR_ERROR = re.compile(r"featstore\.errors\.(\w+): (.*)")
 _WORKER_MODULES = {"pyarrow": "pyarrow", "numpy": "numpy", "featstore.extraction.unit": "featstore"}
 _Result = TypeVar("_Result")
 
@@ -203,26 +201,6 @@ def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Ta
             raise
     tally.report()
     return future.result()
-
-
-def run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Result:
-    """Runs a job; an error of ours that a worker raised is raised here, and workers that cannot start are named."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        return collect()
-    except (Py4JJavaError, PySparkException) as error:
-        ours = _OUR_ERROR.findall(str(error))
-        if ours:
-            kind, message = ours[-1]
-            raise getattr(errors, kind, FeatstoreError)(message) from error
-        if "Cannot run program" in str(error) or "PYTHON_VERSION_MISMATCH" in str(error):
-            raise MissingDependencyError(
-                f"Spark's Python workers cannot run {context.pythonExec}: point PYSPARK_PYTHON to a Python "
-                f"{sys.version_info.major}.{sys.version_info.minor} that has featstore and pyarrow"
-            ) from error
-        raise
 
 
 def _import_probe() -> Callable[[object], dict[str, str]]:
