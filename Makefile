@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test lint format faults fuzz bench servers clean
+.PHONY: demo test lint format faults fuzz sanitize bench servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -34,6 +34,10 @@ faults: $(INSTALLED)
 SECONDS ?= 300
 fuzz: $(INSTALLED)
 	$(BIN)/python fuzz/run.py --seconds $(SECONDS)
+
+MUTANTS ?= 50000
+sanitize: $(INSTALLED)
+	$(BIN)/python fuzz/sanitize.py --mutants $(MUTANTS)
 
 bench: $(INSTALLED)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

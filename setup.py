@@ -4,7 +4,7 @@ from setuptools import Extension, setup
 
 ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later version
 FOLDER = "featstore/_native"
-HEADERS = ("chunks", "crc32", "distinct", "footer", "marks", "pages", "rows", "snappy", "thrift", "xxh64")
+HEADERS = ("chunks", "crc32", "distinct", "footer", "marks", "once", "pages", "rows", "snappy", "thrift", "xxh64")
 
 setup(
     ext_modules=[

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,7 +19,7 @@ CODECS = {"none": 0, "snappy": 1}
 
 
 def main() -> None:
-    for name, data in {**pages(), **texts(), **footers()}.items():
+    for name, data in {**pages(), **texts(), **footers(), **hashed(), **rows()}.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -66,6 +67,38 @@ def footers() -> dict[str, bytes]:
     """A footer of each kind, after the plan by which it is walked."""
     head = bytes(map(len, PLAN)) + b"".join(part.astype("<i2").tobytes() for part in PLAN)
     return {f"footer/{name}": head + footer for name, footer in _footers()}
+
+
+def hashed() -> dict[str, bytes]:
+    """Width, seed, texts and their offsets, as `hash.c` takes them."""
+    text = bytes(range(64))
+    offsets = np.array([0, 0, 3, 35, 64], np.int32)
+    return {f"hash/texts-{seed}": bytes([seed, 42]) + _parts(text, offsets) for seed in (0, 1)}
+
+
+def rows() -> dict[str, bytes]:
+    """What `rows.c` takes for each of its kernels: three lists of two parts, with bitmaps."""
+    found = {}
+    for kernel, widths in product(range(6), range(4)):
+        width, offset_type = 8 if widths & 1 else 4, np.int64 if widths & 2 else np.int32
+        parts = _parts(
+            np.array([0, 2, 2, 5], offset_type),
+            bytes(range(5 * width)),
+            b"\x05",
+            b"\x1d",
+            np.array([2, 0, 1], np.int32),
+            np.array([0, 1, 3], np.int64),
+            np.array([0, 3 * width], np.int64),
+            np.array([3 * width, 5 * width], np.int64),
+        )
+        found[f"rows/{kernel}-{widths}"] = bytes([kernel, widths, 0, 0, 9]) + parts
+    return found
+
+
+def _parts(*parts: bytes | np.ndarray) -> bytes:
+    """As `parts.h` cuts them."""
+    texts = [part if isinstance(part, bytes) else part.tobytes() for part in parts]
+    return b"".join(struct.pack("<H", len(text)) + text for text in texts)
 
 
 def _footers() -> Iterator[tuple[str, bytes]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BUILT = HERE.parent / "build" / "fuzz"
-TARGETS = ("pages", "snappy", "footer")
+TARGETS = ("pages", "snappy", "footer", "hash", "rows")
 SANITIZERS = ["-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 SLOWEST_S = 2  # no input of 4 KB takes longer, sanitizers included
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "crc32.h"
+#include "once.h"
 #include "pages.h"
 #include "snappy.h"
 
@@ -229,8 +230,8 @@ static int is_chunk_intact(int file, int64_t first, int64_t end, uint8_t* room, 
    ends before it begins -2. Each number is read once: another thread may change it. */
 static int64_t first_damaged(int file, const int64_t* spans, int64_t count, uint8_t* room, int64_t room_bytes) {
   for (int64_t i = 0; i < count; i++) {
-    const int64_t first = __atomic_load_n(&spans[2 * i], __ATOMIC_RELAXED);
-    const int64_t end = __atomic_load_n(&spans[2 * i + 1], __ATOMIC_RELAXED);
+    const int64_t first = int64_at(spans, 2 * i);
+    const int64_t end = int64_at(spans, 2 * i + 1);
     if (first < 0 || first > end) return -2;
     if (!is_chunk_intact(file, first, end, room, room_bytes)) return i;
   }

@@ -1,7 +1,7 @@
 /* The kernels as a Python module, on anything that has a buffer (numpy arrays, Arrow buffers).
 
    Each function checks that lengths and offsets fit, raises ValueError where they do not, and works without the interpreter's
-   lock. Buffers are contiguous and aligned to their elements; what is written to overlaps nothing that is read. */
+   lock. Buffers are contiguous; those that numbers are written to are aligned to them, and overlap nothing that is read. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -19,20 +19,25 @@ static PyObject* wrong(const char* what) {
   return NULL;
 }
 
+/* Whether numbers of `width` bytes, a power of two, can be written to a buffer one by one. */
+static int is_aligned(const Py_buffer* buffer, uintptr_t width) {
+  return !buffer->len || !((uintptr_t)buffer->buf & (width - 1));
+}
+
 static PyObject* py_hash_texts(PyObject* self, PyObject* args) {
   Py_buffer data, offsets, hashes;
   unsigned long long seed;
   (void)self;
   if (!PyArg_ParseTuple(args, "y*y*w*K:hash_texts", &data, &offsets, &hashes, &seed)) return NULL;
   int64_t num_texts = hashes.len / 8;
-  int fits = hashes.len % 8 == 0 && offsets.len == (num_texts + 1) * 4;
+  int fits = hashes.len % 8 == 0 && is_aligned(&hashes, 8) && offsets.len == (num_texts + 1) * 4;
   Py_BEGIN_ALLOW_THREADS
   fits = fits && hash_texts(data.buf, data.len, offsets.buf, num_texts, seed, hashes.buf);
   Py_END_ALLOW_THREADS
   PyBuffer_Release(&data);
   PyBuffer_Release(&offsets);
   PyBuffer_Release(&hashes);
-  if (!fits) return wrong("expected one int32 offset more than hashes, never falling and within the data");
+  if (!fits) return wrong("expected one int32 offset more than aligned hashes, never falling and within the data");
   Py_RETURN_NONE;
 }
 
@@ -41,13 +46,13 @@ static PyObject* py_hash_decimals(PyObject* self, PyObject* args) {
   unsigned long long seed;
   (void)self;
   if (!PyArg_ParseTuple(args, "y*w*K:hash_decimals", &values, &hashes, &seed)) return NULL;
-  int fits = values.len == hashes.len && values.len % 8 == 0;
+  int fits = values.len == hashes.len && values.len % 8 == 0 && is_aligned(&hashes, 8);
   Py_BEGIN_ALLOW_THREADS
   if (fits) hash_decimals(values.buf, values.len / 8, seed, hashes.buf);
   Py_END_ALLOW_THREADS
   PyBuffer_Release(&values);
   PyBuffer_Release(&hashes);
-  if (!fits) return wrong("expected as many hashes as values, 8 bytes each");
+  if (!fits) return wrong("expected as many aligned hashes as values, 8 bytes each");
   Py_RETURN_NONE;
 }
 
@@ -75,7 +80,8 @@ static PyObject* py_sign_rows(PyObject* self, PyObject* args) {
   (void)self;
   if (!PyArg_ParseTuple(args, "O!w*K:sign_rows", &PyTuple_Type, &tuple, &signs, &seed)) return NULL;
   Py_ssize_t taken = take_members(tuple, signs.len, buffers, members);
-  if (!PyErr_Occurred() && signs.len % 8) wrong("expected as many values of each member as signs, 8 bytes each");
+  if (!PyErr_Occurred() && (signs.len % 8 || !is_aligned(&signs, 8)))
+    wrong("expected as many values of each member as aligned signs, 8 bytes each");
   int fits = !PyErr_Occurred();
   Py_BEGIN_ALLOW_THREADS
   if (fits) sign_rows(members, taken, signs.len / 8, seed, signs.buf);
@@ -141,7 +147,7 @@ static PyObject* py_lists_without_nulls(PyObject* self, PyObject* args) {
   int width = (int)of[MARK].len;
   int64_t written = -1;
   int fits = is_width(width) && is_width(offset_width) && of[OFFSETS].len >= offset_width &&
-             of[NEW_OFFSETS].len / 8 == of[OFFSETS].len / offset_width;
+             of[NEW_OFFSETS].len / 8 == of[OFFSETS].len / offset_width && is_aligned(&of[NEW_OFFSETS], 8);
   if (fits) {
     Lists lists = {of[OFFSETS].buf, offset_width, of[OFFSETS].len / offset_width - 1,
                    of[BITS].len ? of[BITS].buf : NULL, first_bit, of[VALUES].buf, of[VALUES].len / width,
@@ -154,7 +160,8 @@ static PyObject* py_lists_without_nulls(PyObject* self, PyObject* args) {
     Py_END_ALLOW_THREADS
   }
   release_all(of, COUNT);
-  if (written < 0) return wrong("expected offsets that never fall, within the values, a bit for each, and room for the result");
+  if (written < 0)
+    return wrong("expected offsets that never fall, within the values, a bit for each, and aligned room for the result");
   return PyLong_FromLongLong(written);
 }
 
@@ -164,7 +171,7 @@ static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
   int width;
   (void)self;
   if (!PyArg_ParseTuple(args, "y*iy*w*:rebase_offsets", &of[OFFSETS], &width, &of[CUTS], &of[REBASED])) return NULL;
-  int fits = is_width(width) && of[OFFSETS].len >= width && of[CUTS].len >= 8;
+  int fits = is_width(width) && of[OFFSETS].len >= width && of[CUTS].len >= 8 && is_aligned(&of[REBASED], 8);
   if (fits) {
     int64_t num_parts = of[CUTS].len / 8 - 1;
     const int64_t* cuts = of[CUTS].buf;
@@ -174,7 +181,7 @@ static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
     Py_END_ALLOW_THREADS
   }
   release_all(of, COUNT);
-  if (!fits) return wrong("expected rising cuts within the rows, and room for an offset more than rows in each part");
+  if (!fits) return wrong("expected rising cuts within the rows, and aligned room for an offset more than rows in each part");
   Py_RETURN_NONE;
 }
 
@@ -183,7 +190,7 @@ static Gather gather_of(const Py_buffer* rows, const Py_buffer* cuts) {
   return gather;
 }
 
-static const char NOT_GATHERED[] = "expected rows that there are, rising cuts from 0 to all rows, and room for each part";
+static const char NOT_GATHERED[] = "expected rows that there are, rising cuts from 0 to all rows, and room (of offsets aligned) for each part";
 
 static PyObject* py_gather(PyObject* self, PyObject* args) {
   enum { VALUES, OFFSETS, ROWS, CUTS, STARTS, ENDS, OUT, COUNT };
@@ -223,7 +230,7 @@ static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
                         &of[OUT]))
     return NULL;
   int fits = is_width(offset_width) && of[OFFSETS].len >= offset_width && of[CUTS].len >= 8 &&
-             of[OUT].len == 2 * of[ROWS].len + of[CUTS].len - 8;
+             of[OUT].len == 2 * of[ROWS].len + of[CUTS].len - 8 && is_aligned(&of[OUT], 8);
   if (fits) {
     Gather gather = gather_of(&of[ROWS], &of[CUTS]);
     gather.num_values = num_values;
@@ -246,14 +253,14 @@ static PyObject* py_mark_values(PyObject* self, PyObject* args) {
   (void)self;
   if (!PyArg_ParseTuple(args, "y*iw*Lw*:mark_values", &values, &width, &bits, &bound, &small)) return NULL;
   int fits = (width == 4 || width == 8) && values.len % width == 0 && bits.len > 0 && (bits.len & (bits.len - 1)) == 0;
-  fits = fits && small.len / 8 > values.len / width;
+  fits = fits && small.len / 8 > values.len / width && is_aligned(&small, 8);
   Py_BEGIN_ALLOW_THREADS
   if (fits) found = mark_values(values.buf, values.len / width, width, bits.buf, (uint64_t)bits.len - 1, bound, small.buf);
   Py_END_ALLOW_THREADS
   PyBuffer_Release(&values);
   PyBuffer_Release(&bits);
   PyBuffer_Release(&small);
-  if (!fits) return wrong("expected whole values of 4 or 8 bytes, a power of two of bits, and room for one small hash more than values");
+  if (!fits) return wrong("expected whole values of 4 or 8 bytes, a power of two of bits, and aligned room for one small hash more than values");
   return Py_BuildValue("LL", (long long)found.num_missing, (long long)found.num_small);
 }
 
@@ -274,9 +281,9 @@ static int take_column(PyObject* item, int64_t num_rows, Py_buffer* buffers, Col
   out->offsets = buffers[OFFSETS].buf;
   out->values = buffers[VALUES].buf;
   int fits = is_width(out->width) && (is_list || !out->max_repetition) && out->max_definition >= 0 && out->max_definition <= 3;
-  fits = fits && (is_list ? buffers[OFFSETS].len / 4 > num_rows : !buffers[OFFSETS].len);
+  fits = fits && (is_list ? buffers[OFFSETS].len / 4 > num_rows : !buffers[OFFSETS].len) && is_aligned(&buffers[OFFSETS], 4);
   out->capacity = fits ? buffers[VALUES].len / out->width : 0;
-  if (!fits || out->capacity > INT32_MAX) wrong("expected a mark of 4 or 8 bytes, levels of a scalar or of a list, and room for its offsets");
+  if (!fits || out->capacity > INT32_MAX) wrong("expected a mark of 4 or 8 bytes, levels of a scalar or of a list, and aligned room for its offsets");
   return 1;
 }
 
@@ -467,7 +474,7 @@ static PyObject* py_walk_footer(PyObject* self, PyObject* args) {
   if (!PyArg_ParseTuple(args, "y*y*y*y*:walk_footer", &of[DATA], &of[WIDTHS], &of[STRUCTS], &of[FIELDS])) return NULL;
   const int64_t* widths = of[WIDTHS].buf;
   Py_ssize_t num_tables = of[WIDTHS].len / 8;
-  int fits = num_tables <= MOST_TABLES;
+  int fits = num_tables <= MOST_TABLES && is_aligned(&of[WIDTHS], 8) && is_aligned(&of[STRUCTS], 8) && is_aligned(&of[FIELDS], 8);
   for (Py_ssize_t i = 0; fits && i < num_tables; i++) walk.tables[i].width = widths[i];
   walk.structs = of[STRUCTS].buf;
   walk.fields = of[FIELDS].buf;

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "once.h"
+
 #if !defined(__GNUC__)
 #define __builtin_prefetch(address) ((void)(address))
 #endif
@@ -20,9 +22,6 @@
 
 static inline int is_set(const uint8_t* bits, int64_t i) { return bits[i >> 3] >> (i & 7) & 1; }
 
-static inline int32_t int32_at(const int32_t* numbers, int64_t i) { return __atomic_load_n(numbers + i, __ATOMIC_RELAXED); }
-
-static inline int64_t int64_at(const int64_t* numbers, int64_t i) { return __atomic_load_n(numbers + i, __ATOMIC_RELAXED); }
 
 static inline int64_t offset_at(const void* offsets, int width, int64_t i) {
   return width == 4 ? int32_at(offsets, i) : int64_at(offsets, i);

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "once.h"
+
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the kernels read words as little-endian"
 #endif
@@ -69,10 +71,10 @@ static inline uint64_t hash_bytes(const uint8_t* at, uint64_t size, uint64_t see
    is read once, checked and used: another thread may change it. */
 static int hash_texts(
     const uint8_t* data, int64_t num_bytes, const int32_t* offsets, int64_t num_texts, uint64_t seed, uint64_t* hashes) {
-  int32_t begin = __atomic_load_n(offsets, __ATOMIC_RELAXED);
+  int32_t begin = int32_at(offsets, 0);
   if (begin < 0) return 0;
   for (int64_t i = 0; i < num_texts; i++) {
-    const int32_t end = __atomic_load_n(&offsets[i + 1], __ATOMIC_RELAXED);
+    const int32_t end = int32_at(offsets, i + 1);
     if (end < begin || end > num_bytes) return 0;
     hashes[i] = hash_bytes(data + begin, (uint64_t)(end - begin), seed);
     begin = end;
@@ -86,10 +88,11 @@ static void hash_decimals(const int64_t* values, int64_t num_values, uint64_t se
   uint8_t* const end = text + sizeof text;
   for (int64_t i = 0; i < num_values; i++) {
     uint8_t* at = end;
-    uint64_t rest = values[i] < 0 ? 0 - (uint64_t)values[i] : (uint64_t)values[i];
+    const int64_t value = int64_at(values, i);
+    uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
     do *--at = (uint8_t)('0' + rest % 10);
     while (rest /= 10);
-    if (values[i] < 0) *--at = '-';
+    if (value < 0) *--at = '-';
     hashes[i] = hash_bytes(at, (uint64_t)(end - at), seed);
   }
 }
@@ -98,7 +101,7 @@ static void hash_decimals(const int64_t* values, int64_t num_values, uint64_t se
 static void sign_rows(const uint64_t* const* members, int64_t num_members, int64_t num_rows, uint64_t seed, uint64_t* signs) {
   for (int64_t row = 0; row < num_rows; row++) {
     uint64_t chained = seed;
-    for (int64_t m = 0; m < num_members; m++) chained = avalanche(mix_word(chained + P5 + 8, members[m][row]));
+    for (int64_t m = 0; m < num_members; m++) chained = avalanche(mix_word(chained + P5 + 8, (uint64_t)int64_at(members[m], row)));
     chained &= INT64_MAX;
     signs[row] = chained ? chained : 1;
   }

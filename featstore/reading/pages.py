@@ -10,6 +10,7 @@ read, or to refuse. Formats: parquet.apache.org/docs/file-format.
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -165,11 +166,9 @@ class _Out:
         self._column, self._num_rows = column, num_rows
         self.num_values = sum(chunk.num_values for chunk in chunks)
         width = len(column.mark)
+        offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
         self.chunks = [(*_place(chunk), chunk.num_values, most_page_bytes(chunk, width)) for chunk in chunks]
-        # One piece of memory: each time that Arrow is asked for some, another thread may take the interpreter's lock.
-        self._offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
-        self._values_at = _aligned(self._offset_bytes)
-        self._memory = pa.allocate_buffer(self._values_at + self.num_values * width)
+        self._memory = allocated(offset_bytes, self.num_values * width)
         self.room_bytes = max(_room_bytes(chunk, width) for chunk in chunks)
 
     @property
@@ -179,19 +178,39 @@ class _Out:
     @property
     def buffers(self) -> tuple[bytes, int, int, int, memoryview, memoryview]:
         """What the kernels decode the column with, and where to."""
-        of, memory = self._column, memoryview(self._memory)
-        offsets, values = memory[: self._offset_bytes], memory[self._values_at :]
-        return of.mark, of.max_repetition, of.max_definition, of.null_below, offsets, values
+        of, memory = self._column, self._memory
+        views = memory.offsets_view, memory.values_view
+        return of.mark, of.max_repetition, of.max_definition, of.null_below, *views
 
     def array(self, num_values: int) -> pa.Array:
         """The column, once so many values are decoded."""
-        type_, memory = self._column.type, self._memory
+        type_ = self._column.type
         value_type = type_.value_type if self._column.max_repetition else type_
-        values = pa.Array.from_buffers(value_type, num_values, [None, memory.slice(self._values_at)], 0)
+        values = pa.Array.from_buffers(value_type, num_values, [None, self._memory.values], 0)
         if not self._column.max_repetition:
             return values
-        offsets = memory.slice(0, self._offset_bytes)
-        return pa.Array.from_buffers(type_, self._num_rows, [None, offsets], 0, children=[values])
+        return pa.Array.from_buffers(type_, self._num_rows, [None, self._memory.offsets], 0, children=[values])
+
+
+class Memory(NamedTuple):
+    """A column's offsets and values, to be written through the views, and read as Arrow buffers."""
+
+    offsets_view: memoryview
+    values_view: memoryview
+    offsets: pa.Buffer
+    values: pa.Buffer
+
+
+def allocated(offset_bytes: int, value_bytes: int) -> Memory:
+    """Memory for a column's offsets and for its values.
+
+    One piece, since another thread may take the interpreter's lock each time that Arrow is asked for
+    some. Under sanitizers each has its own, so that they see a write beyond its end (fuzz/separate.py).
+    """
+    values_at = _aligned(offset_bytes)
+    memory = pa.allocate_buffer(values_at + value_bytes)
+    view = memoryview(memory)
+    return Memory(view[:offset_bytes], view[values_at:], memory.slice(0, offset_bytes), memory.slice(values_at))
 
 
 def _room_bytes(chunk: Chunk, width: int) -> int:

@@ -11,7 +11,7 @@ RUN = Path(__file__).parents[2] / "fuzz" / "run.py"
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-@pytest.mark.parametrize("target", ["pages", "snappy"])
+@pytest.mark.parametrize("target", ["pages", "snappy", "footer", "hash", "rows"])
 def test_nothing_near_the_corpus_ends_a_kernel(target: str) -> None:
     command = [sys.executable, str(RUN), "--seconds", "2", "--target", target]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

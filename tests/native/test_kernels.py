@@ -115,13 +115,15 @@ def test_threads_hash_the_same_values_at_once() -> None:
     ids=["beyond the data", "falling", "below 0", "too few", "too many"],
 )
 def test_offsets_that_do_not_fit_are_refused(offsets: list[int], num_hashes: int) -> None:
-    with pytest.raises(ValueError, match="expected one int32 offset more than hashes, never falling and within the data"):
+    with pytest.raises(
+        ValueError, match="expected one int32 offset more than aligned hashes, never falling and within the data"
+    ):
         KERNELS.hash_texts(b"abc", np.array(offsets, np.int32), np.zeros(num_hashes, np.uint64), 42)
 
 
 def test_buffers_of_other_lengths_are_refused() -> None:
     two, three = np.zeros(2, np.uint64), np.zeros(3, np.uint64)
-    with pytest.raises(ValueError, match="expected as many hashes as values"):
+    with pytest.raises(ValueError, match="expected as many aligned hashes as values"):
         KERNELS.hash_decimals(three, two, 42)
     with pytest.raises(ValueError, match="expected as many values of each member as signs"):
         KERNELS.sign_rows((two, three), two, 42)
@@ -130,7 +132,7 @@ def test_buffers_of_other_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="expected whole values of 4 or 8 bytes"):
         KERNELS.count_marks(two, 5)
     for width, num_bits, room in ((5, 4, 3), (8, 3, 3), (8, 0, 3), (8, 4, 2)):
-        with pytest.raises(ValueError, match="a power of two of bits, and room for one small hash more than values"):
+        with pytest.raises(ValueError, match="a power of two of bits, and aligned room for one small hash more than values"):
             KERNELS.mark_values(two, width, np.zeros(num_bits, np.bool_), 1, np.zeros(room, np.int64))
 
 

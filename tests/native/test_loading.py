@@ -1,13 +1,15 @@
 """Without the compiled kernels: the same values, and one warning."""
 
 import os
+import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
-from featstore._native.loading import load_kernels
+from featstore._native.loading import KERNELS, load_kernels
 
 HASH = "import pyarrow as pa; from featstore.ops.hashing import value_hash; print(value_hash(pa.array(['a'])).to_pylist())"
 
@@ -23,6 +25,25 @@ def test_kernels_that_are_not_wanted_are_left_out_silently(monkeypatch: pytest.M
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load_kernels() is None
+
+
+@pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
+def test_a_path_names_another_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert KERNELS is not None
+    assert KERNELS.__file__ is not None
+    other = tmp_path / "other.so"
+    shutil.copy(KERNELS.__file__, other)
+    monkeypatch.setenv("FEATSTORE_NATIVE", str(other))
+    found = load_kernels()
+    assert found is not None
+    assert found.__file__ == str(other)
+    assert found.crc32(b"abc", 0, False) == KERNELS.crc32(b"abc", 0, False)
+    monkeypatch.setenv("FEATSTORE_NATIVE", str(tmp_path / "none.so"))
+    with pytest.raises(ImportError, match=r"none\.so"):
+        load_kernels()
+    monkeypatch.setenv("FEATSTORE_NATIVE", "./kernels")
+    with pytest.raises(ImportError, match="FEATSTORE_NATIVE: expected 0, or a build of the kernels"):
+        load_kernels()
 
 
 @pytest.mark.parametrize("wanted", ["0", "1"])

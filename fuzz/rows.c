@@ -1,0 +1,79 @@
+/* Rows of columns: whatever offsets, bitmaps, rows and cuts there are, what is read and written lies in what was given.
+
+   An input begins with the kernel, widths, first bits and room. The lengths fit as `kernels.c` asks for, what is in them may be
+   anything. */
+#include "parts.h"
+#include "rows.h"
+
+enum { KERNEL_BYTE, WIDTHS_BYTE, BIT_BYTE, VALUE_BIT_BYTE, ROOM_BYTE, NUM_BYTES };
+enum { OFFSETS, VALUES, BITS, VALUE_BITS, ROWS, CUTS, STARTS, ENDS, NUM_PARTS };
+enum { WITHOUT_NULLS, REBASE, GATHER, GATHER_LISTS, GATHER_OFFSETS, FILL, NUM_KERNELS };
+
+static int have_bits(Part bits, int64_t first, int64_t count) { return first <= bits.size * 8 - count; }
+
+static void without_nulls(Part* of, const uint8_t* head, int width, int offset_width, int64_t capacity, char* out) {
+  const char mark[8] = {0};
+  Lists lists = {of[OFFSETS].at, offset_width, of[OFFSETS].size / offset_width - 1,
+                 of[BITS].size ? of[BITS].at : NULL, head[BIT_BYTE], (const char*)of[VALUES].at, of[VALUES].size / width,
+                 of[VALUE_BITS].size ? of[VALUE_BITS].at : NULL, head[VALUE_BIT_BYTE]};
+  if (lists.num_rows < 0 || (lists.bits && !have_bits(of[BITS], lists.first_bit, lists.num_rows))) return;
+  if (lists.value_bits && !have_bits(of[VALUE_BITS], lists.first_value_bit, lists.num_values)) return;
+  int64_t* offsets = malloc((size_t)(lists.num_rows + 1) * 8);
+  const int64_t written = lists_without_nulls(&lists, width, mark, offsets, out, capacity);
+  if (written > capacity || (written >= 0 && offsets[lists.num_rows] != written)) abort();
+  for (int64_t i = 0; written >= 0 && i < lists.num_rows; i++)
+    if (offsets[i] > offsets[i + 1]) abort();
+  free(offsets);
+}
+
+static void gathered(Part* of, int kernel, int width, int offset_width, char* out, int64_t out_bytes) {
+  Gather gather = {.values = (const char*)of[VALUES].at, .offsets = of[OFFSETS].at, .rows = (const int32_t*)of[ROWS].at,
+                   .num_rows = of[ROWS].size / 4, .cuts = (const int64_t*)of[CUTS].at, .num_parts = of[CUTS].size / 8 - 1};
+  if (gather.num_parts < 0) return;
+  gather.num_found = gather.num_values = of[VALUES].size / width;
+  if (kernel != GATHER) gather.num_found = of[OFFSETS].size / offset_width - 1;
+  if (gather.num_found < 0) return;
+  const int64_t num_offsets = gather.num_rows + gather.num_parts;
+  int64_t *starts = calloc((size_t)gather.num_parts, 8), *ends = calloc((size_t)gather.num_parts, 8);
+  int64_t* offsets = malloc((size_t)num_offsets * 8);
+  memcpy(starts, of[STARTS].at, (size_t)(of[STARTS].size < gather.num_parts * 8 ? of[STARTS].size : gather.num_parts * 8));
+  memcpy(ends, of[ENDS].at, (size_t)(of[ENDS].size < gather.num_parts * 8 ? of[ENDS].size : gather.num_parts * 8));
+  if (kernel == GATHER) gather_values(&gather, width, starts, out, out_bytes);
+  else if (kernel == GATHER_LISTS) gather_lists(&gather, offset_width, width, starts, ends, out, out_bytes);
+  else gather_offsets(&gather, offset_width, offsets);
+  free(starts);
+  free(ends);
+  free(offsets);
+}
+
+static void rebased(Part* of, int offset_width) {
+  const int64_t num_rows = of[OFFSETS].size / offset_width - 1, num_parts = of[CUTS].size / 8 - 1;
+  if (num_rows < 0 || num_parts < 0) return;
+  int64_t* offsets = malloc((size_t)(num_rows + num_parts) * 8);
+  rebase_offsets(of[OFFSETS].at, offset_width, num_rows, (const int64_t*)of[CUTS].at, num_parts, offsets, num_rows + num_parts);
+  free(offsets);
+}
+
+static void filled(Part* of, int width, int64_t first_bit) {
+  const char mark[8] = {0};
+  const int64_t count = of[VALUES].size / width;
+  if (of[BITS].size && have_bits(of[BITS], first_bit, count))
+    fill_nulls((char*)of[VALUES].at, count, width, of[BITS].at, first_bit, mark);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Part parts[NUM_PARTS];
+  if (size < NUM_BYTES) return 0;
+  const int kernel = data[KERNEL_BYTE] % NUM_KERNELS;
+  const int width = data[WIDTHS_BYTE] & 1 ? 8 : 4, offset_width = data[WIDTHS_BYTE] & 2 ? 8 : 4;
+  const int64_t capacity = data[ROOM_BYTE];
+  char* out = malloc((size_t)(capacity * width));
+  take_parts(data + NUM_BYTES, size - NUM_BYTES, parts, NUM_PARTS);
+  if (kernel == WITHOUT_NULLS) without_nulls(parts, data, width, offset_width, capacity, out);
+  else if (kernel == REBASE) rebased(parts, offset_width);
+  else if (kernel == FILL) filled(parts, width, data[BIT_BYTE]);
+  else gathered(parts, kernel, width, offset_width, out, capacity * width);
+  free_parts(parts, NUM_PARTS);
+  free(out);
+  return 0;
+}

@@ -1,0 +1,183 @@
+"""Kernels whose offsets, rows and cuts another thread changes meanwhile, and buffers at odd addresses.
+
+What would be read or written outside of the buffers is seen where the sanitizers run (`make sanitize`).
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from featstore._native.loading import KERNELS
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
+
+NUM_ROWS, NUM_CALLS = 4_000, 60
+OUTSIDE = 2**31 - 1
+
+
+@contextmanager
+def changing(numbers: np.ndarray) -> Iterator[list[int]]:
+    """Another thread sets some of the numbers to what lies far outside, and back; counts how often."""
+    stop, count, draw = threading.Event(), [0], random.Random(1)
+
+    def change() -> None:
+        while not stop.is_set():
+            place = draw.randrange(len(numbers))
+            before = numbers[place]
+            numbers[place] = draw.choice([OUTSIDE, -1, -OUTSIDE])
+            numbers[place] = before
+            count[0] += 1
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield count
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _calls(call: Callable[[], Any], numbers: np.ndarray) -> None:
+    """Each call says that something does not fit, or ends."""
+    call()  # as it is, all fits
+    with changing(numbers) as count:
+        for _ in range(NUM_CALLS):
+            with suppress(ValueError):
+                call()
+        while count[0] < 100:
+            call_before = count[0]
+            with suppress(ValueError):
+                call()
+            assert count[0] >= call_before
+    call()
+
+
+def _offsets(dtype: type = np.int32) -> np.ndarray:
+    return np.arange(NUM_ROWS + 1, dtype=dtype) * 3
+
+
+def test_texts_whose_offsets_another_thread_changes_are_refused_or_hashed_within_the_data():
+    offsets, data, hashes = _offsets(), bytes(3 * NUM_ROWS), np.zeros(NUM_ROWS, np.uint64)
+    _calls(lambda: KERNELS.hash_texts(data, offsets, hashes, 42), offsets)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("changed", ["offsets", "rows", "cuts", "starts", "ends"])
+def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffers(dtype, changed):
+    places = {
+        "offsets": _offsets(dtype),
+        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.int32),
+        "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
+        "starts": np.array([0, NUM_ROWS // 2 * 24]),
+        "ends": np.array([NUM_ROWS // 2 * 24, NUM_ROWS * 24]),
+    }
+    offsets, rows, cuts, starts, ends = places.values()
+    values, out = np.arange(3 * NUM_ROWS), np.zeros(3 * NUM_ROWS, np.int64)
+    width = offsets.itemsize
+    _calls(lambda: KERNELS.gather(values, 8, offsets, width, rows, cuts, starts, ends, out), places[changed])
+    new_offsets = np.zeros(NUM_ROWS + 2, np.int64)
+    if changed in ("offsets", "rows", "cuts"):
+        call = lambda: KERNELS.gather_offsets(offsets, width, len(values), rows, cuts, new_offsets)  # noqa: E731
+        _calls(call, places[changed])
+
+
+@pytest.mark.parametrize("changed", ["rows", "cuts", "starts"])
+def test_values_whose_places_another_thread_changes_are_gathered_within_the_buffers(changed):
+    places = {
+        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.int32),
+        "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
+        "starts": np.array([0, NUM_ROWS // 2 * 8]),
+    }
+    rows, cuts, starts = places.values()
+    ends = np.array([NUM_ROWS // 2 * 8, NUM_ROWS * 8])
+    values, out = np.arange(NUM_ROWS), np.zeros(NUM_ROWS, np.int64)
+    _calls(lambda: KERNELS.gather(values, 8, b"", 8, rows, cuts, starts, ends, out), places[changed])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_lists_whose_offsets_another_thread_changes_lose_their_nulls_within_the_buffers(dtype):
+    offsets, values = _offsets(dtype), np.arange(3 * NUM_ROWS)
+    bits, mark = np.full(NUM_ROWS // 8 + 1, 0b01110111, np.uint8), bytes(8)
+    new_offsets, new_values = np.zeros(NUM_ROWS + 1, np.int64), np.zeros(4 * NUM_ROWS, np.int64)
+
+    def call() -> None:
+        out = (mark, new_offsets, new_values)
+        KERNELS.lists_without_nulls(offsets, offsets.itemsize, bits, 0, values, b"", 0, *out)
+
+    _calls(call, offsets)
+
+
+@pytest.mark.parametrize("changed", ["offsets", "cuts"])
+def test_offsets_and_cuts_that_another_thread_changes_are_rebased_within_the_buffers(changed):
+    places = {"offsets": _offsets(), "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS])}
+    rebased = np.zeros(NUM_ROWS + 2, np.int64)
+    _calls(lambda: KERNELS.rebase_offsets(places["offsets"], 4, places["cuts"], rebased), places[changed])
+
+
+def odd(array: np.ndarray) -> memoryview:
+    """The same bytes at an odd address."""
+    room = np.zeros(array.nbytes + 8, np.uint8)
+    first = 1 + (-room.ctypes.data) % 8
+    room[first : first + array.nbytes] = array.view(np.uint8)
+    return memoryview(room)[first : first + array.nbytes]
+
+
+def test_what_is_read_may_lie_at_any_address():
+    offsets, rows, cuts = np.array([0, 1, 3, 3], np.int32), np.array([2, 0, 1], np.int32), np.array([0, 3])
+    values, start, end = np.array([7, 8, 9]), np.array([0]), np.array([24])
+    hashes, same = np.zeros(3, np.uint64), np.zeros(3, np.uint64)
+    KERNELS.hash_texts(b"abc", offsets, hashes, 1)
+    KERNELS.hash_texts(b"abc", odd(offsets), same, 1)
+    assert (hashes == same).all()
+    KERNELS.hash_decimals(values, hashes, 1)
+    KERNELS.hash_decimals(odd(values), same, 1)
+    assert (hashes == same).all()
+    KERNELS.sign_rows((values,), hashes, 1)
+    KERNELS.sign_rows((odd(values),), same, 1)
+    assert (hashes == same).all()
+    out = np.zeros(3, np.int64)
+    KERNELS.gather(odd(values), 8, odd(offsets), 4, odd(rows), odd(cuts), odd(start), odd(end), out)
+    assert out.tolist() == [7, 8, 9]
+    new_offsets = np.zeros(4, np.int64)
+    KERNELS.gather_offsets(odd(offsets), 4, 3, odd(rows), odd(cuts), new_offsets)
+    assert new_offsets.tolist() == [0, 0, 1, 3]
+    KERNELS.rebase_offsets(odd(offsets), 4, odd(cuts), new_offsets)
+    assert new_offsets.tolist() == [0, 1, 3, 3]
+    KERNELS.lists_without_nulls(odd(offsets), 4, b"", 0, odd(values), b"", 0, bytes(8), new_offsets, out)
+    assert new_offsets.tolist() == [0, 1, 3, 3]
+    assert KERNELS.count_marks(odd(values), 8) == 3
+
+
+def test_what_numbers_are_written_to_is_aligned_or_refused():
+    three, offsets = np.zeros(3, np.int64), np.array([0, 1, 2, 3], np.int32)
+    rows, cuts = np.array([0, 1, 2], np.int32), np.array([0, 3])
+    four, bits = np.zeros(4, np.int64), np.zeros(8, np.bool_)
+    with pytest.raises(ValueError, match="aligned hashes"):
+        KERNELS.hash_texts(b"abc", offsets, odd(three), 1)
+    with pytest.raises(ValueError, match="aligned hashes"):
+        KERNELS.hash_decimals(three, odd(three), 1)
+    with pytest.raises(ValueError, match="aligned signs"):
+        KERNELS.sign_rows((three,), odd(three), 1)
+    with pytest.raises(ValueError, match="aligned room"):
+        KERNELS.mark_values(three, 8, bits, 1, odd(four))
+    with pytest.raises(ValueError, match="of offsets aligned"):
+        KERNELS.gather_offsets(offsets, 4, 3, rows, cuts, odd(four))
+    with pytest.raises(ValueError, match="aligned room"):
+        KERNELS.rebase_offsets(offsets, 4, cuts, odd(four))
+    with pytest.raises(ValueError, match="aligned room"):
+        KERNELS.lists_without_nulls(offsets, 4, b"", 0, three, b"", 0, bytes(8), odd(four), three)
+
+
+@pytest.mark.parametrize(("first_bit", "num_values"), [(2**62, 1), (2**63 - 1, 9), (-1, 1), (-(2**63), 1), (8, 1)])
+def test_bits_beyond_any_bitmap_are_refused(first_bit, num_values):
+    values = np.zeros(num_values, np.int64)
+    with pytest.raises(ValueError, match="a bit for each"):
+        KERNELS.fill_nulls(values, b"\xff", first_bit, bytes(8))
+    offsets, new_offsets = np.array([0, num_values], np.int32), np.zeros(2, np.int64)
+    with pytest.raises(ValueError, match="a bit for each"):
+        KERNELS.lists_without_nulls(offsets, 4, b"", 0, values, b"\xff", first_bit, bytes(8), new_offsets, values.copy())
