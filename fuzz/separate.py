@@ -1,15 +1,14 @@
-"""For runs with sanitizers, as a plugin of pytest or imported: a column's offsets and its values each
-get memory of their own, so that the sanitizer sees a write beyond the end of either."""
+"""For runs with sanitizers, as a plugin of pytest or imported: a column's offsets and its values get memory of their own, of
+exactly the size that is asked for, so that what is written between them is seen."""
 
-import numpy as np
 import pyarrow as pa
 
 from featstore.reading import pages
 
 
-def separate(offset_bytes: int, value_bytes: int) -> tuple[pa.Buffer, pa.Buffer]:
-    """Of exactly the sizes that are asked for: Arrow's own allocations are rounded up."""
-    return pa.py_buffer(np.empty(offset_bytes, np.uint8)), pa.py_buffer(np.empty(value_bytes, np.uint8))
+def separate(offset_bytes: int, value_bytes: int) -> pages.Memory:
+    offsets, values = bytearray(offset_bytes), bytearray(value_bytes)
+    return pages.Memory(memoryview(offsets), memoryview(values), pa.py_buffer(offsets), pa.py_buffer(values))
 
 
 pages.allocated = separate
