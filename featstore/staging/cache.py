@@ -64,7 +64,15 @@ class Refusal(enum.Enum):
 
 
 class RemovedError(StagingError):
-    """A download that somebody removed from the cache's directory."""
+    """A download that somebody removed from the cache's directory, or all of that."""
+
+
+def removed(path: object) -> RemovedError:
+    """The error for a path of the cache that is no longer there."""
+    return RemovedError(
+        f"{path}: expected it in the cache, found nothing: somebody removed it; remove staged files "
+        "with `featstore stage clear`"
+    )
 
 
 class Pin:
@@ -161,10 +169,7 @@ class Download:
             try:
                 yield self._lock
             except FileNotFoundError:
-                raise RemovedError(
-                    f"{self.path}: expected a download under way, found nothing: somebody removed it; remove staged files with "
-                    "`featstore stage clear`"
-                ) from None
+                raise removed(self.path) from None
 
     def _rename(self, num_bytes: int) -> None:
         before, self.num_bytes = self.path, num_bytes
@@ -226,6 +231,10 @@ class Cache:
     @property
     def limits_path(self) -> Path:
         return self.root / _LIMITS
+
+    def holds(self, path: object) -> bool:
+        """Whether a path that an error names is the cache, or in it."""
+        return isinstance(path, str | Path) and Path(path).is_relative_to(self.root)
 
     def request(self, name: str, size_bytes: int, num_bytes: int, *, beyond_bytes: int = -1) -> Pin | Download | Refusal:
         """One attempt, without waiting: the whole file, or else what holds most of it, pinned, if it holds more than
@@ -355,6 +364,8 @@ class Cache:
             if record is not None and os.fstat(lock).st_size == record.size_bytes == size_bytes:
                 _touch(lock)
                 return Pin(path, lock, record)
+            why = "its record cannot be read" if record is None else "its record is of another size"
+            _LOG.warning("%s: %s; the file is staged again", path, why)
             self._unlink(found)
             listing.staged.remove(found)
             unlock(lock)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from featstore import files
 from featstore.errors import DataFileError, ReplacedError, StagingError
 from featstore.staging.budget import require_fits
-from featstore.staging.cache import Cache, Download, Pin, Refusal, RemovedError, entry_name
+from featstore.staging.cache import Cache, Download, Pin, Refusal, RemovedError, entry_name, removed
 from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Filling, Line, Received
@@ -99,25 +99,31 @@ class Fetcher:
         return min(item.size_bytes, self._last().scaled(item.size_bytes).range_bytes)
 
     def obtain(self, item: StageItem, waiting: Waiting) -> Pin | None:
-        """The file, pinned, with all that is wanted of it; None where it is better read in place. Stopped once closed."""
-        name, base, beyond_bytes, num_removed = entry_name(item.url, item.size_bytes, item.version), None, -1, 0
+        """The file, pinned, with all that is wanted of it; None where it is better read in place. Stopped once closed.
+
+        RemovedError where somebody removes the cache, or what is downloaded there, again and again.
+        """
+        num_removed = 0
+        while True:
+            try:
+                with self._local_errors(item):
+                    return self._obtained(item, waiting)
+            except RemovedError as error:
+                num_removed += 1
+                if num_removed == _MOST_REMOVED:
+                    raise
+                _LOG.warning("%s; downloading it anew", error)
+
+    def _obtained(self, item: StageItem, waiting: Waiting) -> Pin | None:
+        name, base, beyond_bytes = entry_name(item.url, item.size_bytes, item.version), None, -1
         if name in self._damaged:
             return None
         try:
             while True:
                 first_bytes = self._first_bytes(item, base)
-                with self._local_errors(item):
-                    answer = self._cache.request(name, item.size_bytes, first_bytes, beyond_bytes=beyond_bytes)
+                answer = self._cache.request(name, item.size_bytes, first_bytes, beyond_bytes=beyond_bytes)
                 if isinstance(answer, Download):
-                    try:
-                        with self._local_errors(item):
-                            return self._download(item, answer, base, waiting)
-                    except RemovedError as error:
-                        num_removed, base = num_removed + 1, None
-                        if num_removed == _MOST_REMOVED:
-                            raise
-                        _LOG.warning("%s; downloading it anew", error)
-                    continue
+                    return self._download(item, answer, base, waiting)
                 if isinstance(answer, Pin):
                     if not self._is_intact(item, answer, waiting.stop):
                         self._cache.remove(answer)
@@ -152,11 +158,16 @@ class Fetcher:
 
     @contextlib.contextmanager
     def _local_errors(self, item: StageItem) -> Iterator[None]:
-        """A disk that is full or cannot be written, as a StagingError that names it."""
+        """A disk that is full or cannot be written, as a StagingError that names it; what somebody
+        removed from the cache, or all of it, as RemovedError."""
         try:
             yield
         except OSError as error:
-            if isinstance(error, StagingError) or not is_local(error):
+            if isinstance(error, StagingError):
+                raise
+            if isinstance(error, FileNotFoundError) and self._cache.holds(error.filename):
+                raise removed(error.filename) from None
+            if not is_local(error):
                 raise
             raise StagingError(
                 f"{files.redact(item.url)} cannot be written to {self._cache.root}: {error.strerror}; make room there, or "

@@ -296,7 +296,7 @@ def test_a_reservation_shrinks_also_where_there_is_no_room(tmp_path, monkeypatch
 def test_a_download_that_somebody_removed_leaves_no_record(cache):
     download = _request(cache, _name(1))
     download.path.unlink()
-    with pytest.raises(StagingError, match="expected a download under way, found nothing: somebody removed it"):
+    with pytest.raises(StagingError, match="expected it in the cache, found nothing: somebody removed it"):
         download.publish(_record())
     assert list(cache.root.iterdir()) == []
 
@@ -325,11 +325,14 @@ SOUND = '{"format": 3, "held": [[0, 10]], "sums": [[0, 10, 0]], "size_bytes": 10
         "9" * 9_999,
     ],
 )
-def test_a_record_of_any_text_is_none_or_sound(tmp_path, cache, text):
+def test_a_record_that_cannot_be_read_is_told_in_one_line_and_the_file_is_staged_again(cache, caplog, text):
     pin = _fill(cache, _name(1))
     pin.release()
     pin.path.with_suffix(".held").write_text(text)
-    assert isinstance(_request(cache, _name(1)), Download)
+    _fill(cache, _name(1)).release()
+    assert isinstance(_request(cache, _name(1)), Pin)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"{pin.path}: its record cannot be read; the file is staged again"
 
 
 @given(

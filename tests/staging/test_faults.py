@@ -14,6 +14,7 @@ import threading
 import fsspec
 import pytest
 
+from featstore import files
 from featstore.errors import ReplacedError, StagingError
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
@@ -64,6 +65,35 @@ def _next(stager, url, size_bytes=900_000):
 
 def _names(stager):
     return sorted(path.suffix for path in stager.cache.root.iterdir())
+
+
+@pytest.fixture
+def s3(unruly, monkeypatch):
+    """The server as an S3 store, whose buckets are the first part of a path."""
+    keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+    for name, value in keys.items() | {("AWS_ENDPOINT_URL", unruly.url)}:
+        monkeypatch.setenv(name, value)
+    files._store.cache_clear()
+    yield unruly
+    files._store.cache_clear()
+
+
+def test_one_name_in_two_buckets_is_two_files_in_the_cache(s3, make):
+    """Of one size and one version, as copies have them where a store's ETag says nothing of the bytes."""
+    s3.files |= {"/one/t/a.bin": DATA, "/two/t/a.bin": OTHER}
+    items = [
+        StageItem(key=key, url=f"s3://{bucket}/t/a.bin", size_bytes=len(DATA), version="1")
+        for key, bucket in enumerate(["one", "two", "one", "two"])
+    ]
+    with make() as stager:
+        found = []
+        for staged in stager.stage(items):
+            with staged:
+                found.append((staged.path, staged.path.read_bytes()))
+        assert [data for _, data in found] == [DATA, OTHER, DATA, OTHER]
+        assert len({path for path, _ in found}) == 2
+        assert (stager.stats().num_staged, stager.stats().num_hits) == (2, 2)
+    assert s3.sent_bytes("/one/t/a.bin") == s3.sent_bytes("/two/t/a.bin") == len(DATA)
 
 
 FAULTS = {

@@ -1,10 +1,13 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from featstore.staging.cache import Cache, Download, Limits, Pin
 from featstore.staging.record import Record
+
+NAME = "0" * 40
 
 SPANS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda pair: (min(pair), max(pair))), max_size=6)
 
@@ -53,3 +56,45 @@ def test_a_record_knows_whether_the_file_is_whole():
     assert Record.of("x", 10, "", [(0, 4, 1), (4, 10, 2)]).is_whole
     assert not Record.of("x", 10, "", [(0, 4, 1), (5, 10, 2)]).is_whole
     assert Record.of("x", 0, "", []).is_whole
+
+
+SOUND = Record.of("s3://b/k", 100, "v", [(0, 10, 1), (90, 100, 2)]).to_json().encode()
+CHANGES = st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)), max_size=4)
+
+
+@given(data=st.binary(max_size=300))
+@example(data=b"\xff\xfe" + SOUND.decode().encode("utf-16-le"))
+@example(data=b"\xef\xbb\xbf" + SOUND)
+@example(data=b"[" * 100_000)
+@example(data=b"9" * 10_000)
+@example(data=b"\x00" * 100)
+def test_raw_bytes_in_a_records_place_are_staged_again(tmp_path_factory, data):
+    assert _kind_of_request(_cache_at(tmp_path_factory), data) is Download
+
+
+@given(changes=CHANGES)
+def test_a_record_with_other_bytes_is_staged_again_or_sound(tmp_path_factory, changes):
+    data = bytearray(SOUND)
+    for at, byte in changes:
+        data[at] = byte
+    assert _kind_of_request(_cache_at(tmp_path_factory), bytes(data)) in (Download, Pin)
+
+
+def _cache_at(tmp_path_factory):
+    return Cache(str(tmp_path_factory.mktemp("cache")), Limits(budget_bytes=1_000))
+
+
+def _kind_of_request(cache, data):
+    """What becomes of a request for a file of 100 bytes whose record is `data`."""
+    path = cache.root / f"{NAME}.20.staged"
+    path.write_bytes(bytes(100))
+    path.with_suffix(".held").write_bytes(data)
+    found = cache.request(NAME, 100, 100)
+    if isinstance(found, Pin):
+        assert found.record.held_bytes <= 100
+        assert all(0 <= first <= end <= 100 for first, end in found.record.held)
+        found.release()
+    else:
+        assert not path.exists()
+        found.abandon()
+    return type(found)
