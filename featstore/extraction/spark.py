@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from featstore.errors import InputError, MissingDependencyError, missing_extra
+from featstore.errors import InputError, MissingDependencyError, WorkerError, missing_extra
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, Origin
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
@@ -39,7 +39,7 @@ from featstore.extraction.job import (
 )
 from featstore.extraction.memory import kept_memory
 from featstore.extraction.raw import Unit
-from featstore.extraction.spark_errors import run_checked
+from featstore.extraction.spark_errors import spark_error
 from featstore.extraction.unit import (
     Progress,
     UnitReport,
@@ -201,6 +201,23 @@ def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Ta
             raise
     tally.report()
     return future.result()
+
+
+def run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Result:
+    """Runs a job; an error that Spark tells of, but is not Spark's, is raised as what it is.
+
+    A WorkerError says all in its one line, and comes without Java's trace.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return collect()
+    except (Py4JJavaError, PySparkException) as error:
+        told = spark_error(str(error), context.pythonExec)
+        if told is None:
+            raise
+        raise told from (None if isinstance(told, WorkerError) else error)
 
 
 def _import_probe() -> Callable[[object], dict[str, str]]:

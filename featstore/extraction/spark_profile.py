@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from featstore.extraction.spark import check_workers
-from featstore.extraction.spark_errors import run_checked
+from featstore.extraction.spark import check_workers, run_checked
 from featstore.reading.missing import nulls_to_marks
 from featstore.schema import SlotSchema
 from featstore.table.statistics import Gatherer, Statistics, merge_statistics
