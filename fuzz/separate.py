@@ -1,13 +1,15 @@
-"""For runs with sanitizers, as a plugin of pytest or imported: a column's offsets and its values get memory of their own, of
-exactly the size that is asked for, so that what is written between them is seen."""
+"""For runs with sanitizers, as a plugin of pytest or imported: a column's offsets and its values each
+get memory of their own, so that the sanitizer sees a write beyond the end of either."""
 
+import numpy as np
 import pyarrow as pa
 
 from featstore.reading import pages
 
 
 def separate(offset_bytes: int, value_bytes: int) -> pages.Memory:
-    offsets, values = bytearray(offset_bytes), bytearray(value_bytes)
+    """Of exactly these sizes: Arrow rounds its allocations up, and a bytearray has one byte more."""
+    offsets, values = np.empty(offset_bytes, np.uint8), np.empty(value_bytes, np.uint8)
     return pages.Memory(memoryview(offsets), memoryview(values), pa.py_buffer(offsets), pa.py_buffer(values))
 
 

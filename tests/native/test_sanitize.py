@@ -1,5 +1,6 @@
 """The kernels with sanitizers, for half a minute: `make sanitize` goes on from there."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -7,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.sanitize import build, sanitized
+
 ROOT = Path(__file__).parents[2]
+OFFSET_BYTES = 12
+WRITE = f"""
+import ctypes, sys
+from fuzz.separate import separate
+memory = separate({OFFSET_BYTES}, 64)
+ctypes.memset(memory.offsets.address + int(sys.argv[1]), 0, 1)
+print("went on")
+"""
 
 
 def _has_sanitizers() -> bool:
@@ -18,9 +29,24 @@ def _has_sanitizers() -> bool:
     return Path(found.stdout.strip()).is_absolute()
 
 
-@pytest.mark.skipif(not _has_sanitizers(), reason="no C compiler with sanitizers")
+pytestmark = pytest.mark.skipif(not _has_sanitizers(), reason="no C compiler with sanitizers")
+
+
 def test_neither_tests_nor_damaged_files_make_the_kernels_touch_memory_that_is_not_theirs() -> None:
     command = [sys.executable, str(ROOT / "fuzz" / "sanitize.py"), "--small"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
     assert "1000 damaged files of seed 1; failed: none" in done.stdout
+
+
+def test_a_byte_beyond_a_columns_offsets_ends_a_process_with_sanitizers() -> None:
+    environment = os.environ | sanitized(build())
+    within, beyond = (
+        subprocess.run(
+            [sys.executable, "-c", WRITE, str(place)], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60
+        )
+        for place in (OFFSET_BYTES - 1, OFFSET_BYTES)
+    )
+    assert within.stdout == "went on\n", within.stderr
+    assert "heap-buffer-overflow" in beyond.stderr
+    assert "went on" not in beyond.stdout
