@@ -1,4 +1,5 @@
 /* Hashes: whatever the offsets are, texts are hashed within their bytes, or refused; numbers of any length, and marks of them. */
+#include "changing.h" /* before what includes once.h */
 #include "distinct.h"
 #include "marks.h"
 #include "parts.h"
@@ -11,6 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const int width = data[0] & 1 ? 8 : 4;
   const uint64_t seed = data[1];
+  period = data[0] >> 1 & 15;
+  num_read = data[1];
   take_parts(data + 2, size - 2, parts, NUM_PARTS);
   const Part texts = parts[DATA], offsets = parts[OFFSETS];
   const int64_t num_texts = offsets.size / 4 - 1, num_words = texts.size / 8, num_values = texts.size / width;

@@ -2,6 +2,7 @@
 
    An input begins with the kernel, widths, first bits and room. The lengths fit as `kernels.c` asks for, what is in them may be
    anything. */
+#include "changing.h" /* before what includes once.h */
 #include "parts.h"
 #include "rows.h"
 
@@ -67,6 +68,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int kernel = data[KERNEL_BYTE] % NUM_KERNELS;
   const int width = data[WIDTHS_BYTE] & 1 ? 8 : 4, offset_width = data[WIDTHS_BYTE] & 2 ? 8 : 4;
   const int64_t capacity = data[ROOM_BYTE];
+  period = data[WIDTHS_BYTE] >> 2 & 15;
+  num_read = data[BIT_BYTE];
   char* out = malloc((size_t)(capacity * width));
   take_parts(data + NUM_BYTES, size - NUM_BYTES, parts, NUM_PARTS);
   if (kernel == WITHOUT_NULLS) without_nulls(parts, data, width, offset_width, capacity, out);

@@ -190,7 +190,8 @@ static Gather gather_of(const Py_buffer* rows, const Py_buffer* cuts) {
   return gather;
 }
 
-static const char NOT_GATHERED[] = "expected rows that there are, rising cuts from 0 to all rows, and room (of offsets aligned) for each part";
+static const char NOT_GATHERED[] =
+    "expected rows that there are, rising cuts from 0 to all rows, and room (of offsets aligned) for each part";
 
 static PyObject* py_gather(PyObject* self, PyObject* args) {
   enum { VALUES, OFFSETS, ROWS, CUTS, STARTS, ENDS, OUT, COUNT };
@@ -260,7 +261,9 @@ static PyObject* py_mark_values(PyObject* self, PyObject* args) {
   PyBuffer_Release(&values);
   PyBuffer_Release(&bits);
   PyBuffer_Release(&small);
-  if (!fits) return wrong("expected whole values of 4 or 8 bytes, a power of two of bits, and aligned room for one small hash more than values");
+  if (!fits)
+    return wrong("expected whole values of 4 or 8 bytes, a power of two of bits, and aligned room for one small hash "
+                 "more than values");
   return Py_BuildValue("LL", (long long)found.num_missing, (long long)found.num_small);
 }
 
@@ -283,7 +286,8 @@ static int take_column(PyObject* item, int64_t num_rows, Py_buffer* buffers, Col
   int fits = is_width(out->width) && (is_list || !out->max_repetition) && out->max_definition >= 0 && out->max_definition <= 3;
   fits = fits && (is_list ? buffers[OFFSETS].len / 4 > num_rows : !buffers[OFFSETS].len) && is_aligned(&buffers[OFFSETS], 4);
   out->capacity = fits ? buffers[VALUES].len / out->width : 0;
-  if (!fits || out->capacity > INT32_MAX) wrong("expected a mark of 4 or 8 bytes, levels of a scalar or of a list, and aligned room for its offsets");
+  if (!fits || out->capacity > INT32_MAX)
+    wrong("expected a mark of 4 or 8 bytes, levels of a scalar or of a list, and aligned room for its offsets");
   return 1;
 }
 
@@ -474,7 +478,8 @@ static PyObject* py_walk_footer(PyObject* self, PyObject* args) {
   if (!PyArg_ParseTuple(args, "y*y*y*y*:walk_footer", &of[DATA], &of[WIDTHS], &of[STRUCTS], &of[FIELDS])) return NULL;
   const int64_t* widths = of[WIDTHS].buf;
   Py_ssize_t num_tables = of[WIDTHS].len / 8;
-  int fits = num_tables <= MOST_TABLES && is_aligned(&of[WIDTHS], 8) && is_aligned(&of[STRUCTS], 8) && is_aligned(&of[FIELDS], 8);
+  int fits = num_tables <= MOST_TABLES && is_aligned(&of[WIDTHS], 8);
+  fits = fits && is_aligned(&of[STRUCTS], 8) && is_aligned(&of[FIELDS], 8);
   for (Py_ssize_t i = 0; fits && i < num_tables; i++) walk.tables[i].width = widths[i];
   walk.structs = of[STRUCTS].buf;
   walk.fields = of[FIELDS].buf;

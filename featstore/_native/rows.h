@@ -22,7 +22,6 @@
 
 static inline int is_set(const uint8_t* bits, int64_t i) { return bits[i >> 3] >> (i & 7) & 1; }
 
-
 static inline int64_t offset_at(const void* offsets, int width, int64_t i) {
   return width == 4 ? int32_at(offsets, i) : int64_at(offsets, i);
 }
