@@ -10,7 +10,7 @@ from featstore.reading import pages
 def separate(offset_bytes: int, value_bytes: int) -> pages.Memory:
     """Of exactly these sizes: Arrow rounds its allocations up, and a bytearray has one byte more."""
     offsets, values = np.empty(offset_bytes, np.uint8), np.empty(value_bytes, np.uint8)
-    return pages.Memory(memoryview(offsets), memoryview(values), pa.py_buffer(offsets), pa.py_buffer(values))
+    return pages.Memory(offsets.data, values.data, pa.py_buffer(offsets), pa.py_buffer(values))
 
 
 pages.allocated = separate
