@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,6 +113,13 @@ static void read_pool(const char* path, uint8_t* bytes) {
   if (!folder) add_to_pool(bytes, read_input(path, bytes));
 }
 
+/* Ends the process by SIGPROF once it has used so many seconds, none for 0. Of its own time, not the
+   clock's: on a busy machine a process may wait for seconds, or be stopped, within any input. */
+static void limit_time(long seconds) {
+  const struct itimerval limit = {{0, 0}, {seconds, 0}};
+  setitimer(ITIMER_PROF, &limit, NULL);
+}
+
 int main(int count, char** of) {
   const char* kept = option(count, of, "-artifact_prefix", "./");
   long seconds = atol(option(count, of, "-max_total_time", "0")), limit_s = atol(option(count, of, "-timeout", "2"));
@@ -136,9 +144,9 @@ int main(int count, char** of) {
     uint8_t* own = malloc(size ? size : 1); /* exactly as long, so that reading further is seen */
     memcpy(own, bytes, size);
     num_new = 0;
-    alarm((unsigned)limit_s);
+    limit_time(limit_s);
     LLVMFuzzerTestOneInput(own, size);
-    alarm(0);
+    limit_time(0);
     free(own);
     if (num_new && seconds) add_to_pool(bytes, size);
   }

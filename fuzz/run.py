@@ -8,6 +8,7 @@ is kept there as `TARGET-found/current`: after 8 bytes with its length; make it 
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,10 @@ def fuzz(target: str, seconds: int, seed: int) -> bool:
     grown = BUILT / f"{target}-corpus"  # libFuzzer adds what it finds to the first of the folders
     grown.mkdir(exist_ok=True)
     print(f"{target}:", flush=True)
-    return subprocess.run([build(target), *options, grown, HERE / "corpus" / target], check=False).returncode == 0
+    status = subprocess.run([build(target), *options, grown, HERE / "corpus" / target], check=False).returncode
+    if status == -signal.SIGPROF:
+        print(f"{target}: an input took longer than {SLOWEST_S} s", flush=True)
+    return status == 0
 
 
 def build(target: str) -> Path:

@@ -1,19 +1,39 @@
 """The fuzzers' targets for a moment: they can be built, and the corpus and what is near it end none of them."""
 
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).parents[2] / "fuzz" / "run.py"
+from fuzz import run
+
+RUN = Path(run.__file__)
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 @pytest.mark.parametrize("target", ["pages", "snappy", "footer", "hash", "rows"])
 def test_nothing_near_the_corpus_ends_a_kernel(target: str) -> None:
     command = [sys.executable, str(RUN), "--seconds", "2", "--target", target]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "found inputs for: none" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("clang") is not None, reason="libFuzzer's own driver goes by the clock")
+def test_a_target_that_waits_for_longer_than_an_input_may_take_goes_on(tmp_path: Path) -> None:
+    options = ["-max_total_time=2", "-timeout=1", f"-artifact_prefix={tmp_path}/"]
+    corpus = RUN.parent / "corpus" / "rows"
+    target = subprocess.Popen([run.build("rows"), *options, corpus], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "current").exists():
+        time.sleep(0.01)
+    target.send_signal(signal.SIGSTOP)
+    time.sleep(1.2)
+    target.send_signal(signal.SIGCONT)
+    _, told = target.communicate(timeout=60)
+    assert target.returncode == 0, target.returncode
+    assert "in the pool" in told
