@@ -386,7 +386,7 @@ static int value_reader(const Page* page, Bytes bytes, const ColumnOut* out, Val
 
 /* The levels of a step: which begin a row, and which are values, are nulls, or are either, as 0 and 1. */
 typedef struct {
-  uint8_t begins[STEP], is_value[STEP], is_null[STEP], is_written[STEP], is_element[STEP];
+  uint8_t definitions[STEP], begins[STEP], is_value[STEP], is_null[STEP], is_written[STEP];
   int64_t count, num_rows, num_values, num_nulls;
 } Levels;
 
@@ -406,7 +406,7 @@ static int64_t num_ones(const uint8_t* ones, int64_t count) {
 }
 
 static int read_definitions(Levels* levels, Runs* runs, uint8_t highest, uint8_t null_below) {
-  uint8_t found[STEP], most = 0;
+  uint8_t *found = levels->definitions, most = 0;
   int64_t count = levels->count;
   if (!read_levels(runs, found, count)) return 0;
   for (int64_t i = 0; i < count; i++) most = found[i] > most ? found[i] : most;
@@ -415,7 +415,6 @@ static int read_definitions(Levels* levels, Runs* runs, uint8_t highest, uint8_t
     levels->is_value[i] = is_value;
     levels->is_null[i] = is_null;
     levels->is_written[i] = is_value | is_null;
-    levels->is_element[i] = found[i] > null_below; /* of lists: below it a list is null, at it empty */
   }
   levels->num_values = num_ones(levels->is_value, count);
   levels->num_nulls = null_below ? num_ones(levels->is_null, count) : 0;
@@ -423,17 +422,20 @@ static int read_definitions(Levels* levels, Runs* runs, uint8_t highest, uint8_t
 }
 
 /* Which levels begin a row. Those that do not must be elements, and so must the one before each: no null and no empty list
-   goes on. */
-static int read_repetitions(Levels* levels, Runs* runs, int ends_in_element) {
-  uint8_t *begins = levels->begins, most = 0, stray = 0;
-  const uint8_t* is_element = levels->is_element;
+   goes on. Of a list a definition level below `null_below` is a null, one at it an empty list, and one above it an element. A
+   repetition level above 1 is seen as a stray one too, by its second bit. */
+static int read_repetitions(Levels* levels, Runs* runs, uint8_t null_below, int ends_in_element) {
+  uint8_t *begins = levels->begins, stray;
+  const uint8_t* definitions = levels->definitions;
   int64_t count = levels->count;
   if (!read_levels(runs, begins, count)) return 0;
-  for (int64_t i = 0; i < count; i++) most = begins[i] > most ? begins[i] : most;
-  if (most > 1) return 0;
-  if (begins[0] && !(is_element[0] && ends_in_element)) return 0;
-  for (int64_t i = 1; i < count; i++) stray |= begins[i] & ~(is_element[i] & is_element[i - 1]);
-  for (int64_t i = 0; i < count; i++) begins[i] ^= 1;
+  stray = begins[0] & (uint8_t)~((definitions[0] > null_below) & ends_in_element);
+  begins[0] ^= 1;
+  for (int64_t i = 1; i < count; i++) {
+    uint8_t may_go_on = (definitions[i] > null_below) & (definitions[i - 1] > null_below);
+    stray |= begins[i] & (uint8_t)~may_go_on;
+    begins[i] ^= 1;
+  }
   levels->num_rows = num_ones(begins, count);
   return !stray;
 }
@@ -482,7 +484,7 @@ static int decode_step(ColumnOut* out, Levels* levels, Runs* repetitions, Runs* 
   levels->num_rows = levels->num_values = levels->count;
   levels->num_nulls = 0;
   if (out->max_definition && !read_definitions(levels, definitions, (uint8_t)out->max_definition, (uint8_t)out->null_below)) return 0;
-  if (out->max_repetition && !read_repetitions(levels, repetitions, out->ends_in_element)) return 0;
+  if (out->max_repetition && !read_repetitions(levels, repetitions, (uint8_t)out->null_below, out->ends_in_element)) return 0;
   int64_t written = levels->num_values + levels->num_nulls;
   if (levels->num_rows > out->num_rows - out->row || levels->count > out->capacity - out->at) return 0;
   if (out->max_repetition) write_offsets(out, levels);
@@ -492,7 +494,7 @@ static int decode_step(ColumnOut* out, Levels* levels, Runs* repetitions, Runs* 
   out->row += levels->num_rows;
   out->at += written;
   out->levels_left -= levels->count;
-  out->ends_in_element = out->max_repetition && levels->is_element[levels->count - 1];
+  out->ends_in_element = out->max_repetition && levels->definitions[levels->count - 1] > out->null_below;
   return 1;
 }
 

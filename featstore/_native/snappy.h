@@ -49,42 +49,41 @@ static int decompress_snappy(
     shift += 7;
   } while (*at++ & 0x80);
   if (said != (uint64_t)size) return 0;
-  const uint8_t* pause = at;
   while (at < end) {
-    if (at >= pause) {
-      if (*stop) return 0;
-      pause = end - at > SNAPPY_STEP ? at + SNAPPY_STEP : end;
-    }
-    const uint32_t tag = *at++, kind = tag & 3;
-    if (kind == LITERAL) {
-      int64_t length = (tag >> 2) + 1;
-      if (length <= 16 && end - at >= 16 && length <= out_end - to) {
-        memcpy(to, at, 16);
-      } else {
-        if (length > 60) {
-          const int num_bytes = (int)length - 60;
-          if (end - at < num_bytes) return 0;
-          length = (int64_t)little_endian(at, num_bytes) + 1;
-          at += num_bytes;
+    if (*stop) return 0;
+    const uint8_t* const pause = end - at > SNAPPY_STEP ? at + SNAPPY_STEP : end;
+    while (at < pause) {
+      const uint32_t tag = *at++, kind = tag & 3;
+      if (kind == LITERAL) {
+        int64_t length = (tag >> 2) + 1;
+        if (length <= 16 && end - at >= 16 && length <= out_end - to) {
+          memcpy(to, at, 16);
+        } else {
+          if (length > 60) {
+            const int num_bytes = (int)length - 60;
+            if (end - at < num_bytes) return 0;
+            length = (int64_t)little_endian(at, num_bytes) + 1;
+            at += num_bytes;
+          }
+          if (length > end - at || length > out_end - to) return 0;
+          memcpy(to, at, (size_t)length);
         }
-        if (length > end - at || length > out_end - to) return 0;
-        memcpy(to, at, (size_t)length);
+        at += length;
+        to += length;
+        continue;
       }
-      at += length;
+      const int num_bytes = kind == COPY_4 ? 4 : (int)kind;
+      if (end - at < num_bytes) return 0;
+      int64_t offset = (int64_t)little_endian(at, num_bytes), length = (tag >> 2) + 1;
+      if (kind == COPY_1) {
+        offset |= (int64_t)(tag >> 5) << 8;
+        length = (tag >> 2 & 7) + 4;
+      }
+      at += num_bytes;
+      if (!offset || offset > to - out || length > out_end - to) return 0;
+      copy_back(to, offset, length);
       to += length;
-      continue;
     }
-    const int num_bytes = kind == COPY_4 ? 4 : (int)kind;
-    if (end - at < num_bytes) return 0;
-    int64_t offset = (int64_t)little_endian(at, num_bytes), length = (tag >> 2) + 1;
-    if (kind == COPY_1) {
-      offset |= (int64_t)(tag >> 5) << 8;
-      length = (tag >> 2 & 7) + 4;
-    }
-    at += num_bytes;
-    if (!offset || offset > to - out || length > out_end - to) return 0;
-    copy_back(to, offset, length);
-    to += length;
   }
   return to == out_end;
 }
