@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test lint format faults fuzz sanitize bench servers clean
+.PHONY: demo test lint format faults faults-processes faults-properties fuzz sanitize bench servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -29,7 +29,16 @@ format: $(INSTALLED)
 
 faults: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
-	$(BIN)/python -m pytest tests/faults tests/dispatch tests/staging tests/contracts tests/loader --hypothesis-profile=campaign
+	$(MAKE) --jobs 2 --keep-going faults-processes faults-properties
+
+# The campaigns: processes that are killed and stopped, then what the others try with 2,000 cases or 50,000 files.
+CAMPAIGN := $(BIN)/python -m pytest --hypothesis-profile=campaign
+faults-processes:
+	$(CAMPAIGN) tests/faults tests/loader/test_ddp.py tests/staging/test_faults.py
+
+faults-properties:
+	$(CAMPAIGN) -m hypothesis tests/dispatch tests/staging tests/contracts tests/loader tests/native
+	$(CAMPAIGN) tests/native/test_mutants.py
 
 SECONDS ?= 300
 fuzz: $(INSTALLED)

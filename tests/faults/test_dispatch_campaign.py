@@ -224,8 +224,9 @@ def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random
     assert len(delivered) == num_splits * WINDOW_ROWS * NUM_WINDOWS, "rows are missing"
     assert (receipt.missing, receipt.quarantined) == (0, ())
     assert 0 < twice <= receipt.repeated_at_most or (twice == 0 and not is_campaign)
-    # Nobody waits longer than for a lease to end; a loaded machine takes some of its own to start a process.
-    assert longest_s < LEASE_S + 3
+    # Nobody waits longer than for a lease to end; a loaded machine takes seconds of its own to start processes that import
+    # torch. How long a takeover takes is tested with clocks of the tests' own (tests/dispatch).
+    assert longest_s < LEASE_S + 15
     assert not (is_campaign and is_sqlite) or list(tmp_path.glob("*.lost"))
 
 
