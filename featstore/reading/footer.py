@@ -167,11 +167,18 @@ class Footer:
         assert self._local is not None
         return int(self._local.fileno())
 
-    def keep(self, row_group: int, places: Iterable[int]) -> None:
+    @contextmanager
+    def kept(self, row_group: int, places: Iterable[int]) -> Iterator[None]:
         """Fetches these column chunks of a file that is read in place, and keeps them in memory until
-        others are; of a local file nothing."""
-        if self._kept is not None:
-            self._kept.keep(self.chunk(row_group, place).span for place in places)
+        the end of the block; of a local file nothing."""
+        if self._kept is None:
+            yield
+            return
+        self._kept.keep(self.chunk(row_group, place).span for place in places)
+        try:
+            yield
+        finally:
+            self._kept.keep(())
 
     def read_at(self, num_bytes: int, first: int) -> bytes:
         """So many bytes of the file, fewer where it ends before."""

@@ -162,13 +162,13 @@ class RowGroupReader:
         if not leaves:
             return pa.table({"": pa.nulls(self.footer.row_group_rows[index])}).select([])
         places = self.columns.places_of(leaves)
-        self.footer.keep(index, (place for place, _ in places))
-        self.footer.require_within(index, places)
         file = self._file
-        try:
-            table = file.read_row_group(index, columns=leaves, use_threads=use_threads)
-        except DAMAGE as error:
-            raise self._unreadable(index, leaves, error) from error
+        with self.footer.kept(index, (place for place, _ in places)):
+            self.footer.require_within(index, places)
+            try:
+                table = file.read_row_group(index, columns=leaves, use_threads=use_threads)
+            except DAMAGE as error:
+                raise self._unreadable(index, leaves, error) from error
         if table.num_rows != (expected := self.footer.row_group_rows[index]):
             raise DataFileError(
                 f"{self.footer.name}: row group {index}: expected {expected} rows, as the footer says, found {table.num_rows}"

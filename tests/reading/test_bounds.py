@@ -152,6 +152,8 @@ def test_column_chunks_far_from_each_other_are_fetched_apart_and_once(tmp_path):
         reader = RowGroupReader(footer, Selection(slots=slots))
         source.reads.clear()
         assert reader.read([0]).table.equals(table.select(["a", "b", "e"]))
+        assert footer._kept is not None
+        assert footer._kept._kept == {}, "bytes are kept longer than they are needed"
         chunks = [footer.chunk(0, place) for place in (0, 1, 4)]
     spans = [(chunks[0].first, chunks[1].end), chunks[2].span]
     assert source.reads == [(first, end - first) for first, end in spans]
