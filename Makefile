@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test lint format faults faults-processes faults-properties fuzz sanitize bench servers clean
+.PHONY: demo test lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -29,12 +29,17 @@ format: $(INSTALLED)
 
 faults: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
-	$(MAKE) --jobs 2 --keep-going faults-processes faults-properties
+	$(MAKE) --jobs 2 --keep-going faults-epochs faults-properties faults-processes
 
-# The campaigns: processes that are killed and stopped, then what the others try with 2,000 cases or 50,000 files.
+# The campaigns, two at a time: ends of epochs (broken off, it goes on where it was), properties with 2,000 cases and 50,000
+# damaged files, and other processes that are killed and stopped.
 CAMPAIGN := $(BIN)/python -m pytest --hypothesis-profile=campaign
+EPOCHS := tests/faults/test_epoch_end.py
+faults-epochs:
+	$(CAMPAIGN) $(EPOCHS)
+
 faults-processes:
-	$(CAMPAIGN) tests/faults tests/loader/test_ddp.py tests/staging/test_faults.py
+	$(CAMPAIGN) tests/faults --deselect $(EPOCHS) tests/loader/test_ddp.py tests/staging/test_faults.py
 
 faults-properties:
 	$(CAMPAIGN) -m hypothesis tests/dispatch tests/staging tests/contracts tests/loader tests/native
