@@ -11,6 +11,9 @@ from pathlib import Path
 
 from featstore.errors import StagingError
 
+# How many removals by somebody else, one right after the other, are taken for chance.
+MOST_REMOVALS = 10
+
 _PREFIX = "featstore-private-"
 _ALIVE = "alive"
 # What open() says of nothing, a link, a directory and a socket.
@@ -46,19 +49,29 @@ def unlock(lock: int) -> None:
 
 
 def make_private(root: Path) -> None:
-    """Makes the directory, mode 0700. StagingError where it is a link, another user's, or cannot be made."""
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        root.mkdir(mode=0o700, exist_ok=True)
-        found = root.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise PermissionError(f"it must be a directory of user {os.getuid()}")
-        if stat.S_IMODE(found.st_mode) != 0o700:
-            root.chmod(0o700)
-        if not os.access(root, os.W_OK):
-            raise PermissionError("it cannot be written")
-    except OSError as error:
-        raise StagingError(f"staging.directory {root.parent} cannot hold the cache {root.name}: {error}") from error
+    """Makes the directory, mode 0700. StagingError where it is a link, another user's, or cannot be made.
+
+    One that somebody removes while it is looked at is made again, a few times.
+    """
+    for tries_left in reversed(range(MOST_REMOVALS)):
+        try:
+            _make_private(root)
+            return
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) or not tries_left:
+                raise StagingError(f"staging.directory {root.parent} cannot hold the cache {root.name}: {error}") from error
+
+
+def _make_private(root: Path) -> None:
+    root.parent.mkdir(parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, exist_ok=True)
+    found = root.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"it must be a directory of user {os.getuid()}")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        root.chmod(0o700)
+    if not os.access(root, os.W_OK):
+        raise PermissionError("it cannot be written")
 
 
 class PrivateDirectory:

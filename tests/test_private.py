@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -14,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.private import PrivateDirectory
+from featstore.errors import StagingError
+from featstore.private import PrivateDirectory, make_private
 
 LOADER = """
 import os, signal, sys
@@ -129,3 +132,29 @@ def test_directories_of_other_users_are_left_alone(temporary: Path, mode: int) -
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert (theirs / "alive").exists()
+
+
+class Removed(type(Path())):  # type: ignore[misc]
+    """A path whose directory is removed by somebody else the first `num_times` that it is looked at."""
+
+    num_times = 0
+
+    def lstat(self) -> os.stat_result:
+        if self.num_times:
+            self.num_times -= 1
+            shutil.rmtree(self.parent)
+        return super().lstat()
+
+
+def test_a_directory_that_is_removed_while_it_is_made_is_made_again(tmp_path: Path) -> None:
+    root = Removed(tmp_path / "cache" / "root")
+    root.num_times = 3
+    make_private(root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+
+def test_a_directory_that_is_removed_for_ever_is_an_error_that_names_it(tmp_path: Path) -> None:
+    root = Removed(tmp_path / "cache" / "root")
+    root.num_times = 1000
+    with pytest.raises(StagingError, match=f"^staging.directory {tmp_path}/cache cannot hold the cache root: "):
+        make_private(root)

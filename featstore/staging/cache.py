@@ -31,7 +31,7 @@ from typing import cast
 
 from featstore.errors import StagingError
 from featstore.files import local_path, without_user
-from featstore.private import PrivateDirectory, make_private, try_lock, unlock
+from featstore.private import MOST_REMOVALS, PrivateDirectory, make_private, try_lock, unlock
 from featstore.staging.budget import CachedFile, choose_evictions, excess
 from featstore.staging.listing import HELD, PART, STAGED, Glance, Listing, Uses, number_of
 from featstore.staging.patience import Stopped
@@ -299,14 +299,15 @@ class Cache:
                 unlock(lock)
 
     def _open_root(self) -> int:
-        """Of a directory that somebody removed, a new one: what was in it is staged again."""
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(self.root, flags)
-        except FileNotFoundError:
-            _LOG.warning("the cache %s was removed: it is made again", self.root)
-            make_private(self.root)
-            return os.open(self.root, flags)
+        """Of a directory that somebody removed, a new one: what was in it is staged again. RemovedError where it is
+        removed again and again."""
+        for _ in range(MOST_REMOVALS):
+            try:
+                return os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                _LOG.warning("the cache %s was removed: it is made again", self.root)
+                make_private(self.root)
+        raise removed(self.root)
 
     def make_room(self, num_bytes: int, listing: Listing | None = None) -> bool:
         """Evicts until `num_bytes` more fit; False, and nothing is evicted, where they do not. Under `locked()`."""
