@@ -9,13 +9,20 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench servers clean
+.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
 
+# In two processes, each of which takes whole groups of tests (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+
+# What one waits for after a change: all but the tests that are marked `slow`.
 test: $(INSTALLED) lint
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not slow"
+
+test-all: $(INSTALLED) lint
+	$(PYTEST)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

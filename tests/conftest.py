@@ -23,6 +23,15 @@ settings.register_profile("campaign", deadline=None, max_examples=2_000)  # `mak
 settings.load_profile("featstore")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests go to one process where there are several: those of the Spark session, so that there is one, and those of a
+    module, since they share its fixtures."""
+    for item in items:
+        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path.relative_to(item.config.rootpath))
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @dataclass
 class Loopback:
     """The server's files by path, and its log.

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from featstore.dispatch import lease as leases
+from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.delivered import Done, extent, part_extent
 from featstore.dispatch.held import Holdings
 from featstore.dispatch.hints import Hints
@@ -48,7 +49,8 @@ class Coordinator:
     """Claims splits of one epoch for one worker; a context manager, to be closed by the one that made it.
 
     Claims may be taken by one thread while another acknowledges and completes. `done` is what a restored state had
-    delivered, by position in the plan: "complete", the first rows, or ranges; it must be the same for all workers.
+    delivered, by position in the plan: "complete", the first rows, or ranges; it must be the same for all workers. Leases are
+    judged, renewed and waited for by `clock`.
     Every method raises DispatchError when the store is lost, also where only the renewing thread noticed.
     """
 
@@ -61,15 +63,16 @@ class Coordinator:
         worker: str,
         terms: Terms | None = None,
         done: Done | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._plan, self._worker, self._terms = plan, worker, terms or Terms()
+        self._plan, self._worker, self._terms, self._clock = plan, worker, terms or Terms(), clock
         self._keys = EpochKeys(prefix, plan.epoch)
         self._done: Done = done or {}
         self._nonce = uuid.uuid4().hex[:12]
         self._pid = os.getpid()
         self._watch = Watch(self._terms.lease_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
-        self._cursor, self._surveyed_at, self._num_turns = 0, time.monotonic(), 0
+        self._cursor, self._surveyed_at, self._num_turns = 0, self._clock.now_s(), 0
         self._lookahead = Lookahead(self._terms.is_staged)
         self._num_watched, self._named = _TAIL_SPLITS, set[str]()
         self.num_takeovers, self.num_cuts = 0, 0
@@ -84,8 +87,8 @@ class Coordinator:
         self._hints = Hints(self._store, self._keys, self._survey, len(plan))
         try:
             self._require_same_plan()
-            self._pace = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s)
-            self._renewer = Renewer(address.open(), self._renewal_pause_s, self._renew_all, self._closed)
+            self._pace = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
+            self._renewer = Renewer(address.open(), self._renewal_pause_s, self._renew_all, self._closed, clock)
         except BaseException:
             self._store.close()
             raise
@@ -224,14 +227,14 @@ class Coordinator:
         then, sooner where somebody may be relieved before long, and where a hint says that something has changed. So idle
         workers ask for two keys, not for leases."""
         if wait_for is WaitFor.SILENT:
-            self._closed.wait(look_pause_s(num_looks, self._terms.lease_s / _LOOKS_PER_LEASE))
+            self._clock.wait(self._closed, look_pause_s(num_looks, self._terms.lease_s / _LOOKS_PER_LEASE))
             return
         longest_s = min(_LONGEST_PAUSE_S, self._terms.lease_s / 4)
-        pause_s, until = _FIRST_PAUSE_S, time.monotonic() + self._terms.lease_s / _LOOKS_PER_LEASE * random.uniform(0.5, 1.5)
-        while not self._closed.wait(pause_s * random.uniform(0.5, 1)):
+        pause_s, until = _FIRST_PAUSE_S, self._clock.now_s() + self._terms.lease_s / _LOOKS_PER_LEASE * random.uniform(0.5, 1.5)
+        while not self._clock.wait(self._closed, pause_s * random.uniform(0.5, 1)):
             with self._claiming:
                 self._require_usable()
-                if self._closed.is_set() or self._hints.have_changed() or time.monotonic() >= until:
+                if self._closed.is_set() or self._hints.have_changed() or self._clock.now_s() >= until:
                     return
             if self._may_relieve and pause_s >= longest_s:
                 return
@@ -276,11 +279,11 @@ class Coordinator:
 
     def _revisit_now_and_then(self) -> Claim | None:
         """During the epoch: looks at the oldest splits that are not done, a bounded number, twice per lease time."""
-        if time.monotonic() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
+        if self._clock.now_s() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
             return None
         claim = self._revisit(self._survey.pending(self._cursor, _SURVEY_SPLITS)[:_SURVEY_SPLITS])
         if claim is None:
-            self._surveyed_at = time.monotonic()
+            self._surveyed_at = self._clock.now_s()
         return claim
 
     def _look(self, wait_for: WaitFor) -> Claim | None:
@@ -320,7 +323,7 @@ class Coordinator:
         return self._survey.add((part[0], first) for first in record.cuts)
 
     def _may_take(self, part: Part, record: Lease | None) -> bool:
-        now = time.monotonic()
+        now = self._clock.now_s()
         expired = self._watch.is_expired(part, record, now)
         if record is None or record.state is LeaseState.FREE:
             return expired or record is not None
@@ -363,7 +366,7 @@ class Coordinator:
     def _relieve(self, seen: Sequence[Open]) -> Claim | None:
         if self._terms.boundaries is None or len(self._held) or self._cursor < len(self._plan):
             return None
-        now, for_s = time.monotonic(), self._terms.lease_s / _UNBEGUN_PER_LEASE
+        now, for_s = self._clock.now_s(), self._terms.lease_s / _UNBEGUN_PER_LEASE
         relieved = victims(seen, self._nonce)
         self._may_relieve = bool(relieved)
         for one in relieved[:_TAIL_SPLITS]:

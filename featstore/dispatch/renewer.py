@@ -2,9 +2,9 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 
+from featstore.dispatch.clock import Clock
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.stores.address import Store
 from featstore.errors import DispatchError
@@ -46,9 +46,9 @@ def in_step_pause_s(lease_s: float, *, num_taken: int, num_left: int, elapsed_s:
 class InStepPace:
     """When a rank that trains in step renews next, as the plan's cursor tells it. Used by the renewing thread alone."""
 
-    def __init__(self, store: Store, keys: EpochKeys, num_splits: int, lease_s: float) -> None:
-        self._keys, self._num_splits, self._lease_s = keys, num_splits, lease_s
-        self._began_s, self._began_at = time.monotonic(), self._num_handed_out(store)
+    def __init__(self, store: Store, keys: EpochKeys, num_splits: int, lease_s: float, clock: Clock) -> None:
+        self._keys, self._num_splits, self._lease_s, self._clock = keys, num_splits, lease_s, clock
+        self._began_s, self._began_at = clock.now_s(), self._num_handed_out(store)
 
     def pause_s(self, store: Store) -> float:
         """Asks the store for one key."""
@@ -57,7 +57,7 @@ class InStepPace:
             self._lease_s,
             num_taken=at - self._began_at,
             num_left=self._num_splits - at,
-            elapsed_s=time.monotonic() - self._began_s,
+            elapsed_s=self._clock.now_s() - self._began_s,
         )
 
     def _num_handed_out(self, store: Store) -> int:
@@ -71,9 +71,14 @@ class Renewer:
     """
 
     def __init__(
-        self, store: Store, pause_s: Callable[[Store], float], renew: Callable[[Store], None], closed: threading.Event
+        self,
+        store: Store,
+        pause_s: Callable[[Store], float],
+        renew: Callable[[Store], None],
+        closed: threading.Event,
+        clock: Clock,
     ) -> None:
-        self._store, self._pause_s, self._renew, self._closed = store, pause_s, renew, closed
+        self._store, self._pause_s, self._renew, self._closed, self._clock = store, pause_s, renew, closed, clock
         self._thread = threading.Thread(target=self._run, name="featstore-lease-renewal", daemon=True)
         self._thread.start()
 
@@ -83,5 +88,5 @@ class Renewer:
 
     def _run(self) -> None:
         with contextlib.closing(self._store), contextlib.suppress(DispatchError):
-            while not self._closed.wait(self._pause_s(self._store)):
+            while not self._clock.wait(self._closed, self._pause_s(self._store)):
                 self._renew(self._store)

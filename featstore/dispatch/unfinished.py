@@ -3,10 +3,10 @@
 import json
 import logging
 import threading
-import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.ledger import Entry, read_splits
@@ -59,20 +59,22 @@ def open_leases(store: Store, keys: EpochKeys) -> list[OpenLease]:
     return found
 
 
-def silent_leases(store: Store, keys: EpochKeys, wait_s: float, closed: threading.Event) -> list[OpenLease]:
+def silent_leases(
+    store: Store, keys: EpochKeys, wait_s: float, closed: threading.Event, clock: Clock = SYSTEM_CLOCK
+) -> list[OpenLease]:
     """Leases that are held and were not renewed, claimed or given back while this waited, at most `wait_s` seconds.
 
     Returns at once where nothing is held, and as soon as each holder was seen to live. Ends early when `closed` is set.
     """
-    watch, until, num_looks = Watch(wait_s), time.monotonic() + wait_s, 0
+    watch, until, num_looks = Watch(wait_s), clock.now_s() + wait_s, 0
     watch.begin_waiting()
     while True:
         held = [lease for lease in open_leases(store, keys) if lease.is_held]
         for lease in held:
-            watch.is_expired(lease.part, lease.record, time.monotonic())
+            watch.is_expired(lease.part, lease.record, clock.now_s())
         silent = [lease for lease in held if not watch.is_living(lease.part)]
-        left_s = until - time.monotonic()
-        if not silent or left_s <= 0 or closed.wait(min(look_pause_s(num_looks, _LONGEST_LOOK_S), left_s)):
+        left_s = until - clock.now_s()
+        if not silent or left_s <= 0 or clock.wait(closed, min(look_pause_s(num_looks, _LONGEST_LOOK_S), left_s)):
             return silent
         num_looks += 1
 
@@ -95,8 +97,8 @@ class LeftOpen:
     notes what another, or the process that made them, names.
     """
 
-    def __init__(self, address: StoreAddress, key: str) -> None:
-        self._address, self._key = address, key
+    def __init__(self, address: StoreAddress, key: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._address, self._key, self._clock = address, key, clock
 
     def note(self, keys: EpochKeys) -> None:
         with closing(self._address.open()) as store:
@@ -114,7 +116,7 @@ class LeftOpen:
         try:
             with closing(replace(self._address, timeout_s=min(self._address.timeout_s, _LOOK_TIMEOUT_S)).open()) as store:
                 for prefix, epoch in self._take(store):
-                    _name(store, EpochKeys(prefix, epoch))
+                    _name(store, EpochKeys(prefix, epoch), self._clock)
         except DispatchError as error:
             _LOG.info("what other ranks had still to deliver of the last epoch cannot be looked up: %s", error)
 
@@ -125,8 +127,8 @@ class LeftOpen:
         return [(prefix, epoch) for prefix, epoch in json.loads(text)] if is_taken else []
 
 
-def _name(store: Store, keys: EpochKeys) -> None:
-    silent = {lease.part for lease in silent_leases(store, keys, _SIGN_OF_LIFE_S, threading.Event())}
+def _name(store: Store, keys: EpochKeys, clock: Clock) -> None:
+    silent = {lease.part for lease in silent_leases(store, keys, _SIGN_OF_LIFE_S, threading.Event(), clock)}
     leases = open_leases(store, keys)
     for lease in leases[:_MOST_NAMED]:
         if lease.is_held and lease.part not in silent:

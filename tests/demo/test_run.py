@@ -94,6 +94,7 @@ def test_a_synthetic_log_of_another_size_replaces_the_one_before(tmp_path: Path)
     assert featstore.open_table(str(tmp_path / "synthetic" / "table")).num_rows == 4_000
 
 
+@pytest.mark.slow
 def test_the_demo_extracts_on_spark(tmp_path: Path) -> None:
     """In a process of its own: the demo stops the session that it started."""
     program = "import sys; from featstore.demo.run import run_synthetic; run_synthetic(sys.argv[1], 2_000)"

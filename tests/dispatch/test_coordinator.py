@@ -1,24 +1,23 @@
 """One worker or a few in one process, over both stores."""
 
+import functools
 import subprocess
 import sys
 import threading
-import time
 import uuid
 
 import pytest
 
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.held import Holdings
-from featstore.dispatch.keys import EpochKeys, run_prefix
+from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms, WaitFor
 from featstore.errors import DispatchError
+from tests.dispatch.conftest import PREFIX, silence
 
-SHORT_S = 0.15
-PREFIX = run_prefix("run")
+LEASE_S = 60.0
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -27,31 +26,12 @@ def address(request, tmp_path):
 
 
 @pytest.fixture
-def make(address):
-    """Makes coordinators over one store and closes them at the end."""
-    made = []
-
-    def coordinator(worker="w", *, num_splits=10, seed=1, done=None, boundaries=False, **options):
-        plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=100) for i in range(num_splits)], seed=seed)
-        terms = Terms(**options, boundaries=(lambda split: range(10, 100, 10)) if boundaries else None)
-        made.append(Coordinator(address, plan=plan, prefix=PREFIX, worker=worker, terms=terms, done=done))
-        return made[-1]
-
-    yield coordinator
-    for coordinator_ in made:
-        coordinator_.close()
+def make(make_worker):
+    return functools.partial(make_worker, seed=1)
 
 
 def _threads():
     return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
-
-
-def _stop_renewing(coordinator):
-    """What a paused worker looks like to the others: its leases are no longer renewed."""
-    coordinator._renewer._closed = threading.Event()
-    coordinator._renewer._closed.set()
-    stopped, coordinator._held = coordinator._held, Holdings(coordinator._keys)
-    return stopped
 
 
 def test_one_worker_gets_the_plan_in_its_order(make):
@@ -84,7 +64,7 @@ def test_two_workers_share_an_epoch_without_a_doubled_split(make):
     assert [list(iterator) for iterator in iterators] == [[], []]
 
 
-def test_many_threads_read_each_split_once(make):
+def test_many_threads_read_each_split_once(make, clock):
     delivered = []
 
     def work(name):
@@ -97,7 +77,7 @@ def test_many_threads_read_each_split_once(make):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        clock.join(thread)
     assert sorted(delivered) == list(range(200))
 
 
@@ -137,10 +117,10 @@ def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make):
 
 
 def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(make):
-    silent, healthy = make("silent", num_splits=3, lease_s=SHORT_S), make("healthy", num_splits=3, lease_s=SHORT_S)
+    silent, healthy = make("silent", num_splits=3, lease_s=LEASE_S), make("healthy", num_splits=3, lease_s=LEASE_S)
     claim = next(silent.claims())
     assert silent.acknowledge(claim, 70)
-    held = _stop_renewing(silent)
+    held = silence(silent)
     taken = []
     for mine in healthy.claims():
         taken.append(mine)
@@ -152,28 +132,28 @@ def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(mak
     assert not silent.acknowledge(claim, 100)
 
 
-def test_an_expired_lease_is_taken_over_during_the_epoch(make):
-    silent, healthy = make("silent", num_splits=1000, lease_s=SHORT_S), make("healthy", num_splits=1000, lease_s=SHORT_S)
+def test_an_expired_lease_is_taken_over_during_the_epoch(make, clock):
+    silent, healthy = make("silent", num_splits=1000, lease_s=LEASE_S), make("healthy", num_splits=1000, lease_s=LEASE_S)
     lost = next(silent.claims())
-    _stop_renewing(silent)
+    silence(silent)
     claims = healthy.claims()
     seen = []
     while healthy.num_takeovers == 0:
         seen.append(next(claims).index)
-        healthy._closed.wait(SHORT_S / 20)
+        clock.sleep(LEASE_S / 20)
     assert seen[-1] == lost.index
-    assert len(seen) < 1000
+    assert LEASE_S <= clock.now_s() <= 1.75 * LEASE_S
 
 
 def test_a_position_whose_claimer_died_before_claiming_is_found(make, address):
     address.open().add(EpochKeys(PREFIX, 0).cursor, 1)
-    coordinator = make(num_splits=3, lease_s=SHORT_S)
+    coordinator = make(num_splits=3, lease_s=LEASE_S)
     seen = [claim.index for claim in coordinator.claims() if coordinator.complete(claim)]
     assert sorted(seen) == [0, 1, 2]
 
 
-def test_a_slow_worker_that_lives_keeps_its_lease(make):
-    slow, other = make("slow", num_splits=2, lease_s=0.6), make("other", num_splits=2, lease_s=0.6)
+def test_a_slow_worker_that_lives_keeps_its_lease(make, clock):
+    slow, other = make("slow", num_splits=2), make("other", num_splits=2)
     claim = next(slow.claims())
     done = threading.Event()
 
@@ -184,14 +164,14 @@ def test_a_slow_worker_that_lives_keeps_its_lease(make):
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert not done.wait(1.5)
+    assert not clock.wait(done, 10 * LEASE_S)
     assert slow.complete(claim)
-    assert done.wait(10)
+    assert clock.wait(done, LEASE_S)
     thread.join()
     assert other.num_takeovers == 0
 
 
-def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make):
+def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make, clock):
     before = _threads()
     holder, waiting = make("holder", num_splits=1), make("waiting", num_splits=1)
     next(holder.claims())
@@ -203,9 +183,9 @@ def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert not ended.wait(0.1)
+    assert not clock.wait(ended, LEASE_S)
     waiting.close()
-    assert ended.wait(5)
+    assert clock.wait(ended, LEASE_S)
     thread.join()
     holder.close()
     assert _threads() == before
@@ -221,34 +201,34 @@ def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make):
     assert [claim.index for claim in other.claims(WaitFor.NOTHING)] == [held.index]
 
 
-def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(make):
-    holder, idle = make("holder", lease_s=30.0, in_step=True), make("idle", lease_s=30.0, in_step=True)
+def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(make, clock):
+    holder, idle = make("holder", in_step=True), make("idle", in_step=True)
     held = next(holder.claims())
     rest = list(idle.claims(WaitFor.NOTHING))
     assert held.index not in {claim.index for claim in rest}
-    started = time.monotonic()
+    started_s = clock.now_s()
     assert list(idle.claims(WaitFor.SILENT)) == []
-    assert time.monotonic() - started < 5, "it waited for a third of the lease"
+    assert clock.now_s() - started_s < 1, "it waited for a third of the lease"
     assert not idle.is_done
 
 
 def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_its_record_changed(make):
     """The last beat of the dead holder is newer than what the rank had read while it was busy."""
-    holder, idle = make("holder", num_splits=1, lease_s=0.6), make("idle", num_splits=1, lease_s=0.6)
+    holder, idle = make("holder", num_splits=1), make("idle", num_splits=1)
     claim = next(holder.claims())
     assert list(idle.claims(WaitFor.NOTHING)) == []
     holder._renew_all(holder._store)
-    _stop_renewing(holder)
+    silence(holder)
     assert [taken.index for taken in idle.claims(WaitFor.SILENT)] == [claim.index]
     assert idle.num_takeovers == 1
 
 
 @pytest.mark.parametrize("wait_for", [WaitFor.SILENT, WaitFor.ALL])
 def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_dies(make, wait_for):
-    idle, dead = make("idle", num_splits=3, lease_s=SHORT_S), make("dead", num_splits=3, lease_s=SHORT_S)
+    idle, dead = make("idle", num_splits=3, lease_s=LEASE_S), make("dead", num_splits=3, lease_s=LEASE_S)
     mine = next(idle.claims())
     theirs = list(dead.claims(WaitFor.NOTHING))
-    _stop_renewing(dead)
+    silence(dead)
     assert idle.complete(mine)
     taken = []
     for claim in idle.claims(wait_for):
@@ -258,8 +238,8 @@ def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_di
     assert idle.is_done
 
 
-def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(make):
-    holder, idle = make("holder", num_splits=2, lease_s=0.6), make("idle", num_splits=2, lease_s=0.6)
+def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(make, clock):
+    holder, idle = make("holder", num_splits=2), make("idle", num_splits=2)
     held = next(holder.claims())
     ended = threading.Event()
 
@@ -270,39 +250,38 @@ def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(make):
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert not ended.wait(1.0), "it ended while a living worker held rows"
+    assert not clock.wait(ended, 10 * LEASE_S), "it ended while a living worker held rows"
     assert holder.complete(held)
-    assert ended.wait(5)
+    assert clock.wait(ended, LEASE_S)
     thread.join()
     assert (idle.is_done, idle.num_takeovers) == (True, 0)
 
 
-def test_a_cut_by_another_worker_is_no_sign_of_life(make):
+def test_a_cut_by_another_worker_is_no_sign_of_life(make, clock):
     """Two idle workers cut what a dead one holds; each cut changes its record and must not restart its time."""
-    dead = make("dead", num_splits=1, lease_s=0.8, boundaries=True)
+    dead = make("dead", num_splits=1, boundaries=lambda split: range(10, 100, 10))
     claim = next(dead.claims())
     assert dead.reserve(claim, 10) == 10
-    _stop_renewing(dead)
-    died = time.monotonic()
-    idle = make("idle", num_splits=1, lease_s=0.8, boundaries=True)
+    silence(dead)
+    died_s = clock.now_s()
+    idle = make("idle", num_splits=1, boundaries=lambda split: range(10, 100, 10))
     starts = {}
     for mine in idle.claims():
-        starts[mine.part, mine.start_row] = time.monotonic() - died
+        starts[mine.part, mine.start_row] = clock.now_s() - died_s
         assert idle.reserve(mine, mine.end_row) is not None
-        time.sleep(0.15)
+        clock.sleep(LEASE_S / 6)
         idle.complete(mine)
     assert idle.num_cuts >= 2, "nothing was cut"
     assert idle.num_takeovers == 1
-    assert starts[0, 0] < 1.5 * 0.8 + 0.15
+    assert starts[0, 0] <= 1.5 * LEASE_S
     assert idle.is_done
 
 
-def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_loses_it_after_the_stall_time(make, caplog):
-    holder, idle = make("holder", num_splits=1, lease_s=0.4, stall_s=1.2), make("idle", num_splits=1, lease_s=0.4, stall_s=1.2)
+def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_loses_it_after_the_stall_time(make, clock, caplog):
+    holder, idle = make("holder", num_splits=1, stall_s=180.0), make("idle", num_splits=1, stall_s=180.0)
     claim = next(holder.claims())
-    started = time.monotonic()
     (taken,) = [mine for mine in idle.claims() if idle.complete(mine)]
-    assert time.monotonic() - started >= 1.2
+    assert 180 <= clock.now_s() <= 180 + LEASE_S / 4
     assert taken.index == claim.index
     assert not holder.complete(claim)
     named = [record.getMessage() for record in caplog.records if "has not asked for a batch" in record.getMessage()]
@@ -313,9 +292,9 @@ def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_los
 
 
 def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make):
-    coordinator, thief = make("slow", num_splits=1, lease_s=SHORT_S), make("thief", num_splits=1, lease_s=SHORT_S)
+    coordinator, thief = make("slow", num_splits=1, lease_s=LEASE_S), make("thief", num_splits=1, lease_s=LEASE_S)
     claim = next(coordinator.claims())
-    held = _stop_renewing(coordinator)
+    held = silence(coordinator)
     stolen = next(thief.claims())
     thief.acknowledge(stolen, 60)
     coordinator._held = held
@@ -341,7 +320,7 @@ def test_the_store_says_who_delivered_what(make, address):
 
 def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(tmp_path):
     plan = Plan(splits=[Split(path="a", num_rows=1)] * 3)
-    coordinator = Coordinator(f"sqlite://{tmp_path}/x.db", plan=plan, prefix=PREFIX, worker="w", terms=Terms(lease_s=SHORT_S))
+    coordinator = Coordinator(f"sqlite://{tmp_path}/x.db", plan=plan, prefix=PREFIX, worker="w", terms=Terms(lease_s=0.1))
     claim = next(coordinator.claims())
     store = coordinator._renewer._store
     store.close()

@@ -1,19 +1,11 @@
 """Idle workers look at what may have changed, and no worker ends while something is to be had."""
 
 import threading
-import time
-import uuid
 from collections import Counter
 
-import pytest
-
-from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import EpochKeys, run_prefix
-from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import Terms, WaitFor
-
-PREFIX = run_prefix("run")
+from featstore.dispatch.keys import EpochKeys
+from featstore.dispatch.terms import WaitFor
+from tests.dispatch.conftest import PREFIX
 
 
 class CountingAddress:
@@ -40,24 +32,9 @@ class _Counting:
         return getattr(self._inner, verb) if verb == "close" else call
 
 
-@pytest.fixture
-def make():
-    made, address = [], bind(f"memory://{uuid.uuid4().hex}")
-
-    def coordinator(worker, num_splits, *, through=None, **terms):
-        plan = Plan(splits=[Split(path=str(i), num_rows=10) for i in range(num_splits)], shuffle=False)
-        made.append(Coordinator(through or address, plan=plan, prefix=PREFIX, worker=worker, terms=Terms(**terms)))
-        return made[-1]
-
-    coordinator.address = address
-    yield coordinator
-    for one in made:
-        one.close()
-
-
-def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(make):
+def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(make_worker):
     """A DataLoader's workers end where they would wait: what they miss nobody reads."""
-    holder, leaver, last = make("holder", 400), make("leaver", 400), make("last", 400)
+    holder, leaver, last = make_worker("holder", 400), make_worker("leaver", 400), make_worker("last", 400)
     held = [claim for _, claim in zip(range(390), holder.claims(), strict=False)]
     given_back = next(leaver.claims())
     held += list(holder.claims(WaitFor.NOTHING))
@@ -66,41 +43,40 @@ def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_
     assert [claim.index for claim in last.claims(WaitFor.NOTHING)] == [given_back.index]
 
 
-def test_idle_workers_ask_for_two_hints_and_not_for_leases(make):
-    counting = CountingAddress(make.address)
-    holder, idle = make("holder", 300), make("idle", 300, through=counting)
+def test_idle_workers_ask_for_two_hints_and_not_for_leases(make_worker, address, clock):
+    counting = CountingAddress(address)
+    holder, idle = make_worker("holder", 300), make_worker("idle", 300, through=counting)
     held = list(holder.claims(WaitFor.NOTHING))
     got = []
     thread = threading.Thread(target=lambda: got.extend(idle.claims()))
     thread.start()
-    deadline = time.monotonic() + 30
-    while counting.num_asked["given_back"] < 6 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    while counting.num_asked["given_back"] < 6:
+        clock.sleep(0.01)
     # Of 60 s leases nothing is to be seen again in the first seconds: the looks at the beginning are all.
     num_looks = counting.num_asked["split"]
     assert num_looks <= 6 * 64
-    while counting.num_asked["given_back"] < 9 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    while counting.num_asked["given_back"] < 9:
+        clock.sleep(0.01)
     assert counting.num_asked["split"] == num_looks
     assert holder.fail(held[7])
-    while not got and time.monotonic() < deadline:
-        time.sleep(0.01)
+    while not got:
+        clock.sleep(0.01)
     assert [claim.index for claim in got] == [held[7].index]
     assert idle.complete(got[0])
     assert all(holder.complete(claim) for claim in held if claim.index != 7)
-    thread.join(30)
+    clock.join(thread)
     idle.close()
     assert not thread.is_alive()
 
 
-def test_the_last_look_at_thousands_of_splits_takes_a_few_exchanges(make):
-    counting = CountingAddress(make.address)
-    one = make("one", 2_000)
+def test_the_last_look_at_thousands_of_splits_takes_a_few_exchanges(make_worker, address):
+    counting = CountingAddress(address)
+    one = make_worker("one", 2_000)
     assert all(one.complete(claim) for claim in one.claims(WaitFor.NOTHING))
     keys = EpochKeys(PREFIX, 0)
-    store = make.address.open()
+    store = address.open()
     store.set(keys.low, "0")
-    late = make("late", 2_000, through=counting)
+    late = make_worker("late", 2_000, through=counting)
     before = counting.num_exchanges
     assert list(late.claims()) == []
     assert (late.is_done, counting.num_asked["split"] <= 2_100) == (True, True)

@@ -1,18 +1,16 @@
 """What the keys of an epoch say about its rows."""
 
+import functools
+
 import pytest
 from click.testing import CliRunner
 
 from featstore.cli import cli
-from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import EpochKeys, run_prefix
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.receipt import read_receipt, receipts
 from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
-
-PREFIX = run_prefix("run")
+from tests.dispatch.conftest import PREFIX, silence
 
 
 @pytest.fixture
@@ -21,17 +19,13 @@ def url(tmp_path):
 
 
 @pytest.fixture
-def make(url):
-    made = []
+def address(url):
+    return bind(url)
 
-    def coordinator(worker="w", *, sizes=(100, 50, 0), epoch=0, done=None, **terms):
-        plan = Plan(splits=[Split(path=str(i), num_rows=rows) for i, rows in enumerate(sizes)], shuffle=False, epoch=epoch)
-        made.append(Coordinator(url, plan=plan, prefix=PREFIX, worker=worker, terms=Terms(**terms), done=done))
-        return made[-1]
 
-    yield coordinator
-    for coordinator_ in made:
-        coordinator_.close()
+@pytest.fixture
+def make(make_worker):
+    return functools.partial(make_worker, sizes=[100, 50, 0])
 
 
 def _receipt(url):
@@ -75,11 +69,10 @@ def test_parts_that_were_cut_off_are_lines_of_their_own(make, url):
 
 
 def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make, url):
-    dead, late = make("dead", sizes=[100], lease_s=0.1), make("late", sizes=[100], lease_s=0.1)
+    dead, late = make("dead", sizes=[100]), make("late", sizes=[100])
     claim = next(dead.claims())
     dead.acknowledge(claim, 40)
-    dead._renewer._closed.set()
-    dead._held._held.clear()
+    silence(dead)
     assert [late.complete(taken) for taken in late.claims()] == [True]
     receipt = _receipt(url)
     assert (receipt.delivered, receipt.repeated_at_most, receipt.missing) == (100, 60, 0)
@@ -89,13 +82,12 @@ def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make, url):
 
 @pytest.mark.parametrize(("starts", "twice"), [(False, 0), (True, 100)])
 def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(make, url, starts, twice):
-    ahead = {"sizes": [100], "lease_s": 0.1, "boundaries": lambda split: ()}
+    ahead = {"sizes": [100], "boundaries": lambda split: ()}
     dead, late = make("dead", **ahead), make("late", **ahead)
     claim = next(dead.claims())
     assert dead.reserve(claim, 100) == 100
     assert not starts or dead.start(claim.key)
-    dead._renewer._closed.set()
-    dead._held._held.clear()
+    silence(dead)
     taken = next(late.claims())
     assert taken.fence == 2
     assert _receipt(url).repeated_at_most == twice

@@ -1,39 +1,25 @@
 """The end of an epoch: what idle workers take off the others, files that a host has, failures and quarantine."""
 
-import uuid
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import run_prefix
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.stores.address import bind
 from featstore.dispatch.tail import Lookahead, Open, victims
-from featstore.dispatch.terms import Terms, WaitFor
+from featstore.dispatch.terms import WaitFor
+from tests.dispatch.conftest import silence
 
-SHORT_S = 0.3
 NUM_ROWS = 100
 BOUNDARIES = range(10, NUM_ROWS, 10)
-PREFIX = run_prefix("run")
 
 
 @pytest.fixture
-def make():
-    """Makes coordinators over one store and closes them at the end."""
-    made, address = [], bind(f"memory://{uuid.uuid4().hex}")
+def make(make_worker):
+    def make(worker, num_splits=1, **options):
+        return make_worker(worker, num_splits, **{"boundaries": lambda split: BOUNDARIES, **options})
 
-    def coordinator(worker, num_splits=1, done=None, **terms):
-        plan = Plan(splits=[Split(path=str(i), num_rows=NUM_ROWS) for i in range(num_splits)], shuffle=False)
-        options = Terms(**{"lease_s": 30.0, "boundaries": lambda split: BOUNDARIES, **terms})
-        made.append(Coordinator(address, plan=plan, prefix=PREFIX, worker=worker, terms=options, done=done))
-        return made[-1]
-
-    yield coordinator
-    for coordinator_ in made:
-        coordinator_.close()
+    return make
 
 
 def _deliver(coordinator, claim, step=10):
@@ -77,7 +63,7 @@ def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make):
 
 
 def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(make):
-    whole = {"lease_s": SHORT_S, "boundaries": lambda split: ()}
+    whole = {"boundaries": lambda split: ()}
     slow, idle = make("slow", 2, **whole), make("idle", 2, **whole)
     begun, ahead = list(slow.claims(WaitFor.NOTHING))
     slow.reserve(begun, NUM_ROWS)
@@ -106,13 +92,12 @@ def test_nothing_is_cut_while_the_plan_has_more(make):
 
 
 def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make):
-    busy, dead, late = (make(name, lease_s=SHORT_S) for name in ("busy", "dead", "late"))
+    busy, dead, late = (make(name) for name in ("busy", "dead", "late"))
     claim = next(busy.claims())
     busy.reserve(claim, 10)
     part = next(dead.claims())
     dead.reserve(part, 60)
-    dead._renewer._closed.set()
-    dead._held._held.clear()
+    silence(dead)
     rows = [_deliver(busy, claim), *(_deliver(late, taken) for taken in late.claims())]
     assert (part.part, part.end_row) == (50, NUM_ROWS)
     assert sum(map(len, rows)) == len(set().union(*rows)) == NUM_ROWS
@@ -130,7 +115,7 @@ def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_ag
 
 
 def test_a_worker_that_lives_without_working_loses_its_lease(make):
-    stuck, other = (make(name, lease_s=2.0, stall_s=0.2, boundaries=None) for name in ("stuck", "other"))
+    stuck, other = (make(name, stall_s=180.0, boundaries=None) for name in ("stuck", "other"))
     claim = next(stuck.claims())
     taken = next(other.claims())
     assert taken.index == claim.index
@@ -168,11 +153,10 @@ def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make)
 
 def test_a_split_that_kills_its_workers_is_quarantined(make):
     for name in ("first", "second"):
-        victim = make(name, lease_s=SHORT_S, max_failures=2, boundaries=None)
+        victim = make(name, max_failures=2, boundaries=None)
         next(victim.claims())
-        victim._renewer._closed.set()
-        victim._held._held.clear()
-    survivor = make("survivor", lease_s=SHORT_S, max_failures=2, boundaries=None)
+        silence(victim)
+    survivor = make("survivor", max_failures=2, boundaries=None)
     assert list(survivor.claims()) == []
     assert survivor.quarantined == ["0#0- from row 0"]
 

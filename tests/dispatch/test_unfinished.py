@@ -1,47 +1,23 @@
 """What is told of an epoch that was not read to its end."""
 
+import functools
 import logging
 import threading
-import time
-import uuid
 
 import pytest
 
-from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import EpochKeys, run_prefix
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import Terms, WaitFor
+from featstore.dispatch.terms import WaitFor
 from featstore.dispatch.unfinished import LeftOpen, open_leases, silent_leases
+from tests.dispatch.conftest import PREFIX, silence
 
-KEYS = EpochKeys(run_prefix("run"), 0)
-
-
-@pytest.fixture
-def address():
-    return bind(f"memory://{uuid.uuid4().hex}")
+KEYS = EpochKeys(PREFIX, 0)
 
 
 @pytest.fixture
-def make(address):
-    made = []
-
-    def coordinator(worker, num_splits=3, done=None, **terms):
-        plan = Plan(splits=[Split(path=str(i), num_rows=100) for i in range(num_splits)], shuffle=False)
-        options = Terms(**{"in_step": True, "boundaries": lambda split: (50,), **terms})
-        made.append(Coordinator(address, plan=plan, prefix=KEYS.prefix, worker=worker, terms=options, done=done))
-        return made[-1]
-
-    yield coordinator
-    for one in made:
-        one.close()
-
-
-def _silence(coordinator):
-    """What a killed worker looks like to the others."""
-    coordinator._renewer._closed.set()
-    coordinator._renewer.join()
-    coordinator._held._held.clear()
+def make(make_worker):
+    return functools.partial(make_worker, in_step=True, boundaries=lambda split: (50,))
 
 
 def test_an_epoch_that_never_began_has_nothing_open(address):
@@ -64,36 +40,34 @@ def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_i
     ]
 
 
-def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(make, address):
-    next(make("living", lease_s=60.0).claims())
-    started = time.monotonic()
-    assert silent_leases(address.open(), KEYS, 30.0, threading.Event()) == []
-    assert time.monotonic() - started < 5
+def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(make, address, clock):
+    next(make("living").claims())
+    assert silent_leases(address.open(), KEYS, 30.0, threading.Event(), clock) == []
+    assert clock.now_s() < 1
 
 
-def test_a_holder_that_is_dead_is_silent_after_the_wait(make, address):
+def test_a_holder_that_is_dead_is_silent_after_the_wait(make, address, clock):
     dead = make("dead")
     next(dead.claims())
-    _silence(dead)
-    started = time.monotonic()
-    (silent,) = silent_leases(address.open(), KEYS, 0.3, threading.Event())
-    assert time.monotonic() - started >= 0.3
+    silence(dead)
+    (silent,) = silent_leases(address.open(), KEYS, 30.0, threading.Event(), clock)
+    assert clock.now_s() == 30
     assert "held by worker dead" in str(silent)
 
 
-def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(make, address, caplog):
+def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(make, address, clock, caplog):
     caplog.set_level(logging.INFO)
-    holder, other = make("holder"), make("other")
+    holder, other = make("holder", 3), make("other", 3)
     held = next(holder.claims())
     for claim in other.claims(WaitFor.NOTHING):
         assert other.reserve(claim, 100) == 100
         assert other.complete(claim)
-    left_open = LeftOpen(address, "left")
+    left_open = LeftOpen(address, "left", clock)
     left_open.note(KEYS)
     left_open.name()
     assert "still being delivered: epoch 0, rows 0 to" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    _silence(holder)
+    silence(holder)
     left_open.note(KEYS)
     left_open.name()
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -103,13 +77,13 @@ def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread
     assert not caplog.records, "it was named once"
 
 
-def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(make, address, caplog):
+def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(make, address, clock, caplog):
     next(make("holder", num_splits=60).claims())
     LeftOpen(address, "left").note(KEYS)
     LeftOpen(address, "left").note(EpochKeys(KEYS.prefix, 7))
     LeftOpen(address, "other").name()
     assert not caplog.records
-    LeftOpen(address, "left").name()
+    LeftOpen(address, "left", clock).name()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 20
     assert "of epoch 0, 40 further splits are not read to their end" in told

@@ -303,6 +303,7 @@ sys.exit(show(["--table", table, "--name", name]))
 """
 
 
+@pytest.mark.slow
 def test_jobs_on_a_metastore_server_register_and_read(
     metastore: str, job: ExtractJob, write_raw: Any, document: Any, tmp_path: Path
 ) -> None:

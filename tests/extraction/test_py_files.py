@@ -65,6 +65,7 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_modules_and_a_compiled_library_reach_the_workers_by_spark_submit(
     tmp_path: Path, spark_home: Path, library: Path
 ) -> None:

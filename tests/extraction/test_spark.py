@@ -198,6 +198,7 @@ def path_without_java(directory: Path) -> str:
     return str(directory)
 
 
+@pytest.mark.slow
 def test_an_extraction_runs_without_a_system_java(
     job: ExtractJob, write_raw: Any, document: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -224,6 +225,7 @@ def spark_submit(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_spark_submit_extracts_files(job: ExtractJob, write_raw: Any, document: dict[str, Any], tmp_path: Path) -> None:
     raw = write_raw("month=1/a.parquet", 533)
     spec = tmp_path / "spec.yaml"
@@ -236,6 +238,7 @@ def test_spark_submit_extracts_files(job: ExtractJob, write_raw: Any, document: 
     assert contents(job.table_url) == contents(here.table_url)
 
 
+@pytest.mark.slow
 def test_spark_submit_answers_bad_input_with_one_line_and_code_2(job: ExtractJob, document: Any, tmp_path: Path) -> None:
     document["slots"][0] = {"slot": 101, "name": "user_id", "op": "hsh", "of": "user"}
     spec = tmp_path / "spec.yaml"

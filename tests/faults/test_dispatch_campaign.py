@@ -27,6 +27,8 @@ from featstore.dispatch.registry import announced
 from featstore.dispatch.stores.address import bind
 from featstore.errors import DispatchError
 
+pytestmark = pytest.mark.slow
+
 NUM_WORKERS, LEASE_S, WINDOW_ROWS, NUM_WINDOWS = 6, 2.0, 10, 8
 WORKER = """
 import os, random, sys, time

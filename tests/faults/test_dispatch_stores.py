@@ -20,6 +20,8 @@ from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 
+pytestmark = pytest.mark.slow
+
 NUM_SPLITS, ROWS, STEP = 30, 30, 10
 LEASE_S = 1.0
 

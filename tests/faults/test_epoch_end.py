@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("epoch_end.py")
 RESULTS = Path(__file__).parents[2] / ".campaign" / "epoch_end.jsonl"
 

@@ -299,6 +299,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(tmp_path: Path, job: ExtractJob) -> None:
     """Real processes of a real cluster on this host: Spark repeats their tasks under other attempts' names."""
     (tmp_path / "modules").mkdir()

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+
+pytestmark = pytest.mark.slow
 
 NUM_FILES, ROWS_PER_FILE = 60, 10
 WORKER = """

@@ -76,6 +76,7 @@ def train(torchrun, tmp_path, uneven_url):
 CASES = [("pad", "rank", 2), ("drop", "rank", 0), ("pad", "dynamic", 0), ("drop", "dynamic", 0), ("join", "rank", 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tail", "order", "num_workers"), CASES)
 def test_ranks_with_uneven_data_train_two_epochs_to_their_end(train, tmp_path, is_campaign, tail, order, num_workers):
     if not is_campaign and (tail, order, num_workers) not in CASES[:2]:
@@ -137,6 +138,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", ["pad", "drop", "join"])
 def test_healthy_ranks_end_every_epoch_without_an_error_a_warning_or_a_delay(torchrun, tmp_path, uneven_url, is_campaign, tail):
     """A lease is a minute long: whoever waited for one, or for a third of it, would be seen."""

@@ -33,6 +33,7 @@ if group:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("has_agent_store", "group", "num_workers"),
     [(True, "", 0), (True, "before", 2), (False, "after", 0)],

@@ -16,6 +16,7 @@ RUN = Path(run.__file__)
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["pages", "snappy", "footer", "hash", "rows"])
 def test_nothing_near_the_corpus_ends_a_kernel(target: str) -> None:
     command = [sys.executable, str(RUN), "--seconds", "2", "--target", target]

@@ -29,7 +29,10 @@ def _has_sanitizers() -> bool:
     return Path(found.stdout.strip()).is_absolute()
 
 
-pytestmark = pytest.mark.skipif(not _has_sanitizers(), reason="no C compiler with sanitizers")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not _has_sanitizers(), reason="no C compiler with sanitizers"),
+]
 
 
 def test_neither_tests_nor_damaged_files_make_the_kernels_touch_memory_that_is_not_theirs() -> None:

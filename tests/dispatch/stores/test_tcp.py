@@ -1,6 +1,7 @@
 """A real server in a process of its own, that is stopped, killed and replaced."""
 
 import gc
+import multiprocessing
 import os
 import pickle
 import signal
@@ -13,6 +14,7 @@ from contextlib import closing
 
 import pytest
 
+from featstore.cli import main
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.keys import run_prefix
 from featstore.dispatch.plan import Plan, Split
@@ -23,6 +25,7 @@ from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 
 SERVE = "import sys; from featstore.cli import main; main()"
+FORK = multiprocessing.get_context("fork")
 FORKED = """
 import os, sys
 from featstore.dispatch.stores.address import bind
@@ -49,29 +52,28 @@ store.close()
 
 
 class Server:
-    """`featstore dispatch serve` at a free port, or at a given one."""
+    """A store served by a process of its own, forked so that it need not import torch, at a free port or at a given one."""
 
     def __init__(self, port=0):
-        command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", str(port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.url = self.process.stdout.readline().strip()
+        address, told = FORK.Pipe(duplex=False)
+        self.process = FORK.Process(target=serve, args=("127.0.0.1", port, told.send))
+        self.process.start()
+        self.url = address.recv()
 
     def send(self, number):
-        self.process.send_signal(number)
+        os.kill(self.process.pid, number)
         if number == signal.SIGSTOP:  # It may answer until it has stopped.
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
-    def end(self, number=signal.SIGKILL):
-        self.send(number)
-        self.process.communicate(timeout=60)
-        return self.process.returncode
+    def end(self):
+        self.process.kill()
+        self.process.join(60)
 
 
 @pytest.fixture
 def server():
     started = Server()
     yield started
-    started.send(signal.SIGCONT)
     started.end()
 
 
@@ -85,22 +87,25 @@ def _threads():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_prints_its_address_and_ends_cleanly(number):
-    server = Server()
-    store = bind(server.url).open()
-    assert store.add("n", 3) == 3
-    store.close()
-    assert server.end(number) == 0
+    command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        store = bind(process.stdout.readline().strip()).open()
+        assert store.add("n", 3) == 3
+        store.close()
+        process.send_signal(number)
+        assert process.wait(60) == 0
 
 
-def test_a_port_that_is_taken_is_one_clear_line(server):
+def test_a_port_that_is_taken_is_one_clear_line(server, monkeypatch, capsys):
     port = parse_endpoint(server.url).port
-    command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", str(port)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert f"dispatch store tcp://127.0.0.1:{port} cannot be served" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    with pytest.raises(DispatchError, match="choose another --host or --port"):
+    told = f"dispatch store tcp://127.0.0.1:{port} cannot be served"
+    with pytest.raises(DispatchError, match=f"{told}.*choose another --host or --port"):
         serve("127.0.0.1", port, print)
+    monkeypatch.setattr("sys.argv", ["featstore", "dispatch", "serve", "--port", str(port)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
 
 
 def test_a_server_that_is_not_there_is_told_of_in_time():

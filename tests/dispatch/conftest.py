@@ -1,0 +1,68 @@
+"""Workers of one epoch over one store, in one process and in simulated time."""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.held import Holdings
+from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.stores.address import StoreAddress, bind
+from featstore.dispatch.terms import Terms
+from tests.dispatch.simulated_clock import SimulatedClock
+
+PREFIX = run_prefix("run")
+MakeWorker = Callable[..., Coordinator]
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock()
+
+
+@pytest.fixture(params=["memory"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
+    """Where the epoch's keys are; a module that names other stores runs over each of them."""
+    urls = {"memory": f"memory://{uuid.uuid4().hex}", "sqlite": f"sqlite://{tmp_path}/x.db"}
+    return bind(urls[request.param])
+
+
+@pytest.fixture
+def make_worker(address: StoreAddress, clock: SimulatedClock) -> Iterator[MakeWorker]:
+    """Makes coordinators, which are closed at the end; `terms` are those of their leases."""
+    made: list[Coordinator] = []
+
+    def make(
+        worker: str = "w",
+        num_splits: int = 10,
+        *,
+        sizes: list[int] | None = None,
+        seed: int | None = None,
+        epoch: int = 0,
+        done: Any = None,
+        through: Any = None,
+        **terms: Any,
+    ) -> Coordinator:
+        rows = sizes or num_splits * [100]
+        splits = [Split(path=str(number), num_rows=num_rows) for number, num_rows in enumerate(rows)]
+        plan = Plan(splits=splits, shuffle=seed is not None, seed=seed or 0, epoch=epoch)
+        options: Any = {"plan": plan, "prefix": PREFIX, "worker": worker, "terms": Terms(**terms), "done": done, "clock": clock}
+        made.append(Coordinator(through or address, **options))
+        return made[-1]
+
+    yield make
+    for coordinator in made:
+        coordinator.close()
+
+
+def silence(coordinator: Coordinator) -> Holdings:
+    """What a paused or killed worker looks like to the others: it renews no lease and gives none back. What it held."""
+    coordinator._renewer._closed = threading.Event()
+    coordinator._renewer._closed.set()
+    held, coordinator._held = coordinator._held, Holdings(coordinator._keys)
+    return held
