@@ -1,5 +1,6 @@
 """What several parts' tests share: a real HTTP server on loopback that can be told to misbehave, and one Spark session."""
 
+import gc
 import http.server
 import os
 import subprocess
@@ -30,6 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         group = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path.relative_to(item.config.rootpath))
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests live to the end: collections of garbage need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass

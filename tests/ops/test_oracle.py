@@ -608,7 +608,7 @@ def spec_of_all_cases() -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(values=rows_of(list(VALUES)), cuts=st.lists(st.integers(0, 8), max_size=3))
 def test_how_rows_are_cut_into_batches_changes_no_value_and_no_count(values: list[dict[str, Any]], cuts: list[int]) -> None:
     spec = load_spec(spec_of_all_cases())
