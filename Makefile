@@ -14,8 +14,8 @@ NPM_SERVERS := s3rver azurite
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
 
-# In two processes, each of which takes whole groups of tests (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+# In three processes, since tests also wait; each takes whole modules (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest --numprocesses 3
 
 # What one waits for after a change: all but the tests that are marked `slow`.
 test: $(INSTALLED) lint

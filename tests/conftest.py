@@ -1,9 +1,13 @@
 """What several parts' tests share: a real HTTP server on loopback that can be told to misbehave, and one Spark session."""
 
+import functools
 import gc
 import http.server
 import os
+import re
+import shutil
 import subprocess
+import tempfile
 import threading
 import xml.sax.saxutils
 from collections.abc import Iterator
@@ -14,6 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from featstore.extraction.spark import spark_session
 
@@ -24,13 +29,30 @@ settings.register_profile("campaign", deadline=None, max_examples=2_000)  # `mak
 settings.load_profile("featstore")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests go to one process where there are several: those of the Spark session, so that there is one, and those of a
-    module, since they share its fixtures."""
-    for item in items:
-        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path.relative_to(item.config.rootpath))
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes of one run have temporary directories of their own: tests look at what is left there."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker:
+        place = tempfile.mkdtemp(prefix=f"{worker}-")
+        config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
+        tempfile.tempdir = os.environ["TMPDIR"] = place
+
+
+class OneSparkSession(LoadScopeScheduling):
+    """Gives whole modules to processes, and all modules that use the Spark session to one of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return "spark" if _uses_spark(self.config.rootpath / module) else module
+
+
+@functools.cache
+def _uses_spark(module: Path) -> bool:
+    return re.search(r"\bspark: Any\b", module.read_text()) is not None
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSession:
+    return OneSparkSession(config, log)
 
 
 def pytest_collection_finish() -> None:

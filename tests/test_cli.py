@@ -257,6 +257,7 @@ def _data_files(table: Path) -> list[Path]:
     return [path for path in table.iterdir() if path.is_file()]
 
 
+@pytest.mark.slow
 def test_slots_added_labels_written_anew_and_all_folded(tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": ["a", "b"], "clicked": [0, 1], "id": ["x", "y"]}), tmp_path / "raw.parquet")
     slots = [{"slot": 1, "name": "user", "op": "hash", "of": "user"}, {"slot": 2, "name": "was", "op": "hash", "of": "clicked"}]

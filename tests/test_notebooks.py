@@ -24,6 +24,7 @@ def small_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "table"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, small_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEATSTORE_DEMO", str(small_table))

@@ -38,6 +38,7 @@ from featstore.joins.options import LabelJoin, parse_impressions, parse_label
 from featstore.table.hive import locations
 from featstore.table.open import open_snapshot
 from featstore.transfer import read_span
+from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[1]
 URLS = {
@@ -204,7 +205,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", URLS)
+@pytest.mark.parametrize("kind", tiered(URLS, lambda kind: kind == "s3"))
 def test_no_secret_of_a_url_is_shown_by_anything_that_takes_one(
     kind: str, here: Path, port: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -29,6 +29,7 @@ from featstore.listings import list_files
 from featstore.store_errors import as_store_errors, store_error
 from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot
+from tests.tiers import tiered
 
 KEYS = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "Sk3yEnvironment", "AWS_REGION": "us-east-1"}
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message><Token-0>Sk3yToken</Token-0></Error>"
@@ -185,7 +186,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+WAITS = ("a host that is down", "a name that does not resolve", "a web server that is down", "HDFS that is down")
+
+
+@pytest.mark.parametrize("case", tiered(CASES, WAITS.__contains__))
 def test_a_store_that_fails_is_told_in_one_line(case: str, moto: str, refusing: str, closed: str) -> None:
     places = {"moto": moto, "refusing": refusing, "closed": closed}
     url, environment, expected = CASES[case]

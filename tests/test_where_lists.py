@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from featstore.predicate import Range, Ranges
 from featstore.selection import parse_where
+from tests.tiers import tiered
 
 DAYS = [datetime.date(2026, 1, day) for day in range(1, 6)]
 INSTANTS = [datetime.datetime(2026, 1, 1, hour) for hour in range(6)]
@@ -120,7 +121,7 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("kind", tiered(LONG, lambda kind: kind != "texts"))
 def test_a_list_of_100000_values_works(kind) -> None:
     """sqlglot takes 3 to 5 s of one core for it, all else together a few tenths."""
     type_, value = LONG[kind]

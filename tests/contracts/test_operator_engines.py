@@ -152,6 +152,7 @@ def evaluated(spark: Any, raw_file: str, part: dict[int, dict[str, Any]]) -> dic
     return {i: [row[str(i)] for row in rows] for i in part}
 
 
+@pytest.mark.slow
 def test_spark_sql_gives_the_values_of_the_table_and_every_golden_vector(spark: Any, raw_file: str) -> None:
     found: dict[int, list[Any]] = {}
     for part in queries():
@@ -215,6 +216,7 @@ def contents(table_url: str) -> list[str]:
     return list(map(str, featstore.open_table(table_url).to_arrow().sort_by("row").to_pylist()))
 
 
+@pytest.mark.slow
 def test_every_operator_gives_the_same_content_on_any_engine_however_rows_are_partitioned(spark: Any, tmp_path: Path) -> None:
     spec = load_spec(spec_of_all_operators())
     rows = mixed_rows(160)

@@ -34,6 +34,7 @@ def config(url: str, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_row_is_trained_on_once_and_the_model_beats_chance_on_the_last_day(url: str) -> None:
     options = {"slots": SLOTS, "labels": ["click"], "batch_size": 256}
     with FeatureLoader(url, where="dt < '2026-11-07'", **options) as loader:

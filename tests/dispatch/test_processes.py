@@ -75,6 +75,7 @@ def test_four_processes_deliver_each_of_500_splits_once(start):
     assert all(len(result["delivered"]) > 0 for result in results)
 
 
+@pytest.mark.slow
 def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledged_row(start):
     victim = start("victim", 100, lease_s=1.5, hang_after=3)
     _begin(victim)
@@ -91,6 +92,7 @@ def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledge
     assert (last_words["holding"], 5) in delivered
 
 
+@pytest.mark.slow
 def test_a_stopped_process_that_wakes_up_too_late_cannot_mark_its_split(start):
     stopped = start("stopped", 20, lease_s=1.5, hang_after=0)
     _begin(stopped)

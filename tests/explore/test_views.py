@@ -265,7 +265,7 @@ CONDITIONS = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(found=FOREIGN_ROWS, condition=CONDITIONS)
 def test_nan_and_what_float32_cannot_hold_mean_the_same_in_where_and_in_other_engines(
     tmp_path_factory: pytest.TempPathFactory, found: list[dict[str, Any]], condition: str

@@ -28,6 +28,8 @@ from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
 from featstore.table.hive import HIVE_DIR
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ODD_DAY = "a:b/c d%'\\"
 CONVERT = "spark.sql.hive.convertMetastoreParquet"
@@ -303,7 +305,6 @@ sys.exit(show(["--table", table, "--name", name]))
 """
 
 
-@pytest.mark.slow
 def test_jobs_on_a_metastore_server_register_and_read(
     metastore: str, job: ExtractJob, write_raw: Any, document: Any, tmp_path: Path
 ) -> None:

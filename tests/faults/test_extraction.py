@@ -375,6 +375,7 @@ extract_files(ExtractJob(spec=spec, input_url=raw, table_url=table, run_id="kill
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_extraction_is_invisible_and_can_be_run_again(tmp_path: Path, kill: signal.Signals) -> None:
     write_raw(tmp_path / "raw" / "a.parquet", 20_000)

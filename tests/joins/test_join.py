@@ -307,6 +307,7 @@ def drawn_cases() -> list[Row]:
     return cases
 
 
+@pytest.mark.slow
 def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, tmp_path: Path) -> None:
     cases = drawn_cases()
     assert len(cases) >= 100

@@ -23,6 +23,8 @@ from featstore.joins.output import Output
 from featstore.listings import list_files
 from featstore.spec.parse import load_spec
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 START = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
 CUT_OFF = START + datetime.timedelta(hours=2)
@@ -311,7 +313,6 @@ def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, script: Mo
         assert report.document["labels"][0]["num_hit"] == 13
 
 
-@pytest.mark.slow
 def test_the_script_makes_a_session_of_its_own_and_prints_the_report(join: LabelJoin, tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.ui.enabled false\nspark.sql.shuffle.partitions 1\n")
     environ = os.environ | {

@@ -140,6 +140,7 @@ def test_the_receipt_has_it_as_quarantined_and_a_second_epoch_tries_it_again(sna
     assert "epoch 0: b.parquet#0- from row 50; epoch 1: b.parquet#0- from row 50" in caplog.records[-1].getMessage()
 
 
+@pytest.mark.slow
 def test_workers_of_a_dataloader_skip_it(snapshot, tmp_path):
     no_parquet(tmp_path / "b.parquet")
     loader = FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", batch_size=30)

@@ -164,6 +164,7 @@ with FeatureLoader(sys.argv[1], slots=["s*"], batch_size=8192, memory_budget=sys
 """
 
 
+@pytest.mark.slow
 def test_sixteen_threads_take_no_more_memory_than_the_budget(tmp_path):
     """Row groups of 32 MB in columns of 2 MB: with room of its own each thread would take 64 MB more."""
     rows = np.random.default_rng(5).integers(0, 2**62, 3 * 262_144)

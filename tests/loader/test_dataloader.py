@@ -44,7 +44,9 @@ def run_directories() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("featstore*"))
 
 
-@pytest.mark.parametrize(("context", "persistent"), [("fork", False), ("fork", True), ("spawn", True)])
+@pytest.mark.parametrize(
+    ("context", "persistent"), [("fork", False), ("fork", True), pytest.param("spawn", True, marks=pytest.mark.slow)]
+)
 def test_two_workers_share_each_epoch_without_a_doubled_or_missing_row(table_url, context, persistent):
     before = run_directories()
     with loader_for(table_url, shuffle={"window_rows": 40}, staging={"mode": "whole"}) as loader:

@@ -15,6 +15,7 @@ from featstore.errors import DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
 from featstore.loader.pipeline import Ahead
 from featstore.loader.stats import Stats
+from tests.tiers import tiered
 
 STAGING = [None, {"mode": "whole", "ahead_files": 1}]
 REPEATS = 6
@@ -123,7 +124,7 @@ def leavings(num_workers: int) -> str:
     return "featstore-run*" if num_workers else "*"
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", tiered([0, 2], bool))
 def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(table_url, tmp_path, num_workers):
     program = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "signal"],
@@ -141,7 +142,7 @@ def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(
     assert list(tmp_path.glob(leavings(num_workers))) == []
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", tiered([0, 2], bool))
 def test_a_program_that_exits_in_the_middle_leaves_no_file(table_url, tmp_path, num_workers):
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "exit"]
     done = subprocess.run(command, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)

@@ -226,7 +226,7 @@ def test_workers_that_come_and_go_name_no_rows_of_their_own_siblings(url, store,
 
 def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_error(url, store):
     iter(make(url, store))  # The first worker of this run.
-    loader = make(url, store, lease_s=30.0)
+    loader = make(url, store, lease_s=4.0)
     other = Other(loader, store)
     terms = Terms(boundaries=lambda split: ())
     with Coordinator(store, plan=loader._job.plan(0), prefix=other.keys.prefix, worker="8-888", terms=terms) as ready:

@@ -12,6 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from featstore.loader.device import DeviceFeed
 from featstore.loader.loader import FeatureLoader
+from tests.tiers import tiered
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -133,7 +134,7 @@ def until_still(loaders) -> None:
 
 
 @pytest.mark.parametrize("num_steps", [1, 7])
-@pytest.mark.parametrize("transform", [None, doubled])
+@pytest.mark.parametrize("transform", tiered([None, doubled], bool))
 @pytest.mark.parametrize("tail", ["drop", "pad", "join"])
 @pytest.mark.parametrize("leaves_out", LEAVES_OUT)
 @pytest.mark.parametrize("order", ["dynamic", "static"])
@@ -171,7 +172,7 @@ def test_fed_ranks_go_on_where_their_loops_were(
 @pytest.mark.parametrize("transform", [None, doubled])
 @pytest.mark.parametrize("tail", ["drop", "pad", "join"])
 @pytest.mark.parametrize("leaves_out", LEAVES_OUT)
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", tiered([0, 2], bool))
 def test_a_feed_over_a_stateful_dataloader_goes_on_where_its_loop_was(table_url, leaves_out, tail, transform, num_workers):
     if num_workers and (tail, leaves_out == "drop_last") != ("join", False):
         pytest.skip("one rank alone has no tail; each of several workers drops rows of its own")

@@ -93,6 +93,7 @@ def test_one_state_may_be_loaded_again(table_url):
             assert sorted(before + rows_of(batches)) == list(range(NUM_ROWS))
 
 
+@pytest.mark.slow
 def test_several_epochs_in_one_iteration_of_several_workers_are_refused(table_url):
     with loader_for(table_url, num_epochs=2) as loader:
         with pytest.raises(StateError, match="StatefulDataLoader of several workers: expected a loader with num_epochs 1"):

@@ -579,7 +579,7 @@ def test_every_operator_has_an_oracle() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(data=st.data())
 def test_operator_agrees_with_plain_python_row_by_row(case: str, data: st.DataObject) -> None:
     node, expected = CASES[case]

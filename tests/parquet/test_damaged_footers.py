@@ -40,6 +40,7 @@ def table() -> pa.Table:
 OTHERS = {"write_page_index": True, "store_schema": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "how"), [(1, {}), (2, OTHERS)])
 def test_no_bit_of_a_footer_ends_the_process_or_makes_up_rows(tmp_path, seed, how):
     path = tmp_path / "whole.parquet"

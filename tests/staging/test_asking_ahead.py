@@ -228,7 +228,7 @@ def test_room_is_made_for_holes_beside_what_is_under_way(tmp_path, monkeypatch):
     assert all(coming_bytes <= reserved_bytes for coming_bytes, reserved_bytes in reserved)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(
     places=st.lists(st.integers(0, 200), min_size=2, max_size=40, unique=True),
     cuts=st.dictionaries(st.integers(0, 200), st.integers(1, 60_000), max_size=6),

@@ -23,6 +23,7 @@ from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.tcp import serve
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
+from tests.tiers import tiered
 
 SERVE = "import sys; from featstore.cli import main; main()"
 FORK = multiprocessing.get_context("fork")
@@ -85,7 +86,7 @@ def _threads():
     return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", tiered([signal.SIGTERM, signal.SIGINT], signal.SIGINT.__eq__))
 def test_serve_prints_its_address_and_ends_cleanly(number):
     command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -205,7 +206,7 @@ def test_a_connection_that_was_left_is_not_trusted_after_its_server(server):
     assert not _threads()
 
 
-@pytest.mark.parametrize("kept", ["kept", "not kept"])
+@pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))
 def test_children_of_a_fork_talk_on_connections_of_their_own(server, kept):
     done = subprocess.run([sys.executable, "-c", FORKED, server.url, kept], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[0, 0, 0] 801", done.stderr
