@@ -41,8 +41,8 @@ def store(tmp_path) -> str:
 
 def make(url, store, **dispatch) -> FeatureLoader:
     options = {"store": store, "run_id": "a", "lease_s": LEASE_S, **dispatch}
-    tail = options.pop("tail", "join")
-    return FeatureLoader(url, slots=["row"], batch_size=10, dispatch=options, tail=tail)
+    more = {name: options.pop(name) for name in ("tail", "memory_budget") if name in options}
+    return FeatureLoader(url, slots=["row"], batch_size=10, dispatch=options, **{"tail": "join"} | more)
 
 
 class Other:
@@ -242,7 +242,7 @@ def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_e
 
 
 def test_rows_that_others_cut_off_are_not_counted_as_dropped(url, store, monkeypatch):
-    """Two ranks share one file, which one of them has claimed whole before the other cuts it."""
+    """Two ranks share one file, which one of them has claimed whole before the other cuts it; neither reads far ahead."""
     for path in Path(url).glob("[1-9].parquet"):
         path.unlink()
     row = pa.array(range(6000), pa.int64())
@@ -251,7 +251,7 @@ def test_rows_that_others_cut_off_are_not_counted_as_dropped(url, store, monkeyp
     loaders, batches = [], []
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
-        loaders.append(make(url, store, tail="drop", lease_s=6.0))
+        loaders.append(make(url, store, tail="drop", lease_s=6.0, memory_budget=1))
         batches.append(iter(loaders[-1]))
     barrier, rows = threading.Barrier(2), [[], []]
 
