@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
         tempfile.tempdir = os.environ["TMPDIR"] = place
 
 
-class OneSparkSession(LoadScopeScheduling):
+class OneSparkSession(LoadScopeScheduling):  # type: ignore[misc]
     """Gives whole modules to processes, and all modules that use the Spark session to one of them."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from featstore.errors import InputError, SelectionError, SpecError, TableNotFoun
 from featstore.extraction.job import ExtractJob
 from featstore.spec.lint import lint
 
-SPEC = {
+SPEC: Any = {
     "spec": 1,
     "inputs": {"id": "string", "user": "string", "price": "double", "tags": "list<string>", "clicked": "long"},
     "labels": {"click": "clicked"},
@@ -146,10 +147,10 @@ def test_a_directory_of_a_table_is_no_table(table: Table) -> None:
 def test_a_directory_and_a_glob_of_parquet_open_like_a_table(table: Table, plain: Path) -> None:
     whole = table.to_arrow(where="month = '2013-01'").drop_columns("month")
     for url in (f"{plain}", f"{plain}/*.parquet"):
-        plain = featstore.open_table(url)
-        assert plain.version is None
-        assert plain.history() == []
-        assert plain.to_arrow().select(whole.column_names).to_pylist() == whole.to_pylist()
+        opened = featstore.open_table(url)
+        assert opened.version is None
+        assert opened.history() == []
+        assert opened.to_arrow().select(whole.column_names).to_pylist() == whole.to_pylist()
 
 
 def test_a_remote_table_is_staged_to_be_read(table: Table, loopback: "object") -> None:
@@ -188,7 +189,7 @@ def test_a_spec_that_its_lock_contradicts_is_not_extracted(tmp_path: Path) -> No
     pq.write_table(raw_rows(10, 1), tmp_path / "raw" / "a.parquet")
     spec.write_text(json.dumps(SPEC))
     assert lint(str(spec), update_lock=True).ok
-    slots = [slot if slot["slot"] != 102 else slot | {"op": "clip", "min": 0.0} for slot in SPEC["slots"]]  # type: ignore[attr-defined]
+    slots = [slot if slot["slot"] != 102 else slot | {"op": "clip", "min": 0.0} for slot in SPEC["slots"]]
     spec.write_text(json.dumps(SPEC | {"slots": slots}))
     for given in (spec, featstore.load_spec(spec)):
         with pytest.raises(SpecError, match=r"s\.json: slots\[1\]: slot 102 .* means other values .* --update-lock"):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pyarrow as pa
@@ -99,7 +100,7 @@ def test_malformed_values_are_printed_with_file_and_row_or_stop_the_run(
     ],
 )
 def test_a_wrong_spec_is_one_line_with_the_path_in_the_document(
-    change: dict[str, object], message: str, raw: Path, spec: Path, tmp_path: Path, monkeypatch, capsys
+    change: dict[str, Any], message: str, raw: Path, spec: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     document = yaml.safe_load(SPEC)
     document["slots"][0] |= change
@@ -269,7 +270,7 @@ def test_slots_added_labels_written_anew_and_all_folded(tmp_path: Path) -> None:
     }
     for name, chosen in (("one", slots[:1]), ("two", slots)):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document | {"slots": chosen}))
-    common = ["--input", tmp_path / "raw.parquet", "--table", tmp_path / "table"]
+    common: list[str | Path] = ["--input", tmp_path / "raw.parquet", "--table", tmp_path / "table"]
     assert run("extract", "--spec", tmp_path / "one.yaml", *common).returncode == 0
     added = run("extract", "--spec", tmp_path / "two.yaml", *common, "--group", "more")
     assert (added.returncode, added.stdout.startswith("committed version 1 of ")) == (0, True)
@@ -282,7 +283,7 @@ def test_slots_added_labels_written_anew_and_all_folded(tmp_path: Path) -> None:
     assert (wrong.returncode, "expected a column that the spec and the table keep" in wrong.stderr) == (2, True)
 
 
-def _options(command: click.Command) -> dict[str, object]:
+def _options(command: click.Command) -> dict[str, Any]:
     if isinstance(command, click.Group):
         return {name: _options(inner) for name, inner in sorted(command.commands.items())}
     return {"/".join(parameter.opts): parameter.type.name for parameter in command.params}

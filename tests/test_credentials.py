@@ -1,6 +1,7 @@
 """Credentials are asked for before a client is made, so that nobody waits for a metadata service that is not there."""
 
 import http.server
+import os
 import socket
 import threading
 import time
@@ -43,7 +44,7 @@ def _accept(server: socket.socket, met: list[socket.socket]) -> None:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """An environment without a word of any store."""
-    for name in list(files.os.environ):
+    for name in list(os.environ):
         if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "GCE_", "IDENTITY_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -92,7 +93,7 @@ def test_a_service_that_must_not_be_asked_is_not(bare: pytest.MonkeyPatch, silen
     bare.setenv("AWS_METADATA_ENDPOINT", silent[0])
     bare.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(AccessError, match="no credentials"):
-        require_credentials("s3://b/k", "s3", files.os.environ)
+        require_credentials("s3://b/k", "s3", os.environ)
     assert silent[1] == []
 
 

@@ -8,9 +8,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import obstore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from obstore.fsspec import FsspecStore
 
 from featstore import files, listings
 from featstore.errors import ConfigError
@@ -22,7 +24,7 @@ DATA = bytes(range(256)) * 40_000
 def s3(loopback, monkeypatch):
     """The loopback server as an S3 endpoint."""
     files._store.cache_clear()
-    files.FsspecStore.clear_instance_cache()
+    FsspecStore.clear_instance_cache()
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ENDPOINT_URL", loopback.url)
@@ -30,7 +32,7 @@ def s3(loopback, monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     yield loopback
     files._store.cache_clear()
-    files.FsspecStore.clear_instance_cache()
+    FsspecStore.clear_instance_cache()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_join_keeps_single_slashes():
 def test_a_local_file_is_written_whole_or_not_at_all(tmp_path):
     target = tmp_path / "deep" / "x.bin"
     with pytest.raises(TypeError, match="bytes-like"), files.open_write(str(target)) as file:
-        file.writelines([b"half", None])
+        file.writelines([b"half", None])  # type: ignore[list-item]
     assert list(target.parent.iterdir()) == []
     with files.open_write(str(target)) as file:
         file.write(DATA)
@@ -206,7 +208,7 @@ def test_http_files_are_read_at_any_position_by_ranges(loopback):
 def test_a_remote_reader_agrees_with_bytes_in_memory(reads):
     with pytest.MonkeyPatch.context() as patch:
         data = bytes(range(256))
-        patch.setattr(files.obstore, "get_range", lambda store, key, start, length: data[start : start + length])
+        patch.setattr(obstore, "get_range", lambda store, key, start, length: data[start : start + length])
         mine, oracle = io.BufferedReader(files._RemoteFile("http://127.0.0.1/x", len(data)), 16), io.BytesIO(data)
         for position, length in reads:
             assert mine.seek(position) == oracle.seek(position)

@@ -83,7 +83,7 @@ def _alive_is(kind: str, directory: Path, elsewhere: Path) -> None:
             made.bind(str(alive))
     else:
         alive.symlink_to(
-            {"link to a file": elsewhere, "link to a directory": elsewhere.parent, "link to nothing": "nothing"}[kind]
+            {"link to a file": elsewhere, "link to a directory": elsewhere.parent, "link to nothing": Path("nothing")}[kind]
         )
 
 
@@ -143,7 +143,8 @@ class Removed(type(Path())):  # type: ignore[misc]
         if self.num_times:
             self.num_times -= 1
             shutil.rmtree(self.parent)
-        return super().lstat()
+        found: os.stat_result = super().lstat()
+        return found
 
 
 def test_a_directory_that_is_removed_while_it_is_made_is_made_again(tmp_path: Path) -> None:

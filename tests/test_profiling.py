@@ -19,7 +19,7 @@ from featstore.spec.parse import load_spec
 
 JOB = Path(__file__).parents[1] / "spark_jobs" / "profile_slots.py"
 EXACT = ["slot", "number", "kind", "shape", "num_present", "coverage", "num_values", "length_mean", "length_max"]
-SPEC = {
+SPEC: dict[str, Any] = {
     "spec": 1,
     "inputs": {"user": "string", "tags": "list<string>", "price": "double", "clicked": "long"},
     "labels": {"click": "clicked"},
@@ -54,7 +54,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 def assert_of(found: Profile, table: Table, where: str | None = None, slots: list[str] | None = None) -> None:
     """The profile is that of the table's rows; its top values are the real ones, where duckdb's may be others."""
     expected, rows = table.profile(where, slots), table.to_arrow(slots, where)
-    assert (found.num_rows, found.label_rates) == (expected.num_rows, pytest.approx(expected.label_rates))
+    assert found.num_rows == expected.num_rows
+    assert found.label_rates == pytest.approx(expected.label_rates)
     assert found.table.select(EXACT) == expected.table.select(EXACT)
     for name in expected.slots:
         assert found[name]["distinct"] == pytest.approx(expected[name]["distinct"], rel=0.1)

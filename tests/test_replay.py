@@ -142,7 +142,7 @@ def test_aligned_batches_hold_all_rows_of_both_sides_in_order(left: list[int], r
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
         return [pa.record_batch({"x": pa.array(range(s, s + n), pa.int64())}) for s, n in zip(starts, lengths, strict=True)]
 
-    pairs = list(aligned(batches(left), batches(right)))
+    pairs: list[Any] = list(aligned(batches(left), batches(right)))
     for side, lengths in ((0, left), (1, right)):
         assert [x for pair in pairs if pair[side] is not None for x in pair[side]["x"].to_pylist()] == list(range(sum(lengths)))
     assert all(a.num_rows == b.num_rows for a, b in pairs if a is not None and b is not None)

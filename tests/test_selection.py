@@ -165,7 +165,8 @@ def test_samples_of_one_seed_are_nested_across_rates(one: float, other: float, s
 
 def _sampled(values: pa.Table, rate: float, seed: int) -> list[str]:
     where = parse_where(f"sample(id, {rate:.12f}, {seed})", {"id": pa.string()})
-    return values.filter(where.mask(values))["id"].to_pylist()
+    found: list[str] = values.filter(where.mask(values))["id"].to_pylist()
+    return found
 
 
 def test_a_sample_draws_about_its_rate() -> None:

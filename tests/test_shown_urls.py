@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from obstore.fsspec import FsspecStore
 
 import featstore
 import featstore.replay
@@ -57,7 +58,11 @@ URLS = {
     "sqlite": "sqlite://user:Sk3yPass@host/t",
     "forgotten @": "sftp://user:Sk3yPass/t",
 }
-SPEC = {"spec": 1, "inputs": {"user": "string"}, "slots": [{"slot": 101, "name": "user", "op": "hash", "of": "user"}]}
+SPEC: Any = {
+    "spec": 1,
+    "inputs": {"user": "string"},
+    "slots": [{"slot": 101, "name": "user", "op": "hash", "of": "user"}],
+}
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "someone",
     "AWS_SECRET_ACCESS_KEY": "Sk3yPassOfS3",
@@ -192,7 +197,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
         monkeypatch.setenv(name, value.format(port=port))
     monkeypatch.setattr(sys, "argv", sys.argv)
     files._store.cache_clear()
-    files.FsspecStore.clear_instance_cache()
+    FsspecStore.clear_instance_cache()
     (tmp_path / "raw").mkdir()
     pq.write_table(pa.table({"user": ["a", "b"]}), tmp_path / "raw" / "x.parquet")
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))

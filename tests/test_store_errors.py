@@ -12,8 +12,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from obstore.fsspec import FsspecStore
 
 from featstore import files
 from featstore.errors import (
@@ -77,7 +79,7 @@ def refusing() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
     """An S3 without a bucket."""
-    command = [sys.executable, Path(__file__).parent / "table" / "s3_server.py"]
+    command: list[str | Path] = [sys.executable, Path(__file__).parent / "table" / "s3_server.py"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -103,7 +105,7 @@ def _said(url: str, environment: dict[str, str]) -> tuple[str, list[str]]:
     return told["said"], told["kinds"]
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "no credentials": (
         "s3://bucket/t",
         {"AWS_EC2_METADATA_DISABLED": "true"},
@@ -209,7 +211,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     files._store.cache_clear()
-    files.FsspecStore.clear_instance_cache()
+    FsspecStore.clear_instance_cache()
     return monkeypatch
 
 
@@ -232,11 +234,11 @@ def test_each_use_of_a_file_tells_who_refuses_it(s3: pytest.MonkeyPatch, refusin
     assert found.value.errno == errno.EINVAL
     s3.setenv("AWS_ENDPOINT_URL", f"http://{closed}")
     files._store.cache_clear()
-    files.FsspecStore.clear_instance_cache()
-    with pytest.raises(StoreError, match=rf"^s3://bucket/x: {closed} refuses the connection; check") as found:
+    FsspecStore.clear_instance_cache()
+    with pytest.raises(StoreError, match=rf"^s3://bucket/x: {closed} refuses the connection; check") as closed_error:
         ACTS[act]("s3://bucket/x")
-    assert found.value.errno == errno.EIO
-    assert found.value.__cause__ is None
+    assert closed_error.value.errno == errno.EIO
+    assert closed_error.value.__cause__ is None
 
 
 def test_a_bucket_that_is_missing_is_not_taken_for_a_file_that_is_missing(s3: pytest.MonkeyPatch, moto: str) -> None:
@@ -256,7 +258,8 @@ def test_a_client_that_fails_at_any_time_is_told_with_the_url() -> None:
     with files.open_write("memory://mine/y") as file:
         file.write(b"12345")
     with files.open_read("memory://mine/y") as file:
-        file.raw._file.read = lambda size: 1 // 0  # the client's own fault
+        client: Any = file
+        client.raw._file.read = lambda size: 1 // 0  # the client's own fault
         with pytest.raises(StoreError, match=r"^memory://mine/y: the store failed \(ZeroDivisionError: .*\); check"):
             file.read()
 

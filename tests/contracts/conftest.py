@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from obstore.fsspec import FsspecStore
 
 from featstore import files
 
@@ -188,11 +190,12 @@ def sftp(root: Path) -> Iterator[Place]:
         yield Place(url=f"sftp://reader:secret@127.0.0.1:{port}", put=_put_by_path(root / "files"), is_written=False)
 
 
-class FakeHost(MemoryFileSystem):
+class FakeHost(MemoryFileSystem):  # type: ignore[misc]
     """In the place of HDFS and GCS, which have no server here: paths below a host, as HDFS has them."""
 
     protocol = "fakehost"
-    store, pseudo_dirs = {}, [""]
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -221,11 +224,11 @@ def server(request, tmp_path_factory) -> Iterator[Place]:
 def place(server: Place, monkeypatch, request) -> Iterator[Place]:
     """The server's place for one test, with the environment that its client needs."""
     files._store.cache_clear()
-    files.FsspecStore.clear_instance_cache()
+    FsspecStore.clear_instance_cache()
     for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_"))]:
         monkeypatch.delenv(name)
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     yield server
     files._store.cache_clear()
-    files.FsspecStore.clear_instance_cache()
+    FsspecStore.clear_instance_cache()

@@ -110,7 +110,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(place, at):
     url = f"{at}/x.bin"
     for expected in (None, DATA):
         with pytest.raises(TypeError, match="bytes-like"), files.open_write(url) as file:
-            file.writelines([OTHER, None])
+            file.writelines([OTHER, None])  # type: ignore[list-item]
         gc.collect()  # a client may publish what is forgotten
         if expected is None:
             assert listings.find_file(url) is None
@@ -132,6 +132,7 @@ def test_a_staged_file_has_the_remote_bytes(place, at, tmp_path, mode):
     with Stager(Staging(directory=str(tmp_path), mode=mode), Source(plan_ranges=_plan, retry=retry)) as stager:
         for num_hits in range(2):
             with next(stager.stage([StageItem(key=0, url=url, size_bytes=len(DATA))])) as staged:
+                assert staged.path is not None
                 data = staged.path.read_bytes()
                 assert all(data[first:end] == DATA[first:end] for first, end in staged.held or [(0, len(DATA))])
             assert stager.stats().num_hits == num_hits

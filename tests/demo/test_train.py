@@ -1,6 +1,7 @@
 """Training on what a real loader delivers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -36,7 +37,7 @@ def config(url: str, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_every_row_is_trained_on_once_and_the_model_beats_chance_on_the_last_day(url: str) -> None:
-    options = {"slots": SLOTS, "labels": ["click"], "batch_size": 256}
+    options: dict[str, Any] = {"slots": SLOTS, "labels": ["click"], "batch_size": 256}
     with FeatureLoader(url, where="dt < '2026-11-07'", **options) as loader:
         model, trained = train(loader)
     with FeatureLoader(url, where="dt = '2026-11-07'", **options) as loader:

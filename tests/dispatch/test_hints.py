@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from typing import Any
 
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.terms import WaitFor
@@ -12,7 +13,7 @@ class CountingAddress:
     """Opens handles that count which keys they are asked for, and how often they ask."""
 
     def __init__(self, address):
-        self._address, self.num_asked, self.num_exchanges = address, Counter(), 0
+        self._address, self.num_asked, self.num_exchanges = address, Counter[Any](), 0
 
     def open(self):
         return _Counting(self._address.open(), self)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -39,9 +40,11 @@ def start(tmp_path):
 
     def worker(name, num_splits, lease_s=60.0, hang_after=-1):
         arguments = [f"sqlite://{tmp_path}/run/dispatch.db", name, str(num_splits), str(lease_s), str(hang_after)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen([sys.executable, "-c", WORKER, *arguments], **pipes))
-        assert started[-1].stdout.readline() == "ready\n"
+        output = started[-1].stdout
+        assert output is not None
+        assert output.readline() == "ready\n"
         return started[-1]
 
     yield worker

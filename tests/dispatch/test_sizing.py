@@ -1,5 +1,7 @@
 """Splits of a size: never across files, whole row groups, small files left whole."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ def _file(groups):
 def test_the_splits_of_a_file_are_all_its_row_groups_in_order_and_none_is_too_large(groups, most, by_rows):
     weights = [rows if by_rows else size for rows, size in groups]
     splits = list(splits_of(_file(groups), SplitSize(num_rows=most) if by_rows else SplitSize(size_bytes=most)))
-    covered = []
+    covered: list[Any] = []
     for split in splits:
         last = len(groups) - 1 if split.last_row_group is None else split.last_row_group
         mine = range(split.first_row_group, last + 1)

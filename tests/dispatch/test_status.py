@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from contextlib import closing
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -154,9 +155,10 @@ def test_watching_goes_on_until_it_is_interrupted(tmp_path):
     bind(url).open().close()
     code = "from featstore.cli import main; main()"
     command = [sys.executable, "-u", "-c", code, "dispatch", "status", url, "--watch", "--every", "0.1"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # A shell's background job ignores SIGINT, and so would its children.
     with subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **pipes) as process:
+        assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)

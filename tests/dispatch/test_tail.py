@@ -1,5 +1,7 @@
 """The end of an epoch: what idle workers take off the others, files that a host has, failures and quarantine."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,7 +147,12 @@ def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make)
         _deliver(first, claim, NUM_ROWS)
     late, looked = make("late", 1000), []
     get = late._store.get_or_none
-    late._store.get_or_none = lambda key: looked.append(key) or get(key)
+
+    def look(key: str) -> Any:
+        looked.append(key)
+        return get(key)
+
+    late._store.get_or_none = look
     assert list(late.claims()) == []
     assert late.is_done
     assert len(looked) < 20
@@ -187,7 +194,7 @@ LEFT = st.lists(st.integers(0, 1000), max_size=20)
 
 @given(left=LEFT, salt=st.text(max_size=4))
 def test_those_with_the_most_left_are_relieved_first(left, salt):
-    record = {"state": LeaseState.HELD, "fence": 1, "worker": "w", "nonce": "n"}
+    record: dict[str, Any] = {"state": LeaseState.HELD, "fence": 1, "worker": "w", "nonce": "n"}
     seen = [Open(part=(i, 0), record=Lease(end=rows, **record), value="x") for i, rows in enumerate(left)]
     order = [one.num_left for one in victims(seen, salt)]
     assert sorted(order) == sorted(rows for rows in left if rows)

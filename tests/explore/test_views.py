@@ -49,7 +49,7 @@ def table(tmp_path: Path) -> Table:
     newer = [*SLOTS, {"slot": 105, "name": "newer", "op": "log1p", "of": "cost"}]
     for version, (day, slots) in enumerate([("1", SLOTS), ("a:b'c", SLOTS), ("3", newer), ("a:b'c", newer)]):
         pq.write_table(raw_rows(20, 100 * version), tmp_path / "raw" / "log.parquet")
-        spec = {"spec": 1, "inputs": INPUTS, "keep": ["id"], "slots": slots}
+        spec: Any = {"spec": 1, "inputs": INPUTS, "keep": ["id"], "slots": slots}
         featstore.extract(spec, tmp_path / "raw", tmp_path / "table", partition={"dt": day})
     return featstore.open_table(tmp_path / "table")
 
@@ -115,7 +115,7 @@ LOGGED = {"slot": 105, "name": "logged", "op": "log1p", "of": "cost"}
 BINNED = {"slot": 106, "name": "binned", "op": "bucketize", "of": "cost", "boundaries": [10, 100]}
 
 
-def grouped_spec(*more: dict[str, Any]) -> dict[str, Any]:
+def grouped_spec(*more: dict[str, Any]) -> Any:
     return {
         "spec": 1,
         "inputs": INPUTS | {"clicked": "long", "paid": "long"},
@@ -265,7 +265,7 @@ CONDITIONS = st.recursive(
 )
 
 
-@settings(max_examples=settings.default.max_examples // 5)
+@settings(max_examples=settings().max_examples // 5)
 @given(found=FOREIGN_ROWS, condition=CONDITIONS)
 def test_nan_and_what_float32_cannot_hold_mean_the_same_in_where_and_in_other_engines(
     tmp_path_factory: pytest.TempPathFactory, found: list[dict[str, Any]], condition: str

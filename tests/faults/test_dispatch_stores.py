@@ -7,11 +7,12 @@ import threading
 import time
 import uuid
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.keys import run_prefix
@@ -60,7 +61,7 @@ class FaultyAddress:
     """Opens faulty handles on a store; `faults` counts what was injected."""
 
     def __init__(self, address, seed):
-        self._address, self._draw, self.faults = address, random.Random(seed), Counter()
+        self._address, self._draw, self.faults = address, random.Random(seed), Counter[Any]()
 
     def open(self):
         return FaultyStore(self._address.open(), random.Random(self._draw.random()), self.faults)
@@ -71,7 +72,7 @@ class Worker:
 
     def __init__(self, address, name):
         self._address, self._name = address, name
-        self.delivered, self.doubtful, self.num_restarts = Counter(), set(), 0
+        self.delivered, self.doubtful, self.num_restarts = Counter[Any](), set(), 0
 
     def run(self):
         while not self._try():
@@ -161,10 +162,11 @@ def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path)
         rows = pa.table({"row": pa.array(range(number * 20, number * 20 + 20), pa.int64())})
         pq.write_table(rows, tmp_path / "table" / f"{number:02}.parquet", row_group_size=5)
     main = "from featstore.cli import main; main()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     server = subprocess.Popen([sys.executable, "-c", main, "dispatch", "serve", "--port", "0"], **pipes)
     started = [server]
     try:
+        assert server.stdout is not None
         url = server.stdout.readline().strip()
         start = [sys.executable, "-c", COMER, str(tmp_path / "table"), url]
         killed, leaver = (subprocess.Popen(start, **pipes) for _ in range(2))
@@ -172,9 +174,12 @@ def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path)
         delivered = [_step(killed), _step(leaver), _step(killed)]
         killed.kill()
         killed.wait(30)
+        assert killed.stdout is not None
         last_words = killed.stdout.readlines()
         delivered.append(_step(leaver))
+        assert leaver.stdin is not None
         leaver.stdin.close()
+        assert leaver.stdout is not None
         last_words += leaver.stdout.readlines()
         assert leaver.wait(60) == 0
         late = subprocess.Popen(start, **pipes)
@@ -186,7 +191,8 @@ def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path)
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout, process.stderr):
-                pipe.close()
+                if pipe is not None:
+                    pipe.close()
     rest = [row for line in out.splitlines() for row in _rows(line)]
     before = [row for rows in [*delivered, *map(_rows, last_words)] for row in rows]
     again = Counter(before) + Counter(rest) - Counter(range(240))
@@ -222,15 +228,16 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
         pq.write_table(rows, tmp_path / "table" / f"{number}.parquet", row_group_size=500)
     lease_s = 12.0
     main = "from featstore.cli import main; main()"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     server = subprocess.Popen([sys.executable, "-c", main, "dispatch", "serve", "--port", "0"], **pipes)
     started = [server]
     try:
+        assert server.stdout is not None
         url = server.stdout.readline().strip()
         start = [sys.executable, "-c", READER, str(tmp_path / "table"), url, str(lease_s)]
         workers = [subprocess.Popen(start, **pipes) for _ in range(3)]
         started += workers
-        assert [worker.stdout.readline() for worker in workers] == ["read\n"] * 3
+        assert [worker.stdout.readline() for worker in workers if worker.stdout is not None] == ["read\n"] * 3
         server.kill()
         lost_at = time.monotonic()
         server.wait()
@@ -246,7 +253,9 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
         for process in started:
             process.kill()
             process.wait()
+            assert process.stdout is not None
             process.stdout.close()
+            assert process.stderr is not None
             process.stderr.close()
 
 

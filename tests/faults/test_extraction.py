@@ -381,7 +381,7 @@ def test_a_killed_extraction_is_invisible_and_can_be_run_again(tmp_path: Path, k
     write_raw(tmp_path / "raw" / "a.parquet", 20_000)
     arguments = [str(tmp_path / "raw"), str(tmp_path / "table")]
     code = WRITER.format(document=DOCUMENT)
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen([sys.executable, "-c", code, *arguments], **pipes) as process:
         assert process.stdout is not None
         while process.stdout.readline().strip() != b"3":

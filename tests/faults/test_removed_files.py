@@ -66,8 +66,8 @@ class Faulty:
     def __init__(self, run: Any, fault: Fault) -> None:
         self._run, self._fault = run, fault
 
-    def __call__(self, task: UnitTask, work: Sequence[Any], progress: Progress) -> list[UnitReport]:
-        reports: list[UnitReport] = self._run(task, work, progress)
+    def __call__(self, task: UnitTask, units: Sequence[Any], progress: Progress) -> list[UnitReport]:
+        reports: list[UnitReport] = self._run(task, units, progress)
         self._fault(Path(task.table_url))
         return reports
 
@@ -131,7 +131,7 @@ def be_taken_for_dead(table: Path) -> None:
     assert removed.count("orphan") == num_files == 5
 
 
-FAULTS = {
+FAULTS: dict[Fault, str] = {
     lose_a_file: r"1 of 5 data files are gone or of another size \(dt=1/part-00002-.*run it again$",
     lose_the_mark: r"its mark _runs/[0-9a-f-]+ is gone: a vacuum took the run for dead",
     be_taken_for_dead: r"its mark _runs/[0-9a-f-]+ is gone: a vacuum took the run for dead",

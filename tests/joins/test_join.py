@@ -3,6 +3,7 @@
 import datetime
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,8 @@ def rank_of_content(spark: Any, url: str, columns: list[str]) -> dict[str, int]:
 
 def in_python(rows: list[Row], schema: pa.Schema) -> list[Row]:
     """The rows as they are read back: times as datetime, naive where the column is."""
-    return pa.Table.from_pylist(rows, schema=schema).to_pylist()
+    found: list[dict[str, Any]] = pa.Table.from_pylist(rows, schema=schema).to_pylist()
+    return found
 
 
 def full_join(directory: Path, **changes: Any) -> LabelJoin:
@@ -204,7 +206,7 @@ class Oracle:
     def label(self, label: Label) -> dict[str, tuple[Any, int | None]]:
         """By row id: the label, and the time behind it."""
         by_user = self.known_events(label)
-        found = {}
+        found: dict[str, tuple[Any, int | None]] = {}
         for impression in self.impressions:
             mine = self.attributed(label, impression, by_user.get(impression["user"], []))
             ripe = impression["ts"] + (label.horizon_s or label.window_s) * SECOND_US <= CUT_OFF_US
@@ -230,7 +232,8 @@ class Oracle:
                 best = (rank, values)
         if best is None or (lookup.max_age_s is not None and impression["ts"] - best[0][0] > lookup.max_age_s * SECOND_US):
             return nothing
-        return best[1]
+        found: tuple[Any, ...] = best[1]
+        return found
 
 
 def python_values(row: Row, names: list[str]) -> list[Any]:
@@ -290,7 +293,9 @@ def write_logs(cases: list[Row], directory: Path) -> None:
 def oracle_of(spark: Any, cases: list[Row], directory: Path) -> Oracle:
     hashes = rank_of_content(spark, str(directory / "impressions"), IMPRESSIONS.names)
     profiles = str(directory / "profiles")
-    ages = {columns: rank_of_content(spark, profiles, list(columns)) for columns in (("age", "country"), ("age",))}
+    ages: dict[tuple[str, ...], dict[str, int]] = {
+        columns: rank_of_content(spark, profiles, list(columns)) for columns in (("age", "country"), ("age",))
+    }
     return Oracle(cases, hashes, ages)
 
 
@@ -350,7 +355,7 @@ def num_within(impression: Row, by_user: dict[str, list[tuple[int, int, Any]]]) 
     return sum(0 <= time - impression["ts"] < 4 * SECOND_US for time, _, _ in by_user.get(impression["user"], []))
 
 
-def check_report(report: Row, oracle: Oracle, join: LabelJoin) -> None:
+def check_report(report: Mapping[str, Any], oracle: Oracle, join: LabelJoin) -> None:
     assert report["impressions"]["num_rows"] == len(oracle.impressions)
     for label, counted in zip(join.labels, report["labels"], strict=True):
         values = oracle.label(label)

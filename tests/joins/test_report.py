@@ -2,6 +2,7 @@ import datetime
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_people_read_shares_and_bars() -> None:
         ({"distinct": {"num_rows": 13, "key_xor": 5, "key_sum": 6}}, "13 distinct impressions of 12 rows"),
     ],
 )
-def test_rows_that_are_not_the_impressions_fail_the_join(changes: dict[str, object], message: str) -> None:
+def test_rows_that_are_not_the_impressions_fail_the_join(changes: dict[str, Any], message: str) -> None:
     assert mismatch(FIGURES) is None
     with pytest.raises(JoinError, match=rf"/out: {message}.*; nothing was published"):
         check(replace(FIGURES, **changes), JOIN)

@@ -1,6 +1,7 @@
 """Files that cannot be read: an error by default, left out with a report where the loader is told to."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,11 +12,12 @@ import featstore
 from featstore.dispatch.receipt import receipts
 from featstore.errors import ConfigError, DataFileError, MissingValueError
 from featstore.loader.loader import FeatureLoader
+from featstore.table.snapshot import Snapshot
 
 ROWS = {"a": range(100), "b": range(100, 200), "c": range(200, 300)}
 
 
-def write(directory: Path) -> featstore.Table:
+def write(directory: Path) -> Snapshot:
     for name, rows in ROWS.items():
         table = pa.table({"row": pa.array(rows, pa.int64()), "tags": [[row] * 20 for row in rows]})
         pq.write_table(table, directory / f"{name}.parquet", 25, compression="none")
@@ -150,7 +152,7 @@ def test_workers_of_a_dataloader_skip_it(snapshot, tmp_path):
 
 def test_a_state_goes_on_behind_a_skipped_file(snapshot, tmp_path):
     no_parquet(tmp_path / "a.parquet")
-    arguments = {"slots": ["row"], "on_bad_file": "skip", "batch_size": 40}
+    arguments: dict[str, Any] = {"slots": ["row"], "on_bad_file": "skip", "batch_size": 40}
     first = FeatureLoader(snapshot, **arguments)
     before = next(iter(first))["row"].tolist()
     first.ack()

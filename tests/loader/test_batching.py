@@ -1,18 +1,21 @@
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batching import Segment, cut
+from featstore.loader.batching import cut
 from featstore.loader.blocks import Block, Origin
+from featstore.loader.segment import Segment
 from featstore.loader.tensors import SLOT
 from featstore.reading.columns import Ragged
 
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
 
 
-def block(split: int, first: int, num_rows: int, *, is_last: bool = True, places=None, begin: int = 0) -> Block:
+def block(split: int, first: int, num_rows: int, *, is_last: bool = True, places=None, begin: int = 0) -> Any:
     """Rows numbered `split * 1000 + place`, each with a list of that many elements modulo 3, under offsets above 0."""
     values = np.arange(num_rows) + first + 1000 * split
     lengths = values % 3
@@ -20,7 +23,7 @@ def block(split: int, first: int, num_rows: int, *, is_last: bool = True, places
     tags = np.concatenate([[-1, -1], np.repeat(values, lengths)])
     end = first + (num_rows if places is None else 100)
     origin = Origin(split_index=split, fence=1, first_row=first, end_row=end, is_last=is_last, places=places)
-    columns = {KEY: values, TAGS: Ragged(tags, offsets)}
+    columns: dict[tuple[str, str], Any] = {KEY: values, TAGS: Ragged(tags, offsets)}
     return Block(num_rows=num_rows, columns=columns, extras=pa.table({}), origin=origin, begin=begin)
 
 

@@ -5,6 +5,7 @@ import itertools
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,10 +34,11 @@ def check(batch) -> list[int]:
     assert batch["tags"].lengths().tolist() == [1 if row % 7 == 3 else row % 5 for row in rows]
     assert batch.labels["click"].tolist() == [row % 2 for row in rows]
     assert batch.extras["note"].to_pylist() == [f"n{row}" for row in rows]
-    return rows
+    found: list[int] = rows
+    return found
 
 
-def epoch(dataloader: DataLoader) -> list[int]:
+def epoch(dataloader: DataLoader[Any]) -> list[int]:
     return [row for batch in dataloader for row in check(batch)]
 
 
@@ -107,7 +109,7 @@ def test_the_state_of_workers_is_not_known_to_the_parent(table_url):
             loader.state_dict()
 
 
-class InWorkers(IterableDataset):
+class InWorkers(IterableDataset[Any]):
     """Saves the state in the worker with each batch, as its error in the parent says."""
 
     def __init__(self, loader: FeatureLoader) -> None:
@@ -116,7 +118,9 @@ class InWorkers(IterableDataset):
     def __iter__(self):
         for batch in self.loader:
             self.loader.ack()
-            yield get_worker_info().id, batch["row"].tolist(), self.loader.state_dict()
+            worker = get_worker_info()
+            assert worker is not None
+            yield worker.id, batch["row"].tolist(), self.loader.state_dict()
 
 
 def test_states_taken_in_the_workers_unite_to_one(table_url):

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -60,7 +61,7 @@ def segments_of(rows, splits=SPLITS) -> tuple[Segment, ...]:
     return tuple(Segment(i, 1, row + 1, row + 1 == sizes[i], 0, sizes[i]) for i, row in last.items())
 
 
-def done_of(rows, splits=SPLITS) -> dict:
+def done_of(rows, splits=SPLITS) -> dict[int, Any]:
     """What a state says where these rows are delivered."""
     counts = Counter(index for index, _ in rows)
     return {i: "complete" if n == splits[i].num_rows else n for i, n in counts.items()}
@@ -93,7 +94,7 @@ def in_a_fork(act) -> int:
 class Added:
     """A slice of the model."""
 
-    rows: list
+    rows: list[Any]
     is_batch: bool
     batch: Batch | None = None
     is_written: bool = False
@@ -110,7 +111,7 @@ class Model:
     lost: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
 
-    def rows(self, end: int) -> list:
+    def rows(self, end: int) -> list[Any]:
         return [row for added in self.added[:end] for row in added.rows]
 
     def pass_over_what_is_no_batch(self, at: int) -> int:
@@ -134,7 +135,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @initialize(is_ahead=st.booleans(), num_workers=st.integers(1, 2))
     def begin(self, is_ahead, num_workers):
-        self.counts, self.num_lost, self.num_dropped = Counter(), 0, 0
+        self.counts, self.num_lost, self.num_dropped = Counter[Any](), 0, 0
         start = LoaderState(**{**vars(START), "num_workers": num_workers})
         self.delivery = Delivery(start, self.counts, tells=True)
         self.is_ahead, self.epoch, self.stop_at, self.num_forks = is_ahead, 0, None, 0
@@ -447,6 +448,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
     with FeatureLoader(table_url, slots=["row"], batch_size=40) as loader:
         batches = iter(loader)
         next(batches)
+        assert loader._run is not None
         telling = loader._run._reports._telling
         is_held, may_end = threading.Event(), threading.Event()
 
@@ -486,7 +488,7 @@ def test_a_run_stops_while_another_thread_claims():
     split = Split(path="a", num_rows=1)
     claims = [Claim(index=index, split=split, fence=1, end_row=1) for index in range(2000)]
     for _ in range(20):
-        delivery, has_begun = Delivery(START, counts := Counter(), tells=True), threading.Event()
+        delivery, has_begun = Delivery(START, counts := Counter[Any](), tells=True), threading.Event()
 
         def claim(delivery=delivery, has_begun=has_begun):
             for number, one in enumerate(claims):
@@ -505,7 +507,7 @@ def test_a_run_stops_while_another_thread_claims():
 @pytest.mark.usefixtures("switching_often")
 def test_batches_given_by_one_thread_and_added_by_another_are_all_delivered_once():
     """`give` and `add` count on the same slices."""
-    delivery, handoff, num_batches = Delivery(START, Counter(), tells=False), Handoff(ahead=7), 3000
+    delivery, handoff, num_batches = Delivery(START, Counter[Any](), tells=False), Handoff[Any](ahead=7), 3000
     delivery.run_ahead()
 
     def make():
@@ -531,7 +533,7 @@ class Maker:
     def __init__(self, name: str) -> None:
         self.plan = Plan(splits=[Split(path=f"{n}", num_rows=31 + n) for n in range(8)])
         self.address = bind(f"memory://{name}")
-        self.stats, self.handoff = Stats(), Handoff(ahead=3)
+        self.stats, self.handoff = Stats(), Handoff[Any](ahead=3)
         self.delivery = Delivery(START, self.stats.counts, tells=True)
         self.delivery.run_ahead()
         self.reports = Reports(self.delivery, self.stats, lease_s=0.004)

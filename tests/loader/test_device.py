@@ -4,6 +4,7 @@ import gc
 import itertools
 import threading
 import time
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -133,7 +134,7 @@ def test_a_slow_loop_that_is_fed_and_drops_its_last_rows_ends_without_an_error(h
         assert loader.stats().get("leases_lost", 0) == 0
 
 
-LEAVES_OUT = {
+LEAVES_OUT: dict[str, Any] = {
     "drop_last": {"drop_last": True, "where": "row > 4"},
     "where": {"where": "row > 0 and row < 61"},
     "negatives": {"labels": ["click"], "negatives": {"label": "click", "rate": 1e-9}},
@@ -144,7 +145,7 @@ LEAVES_OUT = {
 @pytest.mark.parametrize("order", ["static", "dynamic"])
 def test_rows_left_out_count_only_after_the_batches_that_the_fed_loop_still_has(hundred, order, leaves_out):
     """All of them come after the last batch."""
-    options = {"order": order, **LEAVES_OUT[leaves_out]}
+    options: dict[str, Any] = {"order": order, **LEAVES_OUT[leaves_out]}
     whole = rows_of(of_hundred(hundred, **options))
     assert len(whole) in (60, 90)
     loader = of_hundred(hundred, **options)
@@ -196,7 +197,7 @@ def test_the_store_hears_of_what_the_fed_loop_had_before_an_error(tmp_path, fail
     if fails == "file":
         (tmp_path / "b.parquet").write_bytes(b"PAR1 no longer Parquet PAR1")
     dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
-    arguments = {"slots": ["row"], "batch_size": 10, "dispatch": dispatch}
+    arguments: dict[str, Any] = {"slots": ["row"], "batch_size": 10, "dispatch": dispatch}
     transform = fail_at_95 if fails == "transform" else None
     loader = FeatureLoader(snapshot, transform=transform, **arguments)
     batches = iter(loader.to_device("cpu", prefetch=20))

@@ -87,6 +87,7 @@ def test_nothing_is_left_behind_however_often(table_url, end, staging):
         assert left_behind(before) == []
         if repeat == 1:
             descriptors = num_descriptors()
+    assert descriptors is not None
     assert num_descriptors() <= descriptors
 
 
@@ -134,6 +135,7 @@ def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )
     with program:
+        assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=60)

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,8 +42,8 @@ def store(tmp_path) -> str:
 
 def make(url, store, **dispatch) -> FeatureLoader:
     options = {"store": store, "run_id": "a", "lease_s": LEASE_S, **dispatch}
-    more = {name: options.pop(name) for name in ("tail", "memory_budget") if name in options}
-    return FeatureLoader(url, slots=["row"], batch_size=10, dispatch=options, **{"tail": "join"} | more)
+    more: dict[str, Any] = {name: options.pop(name) for name in ("tail", "memory_budget") if name in options}
+    return FeatureLoader(url, slots=["row"], batch_size=10, dispatch=options, **({"tail": "join"} | more))
 
 
 class Other:
@@ -87,10 +88,16 @@ def test_a_worker_that_comes_and_goes_reads_what_one_that_died_at_the_end_had_cl
 def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(url, store):
     loader = make(url, store)
     other, ended = Other(loader, store), threading.Event()
+
+    def read_all() -> list[int]:
+        rows = rows_of(loader)
+        ended.set()
+        return rows
+
     with ThreadPoolExecutor(2) as threads:
-        rows = threads.submit(lambda: (rows_of(loader), ended.set())[0])
-        beats = threads.submit(other.renew_until, lambda: ended.wait(0.01) or time.monotonic() > began + 2.5 * LEASE_S)
         began = time.monotonic()
+        rows = threads.submit(read_all)
+        beats = threads.submit(other.renew_until, lambda: ended.wait(0.01) or time.monotonic() > began + 2.5 * LEASE_S)
         beats.result()
         assert not ended.is_set(), "it ended while a living worker held rows"
         assert other.coordinator.complete(other.claim)
@@ -155,6 +162,8 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
         loaders.append(make(url, store, tail=tail))
         other = other or Other(loaders[0], store)  # Before a feeder claims all that there is.
         batches.append(iter(loaders[-1].to_device("cpu") if is_fed else loaders[-1]))
+    assert loaders[0]._run is not None
+    assert other is not None
     assert other.keys.prefix == loaders[0]._run._begun.prefix
     words = [f"{other.keys.prefix}0/tail/{rank}" for rank in range(2)]
 
@@ -177,17 +186,20 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
         return ""
 
     with ThreadPoolExecutor(3) as threads:
+        assert other is not None
         beats = threads.submit(other.renew_until, has_ended)
         errors = list(threads.map(train, range(2)))
         beats.result()
     for error in errors:
         assert f"tail {tail}: all ranks have agreed to stop, and rows are unread" in error
+        assert other is not None
         assert f"epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777" in error
     monkeypatch.delenv("WORLD_SIZE")
     resumed = FeatureLoader(url, slots=["row"], batch_size=10, tail=tail)
     resumed.load_state_dict(FeatureLoader.merge_states([loader.state_dict() for loader in loaders]))
     rows = rows_of(resumed)
     assert resumed.state_dict()["epoch"] == 1
+    assert other is not None
     assert set(rows) >= set(range(NUM_ROWS)) - set(without(other.claim)), "a state said that unread rows were read"
 
 
@@ -253,7 +265,8 @@ def test_rows_that_others_cut_off_are_not_counted_as_dropped(url, store, monkeyp
         monkeypatch.setenv("RANK", str(rank))
         loaders.append(make(url, store, tail="drop", lease_s=6.0, memory_budget=1))
         batches.append(iter(loaders[-1]))
-    barrier, rows = threading.Barrier(2), [[], []]
+    rows: list[list[int]] = [[], []]
+    barrier = threading.Barrier(2)
 
     def train(rank) -> None:
         for batch in batches[rank]:
@@ -287,6 +300,7 @@ def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(url, store, mo
         loaders.append(make(url, store, tail="drop", lease_s=30.0))
         batches.append(iter(loaders[-1]))
     late, early = batches
+    assert loaders[0]._run is not None
     keys = EpochKeys(loaders[0]._run._begun.prefix, 0)
     with closing(bind(store).open()) as opened, ThreadPoolExecutor(1) as threads:
         rows = threads.submit(rows_of, early)

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,7 +52,7 @@ def test_workers_agree_on_the_plans_and_share_each(url, tmp_path):
     with follower(url, dispatch=dispatch, memory_budget=1) as one, follower(url, dispatch=dispatch, memory_budget=1) as other:
         rows, both = [], [iter(one), iter(other)]
         append(url, "2026-11-02", 21)
-        found = [[], []]
+        found: list[list[Any]] = [[], []]
 
         def read(number):
             found[number] += [row for batch in both[number] for row in batch["row"].tolist()]

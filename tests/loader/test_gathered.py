@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -5,16 +7,22 @@ from hypothesis import strategies as st
 
 from featstore.loader.gathered import gather_batches
 from featstore.loader.pool import Pool
-from featstore.loader.tensors import LABEL, SLOT, Jagged
+from featstore.loader.tensors import LABEL, SLOT, Columns, Jagged
 from featstore.reading.columns import Ragged
 from featstore.reading.gather import places_of
 
 IDS, TAGS, PAIR, CLICK = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair"), (LABEL, "click")
 
 
+def made(batch: Columns) -> Any:
+    """The columns by key, tensors or jagged ones."""
+    return batch.made()
+
+
 def columns(sizes):
     """Pieces of rows numbered through, from which every column follows."""
-    pieces, first = {IDS: [], TAGS: [], PAIR: [], CLICK: []}, 0
+    pieces: dict[Any, list[Any]] = {IDS: [], TAGS: [], PAIR: [], CLICK: []}
+    first = 0
     for size in sizes:
         rows = np.arange(first, first + size)
         lengths = rows % 3
@@ -34,14 +42,14 @@ def test_each_part_is_one_batch_in_one_buffer_per_dtype(sizes, random, inner):
     batches = gather_batches(columns(sizes), places_of(np.array(order, np.int64), np.array(cuts)), Pool(), Pool())
     for batch, first, end in zip(batches, cuts, cuts[1:], strict=False):
         rows = order[first:end]
-        assert batch.made()[IDS].tolist() == [row + 2**53 + 1 for row in rows]
-        assert batch.made()[PAIR].tolist() == [[row, -row] for row in rows]
-        assert batch.made()[CLICK].tolist() == rows
-        tags = batch.made()[TAGS]
+        assert made(batch)[IDS].tolist() == [row + 2**53 + 1 for row in rows]
+        assert made(batch)[PAIR].tolist() == [[row, -row] for row in rows]
+        assert made(batch)[CLICK].tolist() == rows
+        tags = made(batch)[TAGS]
         assert isinstance(tags, Jagged)
         assert [values.tolist() for values in tags] == [[row] * (row % 3) for row in rows]
         assert set(batch.buffers) == {torch.int64, torch.float32}
-        total = sum(column.numel() for key in (IDS, PAIR, CLICK) for column in [batch.made()[key]])
+        total = sum(column.numel() for key in (IDS, PAIR, CLICK) for column in [made(batch)[key]])
         assert sum(map(len, batch.buffers.values())) == total + tags.values.numel() + tags.offsets.numel()
 
 
@@ -55,11 +63,11 @@ def test_memory_serves_again_when_no_batch_refers_to_it():
     pool = Pool()
     places = places_of(np.arange(4), np.array([0, 2, 4]))
     batches = gather_batches(columns([4]), places, pool, Pool())
-    kept, address = batches[1].made()[IDS], batches[0].made()[IDS].data_ptr()
+    kept, address = made(batches[1])[IDS], made(batches[0])[IDS].data_ptr()
     expected = kept.tolist()
     del batches
     other = gather_batches(columns([4]), places, pool, Pool())
-    assert address not in [batch.made()[IDS].data_ptr() for batch in other]
+    assert address not in [made(batch)[IDS].data_ptr() for batch in other]
     assert kept.tolist() == expected
     del kept, other
-    assert gather_batches(columns([4]), places, pool, Pool())[0].made()[IDS].data_ptr() == address
+    assert made(gather_batches(columns([4]), places, pool, Pool())[0])[IDS].data_ptr() == address

@@ -1,3 +1,6 @@
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -13,7 +16,8 @@ IDS, TAGS, PAIR = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair")
 
 def parts(sizes, dtype=np.int32):
     """Rows numbered through, from which every column follows; offsets begin above 0."""
-    found, first = {IDS: [], TAGS: [], PAIR: []}, 0
+    found: dict[Any, list[Any]] = {IDS: [], TAGS: [], PAIR: []}
+    first = 0
     for size in sizes:
         rows = np.arange(first, first + size)
         lengths = rows % 3
@@ -26,7 +30,8 @@ def parts(sizes, dtype=np.int32):
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=4), st.sampled_from([np.int32, np.int64]))
 def test_parts_come_one_after_the_other(sizes, dtype):
-    found, rows = joined(parts(sizes, dtype), Pool()), range(sum(sizes))
+    found: Mapping[Any, Any] = joined(parts(sizes, dtype), Pool())
+    rows = range(sum(sizes))
     assert list(found) == [IDS, TAGS, PAIR]
     assert found[IDS].tolist() == [row + 2**53 + 1 for row in rows]
     assert found[PAIR].tolist() == [[row, -row] for row in rows]
@@ -38,10 +43,11 @@ def test_parts_come_one_after_the_other(sizes, dtype):
 
 def test_a_kept_column_keeps_its_memory():
     pool = Pool()
-    kept = joined(parts([3, 4]), pool)[IDS]
+    kept: Any = joined(parts([3, 4]), pool)[IDS]
     expected = kept.tolist()
-    other = joined(parts([4, 3]), pool)[PAIR]
+    other: Any = joined(parts([4, 3]), pool)[PAIR]
     assert kept.tolist() == expected
     address = other.untyped_storage().data_ptr()
     del other
-    assert address <= joined(parts([4, 3]), pool)[PAIR].data_ptr() < address + 1000
+    again: Any = joined(parts([4, 3]), pool)[PAIR]
+    assert address <= again.data_ptr() < address + 1000

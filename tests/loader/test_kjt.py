@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from featstore.loader.loader import FeatureLoader
 
 @pytest.fixture
 def batch(table_url):
-    slots = ["row", "half", {"name": "tags", "buckets": 9}, "pair"]
+    slots: list[Any] = ["row", "half", {"name": "tags", "buckets": 9}, "pair"]
     return next(iter(FeatureLoader(table_url, slots=slots, batch_size=5)))
 
 

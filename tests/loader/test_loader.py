@@ -7,6 +7,7 @@ import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,8 @@ from hypothesis import strategies as st
 
 from featstore.api import extract
 from featstore.datafiles import staging_source
-from featstore.dispatch.coordinator import Claim
 from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
 from featstore.errors import BudgetError, ConfigError, DataFileError, DispatchError, SelectionError, StateError
 from featstore.loader.decode import Partition
 from featstore.loader.loader import FeatureLoader
@@ -80,7 +81,7 @@ def test_a_table_may_be_a_snapshot_or_have_one(table_url):
     with_one = type("Table", (), {"snapshot": snapshot})()
     assert rows_of(FeatureLoader(snapshot, slots=["row"])) == rows_of(FeatureLoader(with_one, slots=["row"]))
     with pytest.raises(ConfigError, match="table: expected a Table, a Snapshot or a URL, found int"):
-        FeatureLoader(7, slots=["row"])
+        FeatureLoader(7, slots=["row"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shuffle", [{"window_rows": 1}, {"window_rows": 40}, {"window_rows": 10_000, "interleave": 3}])
@@ -234,7 +235,7 @@ def wide_url(tmp_path, monkeypatch):
 
 
 def test_by_ranges_only_what_is_selected_comes_and_a_wider_selection_adds_to_it(wide_url, tmp_path, loopback):
-    table, local = served(wide_url, loopback), {"seed": 3, "shuffle": {"interleave": 2}}
+    table, local = served(wide_url, loopback), dict[str, Any](seed=3, shuffle={"interleave": 2})
     staging = {"mode": "ranges", "directory": str(tmp_path / "cache")}
     all_bytes = sum(file.size_bytes for file in table.data_files)
     fetched_bytes = []
@@ -256,6 +257,7 @@ def test_a_file_staged_for_other_slots_is_refused_and_never_read_as_zeros(wide_u
     with Stager(Staging(mode="ranges"), staging_source(narrow.selection)) as stager:
         staged = next(stager.stage([StageItem(key=0, url=file.url, size_bytes=file.size_bytes)]))
         claim = Claim(index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0)
+        assert staged.path is not None
         work = Work(claim=claim, source=staged.path, partition=Partition(values={}, is_decided=True), held=staged.held)
         order = Order(seed=0, epoch=0, shuffle=None)
         SplitReader(work, request=narrow, order=order, stats=Stats()).close()
@@ -410,6 +412,7 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(tmp_path, loop
     def close():
         assert loopback.half_sent.wait(30)
         run = loader._run
+        assert run is not None
         closing = threading.Thread(target=loader.close)
         closing.start()
         while not run.is_closed:
@@ -469,7 +472,9 @@ def test_a_lost_store_leaves_no_thread_behind(table_url, tmp_path):
 def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url):
     loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
     for batch in loader:
-        block = weakref.ref(batch._columns.spans[0].block)
+        columns: Any = batch._columns
+        block = weakref.ref(columns.spans[0].block)
+        del columns
         break
     del batch
     gc.collect()
@@ -477,7 +482,11 @@ def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url):
 
 
 def test_slots_are_no_extras(tmp_path):
-    spec = {"spec": 1, "inputs": {"tags": "list<string>"}, "slots": [{"slot": 1, "name": "tags", "op": "hash", "of": "tags"}]}
+    spec: Any = {
+        "spec": 1,
+        "inputs": {"tags": "list<string>"},
+        "slots": [{"slot": 1, "name": "tags", "op": "hash", "of": "tags"}],
+    }
     pq.write_table(pa.table({"tags": [["a"], []]}), tmp_path / "raw.parquet")
     extract(spec, tmp_path / "raw.parquet", tmp_path / "table")
     with pytest.raises(ConfigError, match="extras: 'tags' is a slot: select it under slots"):

@@ -1,5 +1,7 @@
 """Fewer negatives, each weighing more: drawn by rows alone, whatever the order and the workers."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,8 +34,9 @@ def drawn(url, rate, *, null="drop", weight=None, seed=7, column=None, **argumen
     negatives = {"label": "click", "rate": rate, "seed": seed, "column": column}
     labels = [{"name": "click", "null": null}]
     loader = FeatureLoader(url, slots=["row"], labels=labels, weight=weight, negatives=negatives, batch_size=64, **arguments)
-    found = {}
+    found: dict[Any, Any] = {}
     for batch in loader:
+        assert batch.weight is not None
         rows = zip(batch["row"].tolist(), batch.labels["click"].tolist(), batch.weight.tolist(), strict=True)
         found |= {row: (label, weight) for row, label, weight in rows}
     return found, loader.stats()

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ SHUFFLE = {"window_rows": 40, "interleave": 1}
 
 
 def loader(url, **options):
-    return featstore.FeatureLoader(url, **{"slots": ["row"], "batch_size": 20, "seed": 5, "shuffle": SHUFFLE} | options)
+    return featstore.FeatureLoader(url, **dict[str, Any](slots=["row"], batch_size=20, seed=5, shuffle=SHUFFLE) | options)
 
 
 def batches(of):
@@ -161,7 +162,7 @@ def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(table_url, as_rank, 
     first = loader(table_url, dispatch=dispatch, memory_budget=1)
     as_rank(1, 2)
     second = loader(table_url, dispatch=dispatch, memory_budget=1)
-    rows = {0: [], 1: []}
+    rows: dict[int, list[Any]] = {0: [], 1: []}
     as_rank(0, 2)
     iterators = {0: iter(first)}
     as_rank(1, 2)

@@ -3,6 +3,7 @@
 import itertools
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
 
 NUM_ROWS = 280
-Dispatch = dict[str, object]
+Dispatch = dict[str, Any]
 
 
 @pytest.fixture(params=["memory", "sqlite"])

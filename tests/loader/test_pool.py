@@ -13,6 +13,7 @@ def test_memory_is_at_least_as_large_as_asked_for(num_bytes):
 def test_memory_that_a_view_refers_to_is_not_given_again():
     pool = Pool()
     view = pool.take(10)[2:4]
+    assert view.base is not None
     address = view.base.ctypes.data
     assert pool.take(10).ctypes.data != address
     del view

@@ -1,6 +1,7 @@
 """What the store is told of claims, over a real store."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ class Told:
     """Both splits claimed, with what is delivered of them and the reports of it."""
 
     def __init__(self, coordinator, lease_s) -> None:
-        self.counts, self.coordinator = Counter(), coordinator
+        self.counts, self.coordinator = Counter[Any](), coordinator
         self.delivery = Delivery(START, self.counts, tells=True)
         self.reports = Reports(self.delivery, Stats(), lease_s)
         self.reports.begin(coordinator)

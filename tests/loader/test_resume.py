@@ -4,6 +4,7 @@ import itertools
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ import featstore
 from featstore.dispatch.receipt import receipts
 from featstore.errors import DataFileError, DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.tensors import Jagged
+from featstore.loader.tensors import Batch, Jagged
 
 NUM_ROWS = 280
 ORDERS = [
@@ -219,7 +220,7 @@ def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url
     loaders = [make(table_url, batch_size=200, dispatch=dispatch) for _ in range(2)]
     iterators = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
     with ThreadPoolExecutor(2) as threads:
-        shares = list(threads.map(list, iterators))
+        shares: list[list[Batch]] = list(threads.map(list, iterators))
     rows = [row for share in shares for batch in share for row in batch["row"].tolist()]
     assert sorted(rows) == list(range(NUM_ROWS))
 
@@ -229,7 +230,8 @@ def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url, monke
     dispatch = {"store": "memory://in-step", "run_id": "a", "lease_s": 1.0, "in_step": True}
     loaders = [make(table_url, batch_size=30, dispatch=dispatch) for _ in range(2)]
     shares = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
-    rows, step, in_step = [[], []], threading.Condition(), {0: 0, 1: 0}
+    rows: list[list[int]] = [[], []]
+    step, in_step = threading.Condition(), {0: 0, 1: 0}
 
     def train(rank: int) -> bool:
         for batch in shares[rank]:
@@ -251,8 +253,10 @@ def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url, monke
 
 def pause(loader: FeatureLoader) -> None:
     """What a stopped process looks like to others, once it has told the store all: its leases are no longer renewed."""
+    assert loader._run is not None
     reports = loader._run._reports
     reports.settle()
+    assert reports.coordinator is not None
     reports.coordinator._renewer._renew = lambda store: None
 
 
@@ -344,7 +348,8 @@ def test_a_split_that_was_cut_goes_on_on_any_number_of_workers(tmp_path, shuffle
         loader.load_state_dict(state)
         shares.append(iter(loader))
     with ThreadPoolExecutor(num_resumed) as threads:
-        for share in threads.map(list, shares):
+        read: list[list[Batch]] = list(threads.map(list, shares))
+        for share in read:
             rows += [row for batch in share for row in batch["row"].tolist()]
     assert sorted(rows) == list(range(2000))
 
@@ -355,10 +360,10 @@ QUARANTINED = r"rows are missing that no worker could read: .* epoch 0: a\.parqu
 def test_a_file_that_cannot_be_read_is_left_out_at_last_and_named_when_all_else_was_delivered(tmp_path):
     for name in "ab":
         pq.write_table(pa.table({"row": range(100)}), tmp_path / f"{name}.parquet")
-    dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "r", "max_failures": 2}
-    snapshot = featstore.open_table(str(tmp_path)).snapshot
+    dispatch: dict[str, Any] = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "r", "max_failures": 2}
+    snapshot: Any = featstore.open_table(str(tmp_path)).snapshot
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no longer Parquet PAR1")
-    rows = []
+    rows: list[Any] = []
     for error, match in [(DataFileError, r"a\.parquet")] * 2 + [(DispatchError, QUARANTINED)]:
         with make(snapshot, slots=["row"], dispatch=dispatch) as loader, pytest.raises(error, match=match):
             rows.extend(row for batch in loader for row in batch["row"].tolist())

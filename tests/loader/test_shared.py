@@ -41,6 +41,11 @@ def batch(table_url):
         yield next(batches)
 
 
+def columns_of(batch: Batch) -> Shared:
+    assert isinstance(batch.columns, Shared)
+    return batch.columns
+
+
 def is_shared(batch: Batch) -> bool:
     return isinstance(batch.columns, Shared)
 
@@ -54,7 +59,7 @@ def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras
     assert is_shared(found)
     assert not is_shared(batch)
     assert content(found) == content(batch)
-    memory = found.columns.memory
+    memory = columns_of(found).memory
     begin, buffers = memory.data_ptr(), [buffer for chunk in found.extras["note"].chunks for buffer in chunk.buffers()]
     assert all(begin <= buffer.address < begin + len(memory) for buffer in buffers if buffer is not None)
 
@@ -69,7 +74,7 @@ def test_a_batch_is_sent_as_it_is_and_its_memory_serves_again(batch):
     before, places = num_descriptors(), set()
     for _ in range(10):
         found = shared(batch)
-        places.add(found.columns.memory.data_ptr())
+        places.add(columns_of(found).memory.data_ptr())
         message = ForkingPickler.dumps(found)
         assert len(message) < 3000
         del found
@@ -108,7 +113,10 @@ def test_extras_stay_what_they_are_when_torch_has_moved_the_tensors_elsewhere(ba
         del found
         for _ in range(3):
             again = shared(batch)
-            again.columns.piece.memory(len(again.columns.memory))[:] = 255
+            columns = columns_of(again)
+            assert columns.piece is not None
+            columns.piece.memory(len(columns.memory))[:] = 255
+            del columns
         assert extras.to_pydict() == expected
 
 
@@ -144,6 +152,7 @@ def test_a_worker_that_died_before_its_batch_was_received_is_named(table_url):
     worker = spawning.Process(target=send_and_die, args=(sender, table_url))
     worker.start()
     message = results.recv_bytes()
+    assert worker.pid is not None
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # dead, and nobody was told yet
     said = rf"^DataLoader worker \(pid {worker.pid}\) died before its batch was received"
     with pytest.raises(WorkerError, match=said):

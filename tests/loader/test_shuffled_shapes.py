@@ -1,5 +1,7 @@
 """A slot's options give a row the same values wherever the row is gathered to."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -41,7 +43,12 @@ def test_shuffled_rows_have_the_values_of_rows_in_order(table_url, slots, mode):
 
 
 def test_shuffled_rows_drawn_by_a_filter_are_those_in_order(table_url):
-    options = {"slots": SLOTS, "where": "row % 3 = 1 and ripe is not null", "extras": ["note"], "batch_size": 16}
+    options: dict[str, Any] = {
+        "slots": SLOTS,
+        "where": "row % 3 = 1 and ripe is not null",
+        "extras": ["note"],
+        "batch_size": 16,
+    }
     ordered = rows_of(FeatureLoader(table_url, **options), "note")
     assert rows_of(FeatureLoader(table_url, **options, shuffle={"window_rows": 50, "interleave": 2}), "note") == ordered
     assert 0 < len(ordered) < 280

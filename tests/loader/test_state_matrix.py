@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -29,7 +30,7 @@ def workers(table_url, store, num_workers, monkeypatch, **options) -> list[Featu
     return [FeatureLoader(table_url, slots=["row"], batch_size=11, dispatch=dispatch, **options) for _ in range(num_workers)]
 
 
-def begun(loaders, monkeypatch) -> list:
+def begun(loaders, monkeypatch) -> list[Any]:
     found = []
     for rank, loader in enumerate(loaders):
         monkeypatch.setenv("RANK", str(rank))
@@ -46,9 +47,10 @@ def together(shares) -> list[int]:
         return [row for rows in threads.map(rows_of, shares) for row in rows]
 
 
-def saved(loaders, shares, num_batches) -> tuple[list[int], dict]:
+def saved(loaders, shares, num_batches) -> tuple[list[int], dict[str, Any]]:
     """Rows of some batches that the workers took in turn, and their state, the last batches counted."""
-    rows, turns, num_ended = [], itertools.cycle(shares), 0
+    rows: list[int] = []
+    turns, num_ended = itertools.cycle(shares), 0
     for _ in range(num_batches):
         batch = next(next(turns), None)
         num_ended = num_ended + 1 if batch is None else 0
@@ -89,7 +91,7 @@ def test_the_epoch_is_complete(table_url, tmp_path, monkeypatch, when, num_saved
         assert before + after == rows_of(whole)
 
 
-LEAVES_OUT = {
+LEAVES_OUT: dict[str, Any] = {
     "drop_last": {"drop_last": True},
     "where": {"where": "row % 3 != 1"},
     "negatives": {"labels": ["click"], "negatives": {"label": "click", "rate": 0.5}},
@@ -118,7 +120,7 @@ def together_in_step(feeds, num_steps: int) -> list[int]:
     return rows_of(batch for batches in parts for batch in batches if not batch.is_padding)
 
 
-def fed(loaders, monkeypatch) -> list:
+def fed(loaders, monkeypatch) -> list[Any]:
     feeds = []
     for rank, loader in enumerate(loaders):
         monkeypatch.setenv("RANK", str(rank))
@@ -141,7 +143,7 @@ def until_still(loaders) -> None:
 def test_fed_ranks_go_on_where_their_loops_were(
     table_url, tmp_path, monkeypatch, order, leaves_out, tail, transform, num_steps
 ):
-    options = {"order": order, "transform": transform, **LEAVES_OUT[leaves_out]}
+    options: dict[str, Any] = {"order": order, "transform": transform, **LEAVES_OUT[leaves_out]}
     expected = expected_of(table_url, options)
     saved_by = workers(table_url, tmp_path / "saved.sqlite", 2, monkeypatch, tail=tail, **options)
     feeds = fed(saved_by, monkeypatch)
@@ -176,7 +178,7 @@ def test_fed_ranks_go_on_where_their_loops_were(
 def test_a_feed_over_a_stateful_dataloader_goes_on_where_its_loop_was(table_url, leaves_out, tail, transform, num_workers):
     if num_workers and (tail, leaves_out == "drop_last") != ("join", False):
         pytest.skip("one rank alone has no tail; each of several workers drops rows of its own")
-    options = {"tail": tail, "transform": transform, **LEAVES_OUT[leaves_out]}
+    options: dict[str, Any] = {"tail": tail, "transform": transform, **LEAVES_OUT[leaves_out]}
 
     def feed_of(state=None):
         loader = FeatureLoader(table_url, slots=["row"], batch_size=30, **options)

@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from typing import Any
 
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -28,11 +29,12 @@ def rows_of(batches) -> list[int]:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
-def steps(table_url: str, num_workers: int, **options) -> list[tuple[list[int], dict]]:
+def steps(table_url: str, num_workers: int, **options) -> list[tuple[list[int], dict[str, Any]]]:
     """What an epoch has delivered after each of its batches, the state then, and both once it has ended."""
     with loader_for(table_url, **options) as loader:
         batches = batches_of(loader, num_workers)
-        rows, found = [], [([], batches.state_dict())]
+        rows: list[int] = []
+        found: list[tuple[list[int], dict[str, Any]]] = [([], batches.state_dict())]
         for batch in batches:
             rows += batch["row"].tolist()
             found.append((list(rows), pickle.loads(pickle.dumps(batches.state_dict()))))

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +21,8 @@ def test_a_row_group_is_read_no_further_once_the_iteration_is_closed(tmp_path):
     budget = Budget(None)
     with StoppingFooter(tmp_path / "a.parquet", "a.parquet", budget) as footer:
         reader = RowGroupReader(footer, Selection(slots=(SLOT,)), as_values=True, use_threads=False)
-        assert reader.read([0]).slot(SLOT).tolist() == [1, 2, 3]
+        ids: Any = reader.read([0]).slot(SLOT)
+        assert ids.tolist() == [1, 2, 3]
         budget.close()
         with pytest.raises(StateError):
             reader.read([0])

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from featstore.errors import ConfigError, DispatchError
 from featstore.loader.loader import FeatureLoader
 from featstore.loader.tail import Answer, Told, answer
+from featstore.loader.tensors import Batch
 
 ROWS = (10, 0, 400, 30)  # Of the files: one has most of the rows, and a single row group, which cannot be shared.
 
@@ -37,7 +39,7 @@ class InStep:
         self.barrier.wait(timeout=20)
 
 
-def loaders(url: str, directory, num_ranks: int, monkeypatch, **options) -> list:
+def loaders(url: str, directory, num_ranks: int, monkeypatch, **options) -> list[Any]:
     """Of ranks in this process, each iterated already: (loader, its batches)."""
     dispatch = {"store": f"sqlite://{directory}/store.sqlite", "run_id": "a", "lease_s": 1.0}
     monkeypatch.setenv("WORLD_SIZE", str(num_ranks))
@@ -49,11 +51,11 @@ def loaders(url: str, directory, num_ranks: int, monkeypatch, **options) -> list
     return found
 
 
-def train_in_step(ranks: list) -> list[list]:
+def train_in_step(ranks: list[Any]) -> list[list[Any]]:
     """The batches of each rank, as (rows, is_padding)."""
     barrier = InStep(len(ranks))
 
-    def train(batches) -> list:
+    def train(batches) -> list[Any]:
         seen = []
         for batch in batches:
             barrier.step()
@@ -64,7 +66,12 @@ def train_in_step(ranks: list) -> list[list]:
         return list(threads.map(train, [batches for _, batches in ranks]))
 
 
-def real_rows(seen: list[list]) -> list[int]:
+def weight_of(batch: Batch) -> torch.Tensor:
+    assert batch.weight is not None
+    return batch.weight
+
+
+def real_rows(seen: list[list[Any]]) -> list[int]:
     return [row for batches in seen for rows, is_padding in batches if not is_padding for row in rows]
 
 
@@ -106,11 +113,12 @@ def test_padding_weighs_nothing_on_its_way_and_in_a_copy(uneven_url, monkeypatch
     ranks = loaders(uneven_url, tmp_path, 2, monkeypatch, tail="pad", order="rank", weight="weight")
     found = []
     with ThreadPoolExecutor(2) as threads:
-        for batches in threads.map(list, [batches for _, batches in ranks]):
+        read: list[list[Batch]] = list(threads.map(list, [batches for _, batches in ranks]))
+        for batches in read:
             found += [batch for batch in batches if batch.is_padding]
     assert found
     for batch in found:
-        assert [float(one.weight.abs().sum()) for one in (batch, batch.clone(), batch.to("cpu"))] == [0.0] * 3
+        assert [float(weight_of(one).abs().sum()) for one in (batch, batch.clone(), batch.to("cpu"))] == [0.0] * 3
         assert batch.clone().is_padding
         assert batch.to("cpu")["row"].tolist() == batch["row"].tolist()
 

@@ -2,6 +2,7 @@
 
 import io
 import time
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -87,7 +88,7 @@ def test_stages_say_what_they_did_and_what_they_waited_for(url):
         time.sleep(0.01)
         return {}
 
-    arguments = {"slots": ["id"], "batch_size": 1000, "staging": {"mode": "whole"}, "memory_budget": 1}
+    arguments: dict[str, Any] = {"slots": ["id"], "batch_size": 1000, "staging": {"mode": "whole"}, "memory_budget": 1}
     with FeatureLoader(url, transform=slow, **arguments) as loader:
         num_batches = len(list(loader))
         stages = loader.stats()["stages"]

@@ -1,6 +1,7 @@
 import io
 import multiprocessing
 import pickle
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +32,8 @@ def assert_equal(one: Batch, other: Batch) -> None:
             assert mine.dtype == theirs.dtype
             assert torch.equal(mine, theirs)
     assert torch.equal(one.labels["click"], other.labels["click"])
+    assert one.weight is not None
+    assert other.weight is not None
     assert torch.equal(one.weight, other.weight)
     assert one.extras.equals(other.extras)
 
@@ -47,6 +50,7 @@ def test_a_batch_has_each_column_in_its_shape(table_url):
     assert batch["tags"][3].tolist() == [0]
     assert batch["tags"][-50].tolist() == []
     assert batch.labels["click"][:3].tolist() == [0.0, 1.0, 0.0]
+    assert batch.weight is not None
     assert batch.weight.tolist() == batch["half"].tolist()
     assert batch.extras.slice(0, 1).to_pylist() == [{"note": "n0", "dt": "2026-11-01"}]
     assert (len(batch), "row" in batch, "click" in batch) == (50, True, False)
@@ -71,6 +75,7 @@ def test_a_packed_batch_is_one_buffer_per_dtype(table_url):
     storages = {packed[name].untyped_storage().data_ptr() for name in ("row", "pair")}
     storages |= {packed["tags"].values.untyped_storage().data_ptr(), packed["tags"].offsets.untyped_storage().data_ptr()}
     assert len(storages) == 1
+    assert packed.weight is not None
     assert packed["half"].untyped_storage().data_ptr() == packed.weight.untyped_storage().data_ptr()
 
 
@@ -97,7 +102,7 @@ def test_a_batch_travels_between_processes_as_shared_memory(table_url):
 
 def test_extras_travel_without_the_memory_around_them():
     big = pa.table({"text": pa.array(["x" * 100] * 10_000)}).slice(5, 2)
-    batch = Batch(_NoColumns(), num_rows=2, extras=big)
+    batch = Batch(_NoColumns(), num_rows=2, extras=big)  # type: ignore[arg-type]
     assert len(pickle.dumps(batch)) < 2000
 
 
@@ -125,7 +130,7 @@ def test_dense_puts_float_slots_side_by_side(tmp_path):
     lists = pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))
     columns = {"a": pa.array([1.0, None], pa.float32()), "b": lists.cast(pa.list_(pa.float32(), 2)), "c": lists, "id": [1, 2]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    slots = ["id", {"name": "a", "dtype": "bfloat16"}, "b", {"name": "c", "pad": 3}]
+    slots: list[Any] = ["id", {"name": "a", "dtype": "bfloat16"}, "b", {"name": "c", "pad": 3}]
     (batch,) = FeatureLoader(tmp_path, slots=slots)
     dense = batch.dense(["c", "a", "b"])
     assert (dense.dtype, tuple(dense.shape)) == (torch.float32, (2, 6))

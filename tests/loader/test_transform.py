@@ -3,6 +3,7 @@
 import pickle
 import threading
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,7 +74,12 @@ def test_it_runs_in_another_thread_in_the_order_of_the_batches(table_url):
 
 
 def test_a_state_goes_on_with_the_next_transformed_batch(table_url):
-    arguments = {"slots": ["row", "half", "tags"], "batch_size": 33, "transform": doubled, "shuffle": {"window_rows": 40}}
+    arguments: dict[str, Any] = {
+        "slots": ["row", "half", "tags"],
+        "batch_size": 33,
+        "transform": doubled,
+        "shuffle": {"window_rows": 40},
+    }
     whole = [batch["double"].tolist() for batch in FeatureLoader(table_url, **arguments)]
     first = FeatureLoader(table_url, **arguments)
     batches = iter(first)
@@ -96,7 +102,7 @@ def test_workers_of_a_dataloader_apply_it(table_url):
 
 
 def test_every_order_drops_and_counts_the_last_short_batch(table_url):
-    arguments = {"slots": ["row", "half", "tags"], "batch_size": 33, "transform": doubled, "drop_last": True}
+    arguments: dict[str, Any] = {"slots": ["row", "half", "tags"], "batch_size": 33, "transform": doubled, "drop_last": True}
     loader = FeatureLoader(table_url, order="static", **arguments)
     assert {batch.num_rows for batch in loader} == {33}
     assert loader.stats()["rows_dropped_last"] == NUM_ROWS % 33
@@ -135,7 +141,7 @@ def test_an_exception_names_the_rows_and_is_chained(table_url, transform, messag
 
 
 def test_batches_before_a_failure_are_delivered(table_url):
-    rows = []
+    rows: list[Any] = []
     with pytest.raises(BatchError):
         rows.extend(
             row

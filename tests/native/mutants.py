@@ -58,7 +58,8 @@ def encoded(type_: int, value: Any) -> bytes:
     if type_ in (I16, I32, I64):
         return zigzag(value)
     if type_ == BINARY:
-        return varint(len(value)) + value
+        found: bytes = varint(len(value)) + value
+        return found
     if type_ == STRUCT:
         return encoded_struct(value)
     if type_ == LIST:
@@ -347,7 +348,8 @@ def mutant(rng: random.Random, chunk: Chunk) -> Chunk:
         elif how < 19:
             counts = {"num_values": chunk.num_values, "num_rows": chunk.num_rows}
             name = rng.choice(list(counts))
-            chunk = replace(chunk, **{name: max(0, counts[name] + rng.choice([-1, 1, 7]))})
+            changed: dict[str, Any] = {name: max(0, counts[name] + rng.choice([-1, 1, 7]))}
+            chunk = replace(chunk, **changed)
         else:
             chunk = replace(chunk, physical=rng.choice(list(PHYSICAL.values())))
     return chunk

@@ -4,6 +4,7 @@ import os
 import struct
 import zlib
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featstore._native.loading import KERNELS
+from featstore._native import loading
+
+KERNELS: Any = loading.KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
@@ -66,7 +69,7 @@ COLUMN = {"mark": bytes(8), "max_repetition": 0, "max_definition": 1, "null_belo
 
 def decode(tmp_path, chunks, *, codec=UNCOMPRESSED, stop=b"\0", checks=True, decompress=None, **other):
     """How many values each column of one chunk has, or -1, and what was written."""
-    of = LENGTHS | BOUNDS | COLUMN | other
+    of: dict[str, Any] = {**LENGTHS, **BOUNDS, **COLUMN, **other}
     num_rows, num_threads, room_bytes = (of[name] for name in LENGTHS)
     path = tmp_path / "chunks"
     path.write_bytes(b"".join(chunks))
@@ -309,7 +312,7 @@ def elements(draw):
     """Elements of snappy's format, and the bytes that they stand for, by the format's own words."""
     stored, data = b"", b""
     for _ in range(draw(st.integers(1, 30))):
-        kind = draw(st.sampled_from([copy_1, copy_2, copy_4, literal])) if data else literal
+        kind: Any = draw(st.sampled_from([copy_1, copy_2, copy_4, literal])) if data else literal
         if kind is literal:
             part = draw(st.binary(min_size=1, max_size=70))
             stored += literal(part, num_bytes=draw(st.integers(0 if len(part) <= 60 else 1, 4)))
@@ -335,10 +338,10 @@ def test_every_kind_of_element(tmp_path_factory, drawn):
 @settings(deadline=None)
 @given(compressible().filter(bool), st.randoms(use_true_random=False))
 def test_damaged_bytes_are_left_out_where_arrow_refuses_them(tmp_path_factory, data, random):
-    stored = bytearray(pa.compress(data, "snappy", asbytes=True))
+    damaged = bytearray(pa.compress(data, "snappy", asbytes=True))
     for _ in range(random.randint(1, 3)):
-        stored[random.randrange(len(stored))] = random.randrange(256)
-    stored = bytes(stored[: random.choice([len(stored), random.randrange(len(stored)) + 1])])
+        damaged[random.randrange(len(damaged))] = random.randrange(256)
+    stored = bytes(damaged[: random.choice([len(damaged), random.randrange(len(damaged)) + 1])])
     found = decompressed(tmp_path_factory.getbasetemp(), stored, len(data))
     assert found == _arrows(stored, len(data))
 

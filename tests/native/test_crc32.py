@@ -1,12 +1,15 @@
 """The kernels' CRC-32, by every way that this machine has, against zlib's."""
 
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore._native.loading import KERNELS
+from featstore._native import loading
+
+KERNELS: Any = loading.KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
 EITHER = pytest.mark.parametrize("portable", [False, True], ids=["this CPU", "any CPU"])

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore._native.loading import KERNELS
+from featstore._native import loading
 from featstore.ops import hashing
 from featstore.ops.single import xxh64_bytes
 from featstore.table import distinct, sketches
+
+KERNELS: Any = loading.KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
 

@@ -12,7 +12,7 @@ SEED = 17
 
 @pytest.mark.slow
 def test_what_the_kernels_accept_of_a_damaged_chunk_is_what_arrow_reads(tmp_path):
-    is_campaign = settings.default.max_examples > 1_000  # `make faults`
+    is_campaign = settings().max_examples > 1_000  # `make faults`
     num_mutants = 50_000 if is_campaign else 3_000
     counts, differing = run(num_mutants, SEED, tmp_path)
     assert not differing, differing[:3]

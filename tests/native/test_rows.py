@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore._native.loading import KERNELS
+from featstore._native import loading
 from featstore.reading import columns, gather
 from featstore.reading.columns import Ragged, slot_values
 from featstore.reading.gather import (
@@ -23,6 +23,8 @@ from featstore.reading.gather import (
     rebased,
 )
 from featstore.schema import Slot, SlotKind
+
+KERNELS: Any = loading.KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
 
@@ -111,7 +113,8 @@ def test_null_ids_are_marked_as_by_arrow(values, start):
     column = pa.chunked_array([pa.array(values, pa.int64()).slice(start)])
     slot = Slot(name="a", kind=SlotKind.ID)
     expected = pure(lambda: slot_values(column, slot)).tolist()
-    assert slot_values(column, slot).tolist() == expected == [value or 0 for value in values[start:]]
+    compiled: Any = slot_values(column, slot)
+    assert compiled.tolist() == expected == [value or 0 for value in values[start:]]
     assert column.to_pylist() == values[start:]
 
 
@@ -119,7 +122,8 @@ def test_null_ids_are_marked_as_by_arrow(values, start):
 def test_null_lists_and_elements_are_left_out_as_by_numpy(lists, start):
     column = pa.chunked_array([pa.array(lists, pa.list_(pa.float32())).slice(start)])
     slot = Slot(name="a", kind=SlotKind.FLOAT, shape=(None,))
-    compiled, expected = slot_values(column, slot), pure(lambda: slot_values(column, slot))
+    compiled: Any = slot_values(column, slot)
+    expected: Any = pure(lambda: slot_values(column, slot))
     begin, end = int(expected.offsets[0]), int(expected.offsets[-1])
     assert np.diff(compiled.offsets).tolist() == np.diff(expected.offsets).tolist()
     found = compiled.values[int(compiled.offsets[0]) : int(compiled.offsets[-1])]
@@ -132,7 +136,7 @@ def test_null_lists_and_elements_are_left_out_as_by_numpy(lists, start):
 )
 def test_what_lies_outside_of_the_buffers_is_refused(row, cuts, starts):
     values, out = np.arange(3), np.zeros(3, np.int64)
-    arguments = (np.array([row], np.int32), *(np.array(part, np.int64) for part in (cuts, starts)))
+    arguments: tuple[Any, ...] = (np.array([row], np.int32), *(np.array(part, np.int64) for part in (cuts, starts)))
     ends = arguments[2] + 1
     with pytest.raises(ValueError, match="expected rows that there are"):
         KERNELS.gather(values, 8, b"", 8, *arguments[:2], arguments[2] * 8, ends * 8, out)

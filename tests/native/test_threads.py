@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from featstore._native.loading import KERNELS
+from featstore._native import loading
+
+KERNELS: Any = loading.KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
 
@@ -131,7 +133,7 @@ def test_cuts_that_another_thread_changes_rebase_offsets_within_the_buffers():
 
 def odd(array: np.ndarray) -> memoryview:
     """The same bytes at an odd address."""
-    room = np.zeros(array.nbytes + 8, np.uint8)
+    room: Any = np.zeros(array.nbytes + 8, np.uint8)
     first = 1 + (-room.ctypes.data) % 8
     room[first : first + array.nbytes] = array.view(np.uint8)
     return memoryview(room)[first : first + array.nbytes]

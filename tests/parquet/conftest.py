@@ -116,7 +116,8 @@ def _bytes(type_: int, value: Any) -> bytes:
         item_type, values = value
         head = bytes((0xF0 | item_type,)) + _varint(len(values))
         return head + b"".join(_bytes(item_type, item) for item in values)
-    return (_varint(len(value)) if type_ == BINARY else b"") + value
+    found: bytes = (_varint(len(value)) if type_ == BINARY else b"") + value
+    return found
 
 
 def _zigzag(value: int) -> bytes:

@@ -4,6 +4,7 @@ one."""
 import io
 import os
 import signal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,7 +60,7 @@ IN_CHUNKS = {
         "expected no encryption, which is not read here",
     ),
 }
-IN_FILE = {
+IN_FILE: dict[str, Any] = {
     "rows": ((3,), (I64, 4), "expected 4 rows in all row groups, found 3"),
     "rows of a group": (
         (4, 0, 3),
@@ -73,7 +74,7 @@ IN_FILE = {
     "type of rows": ((3,), (I32, 3), "the field's type as the format has it, found another"),
     "items": ((5,), (LIST, (I32, [3])), "the field's type as the format has it, found another"),
 }
-IN_SCHEMA = {
+IN_SCHEMA: dict[str, Any] = {
     "repetition": ((2, 1, 3), (I32, 3), "column 'id': expected a repetition of 0 to 2"),
     "no repetition": ((2, 1, 3), None, "column 'id': expected a repetition of 0 to 2"),
     "type": ((2, 1, 1), (I32, 8), "column 'id': expected a physical type of 0 to 7"),
@@ -96,7 +97,8 @@ IN_SCHEMA = {
 
 @pytest.fixture(scope="module")
 def file(written) -> bytes:
-    return written(TABLE, row_group_size=2)
+    found: bytes = written(TABLE, row_group_size=2)
+    return found
 
 
 @pytest.fixture(params=["kernel", "pure"])
@@ -133,7 +135,7 @@ def test_fields_out_of_order_or_twice_are_refused(file, edited):
 
 
 def test_a_row_group_lacks_no_column(file, edited):
-    chunk = (LIST, (STRUCT, []))
+    chunk: Any = (LIST, (STRUCT, []))
     with pytest.raises(FooterError, match="row group 0: expected 3 column chunks, found 0"):
         read(edited(file, ((4, 0, 1), chunk)))
 
@@ -178,7 +180,7 @@ def test_a_column_of_a_plain_footer_that_is_encrypted_is_refused(tmp_path):
 def _encrypted(directory) -> bytes:
     pe = pytest.importorskip("pyarrow.parquet.encryption")
 
-    class Client(pe.KmsClient):
+    class Client(pe.KmsClient):  # type: ignore[name-defined, misc]
         def __init__(self, _config):
             pe.KmsClient.__init__(self)
 
@@ -193,7 +195,8 @@ def _encrypted(directory) -> bytes:
     factory = pe.CryptoFactory(Client)
     properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), how)
     pq.write_table(TABLE, directory / "x", encryption_properties=properties)
-    return (directory / "x").read_bytes()
+    found: bytes = (directory / "x").read_bytes()
+    return found
 
 
 def test_files_of_one_schema_share_its_layout_and_others_do_not(written):

@@ -3,14 +3,17 @@ byte."""
 
 import random
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from featstore._native.loading import KERNELS
+from featstore._native import loading
 from featstore.parquet.format import CHUNKS, PLAN, SLOTS
 from featstore.parquet.walk import FooterError, walk, walk_in_python
+
+KERNELS: Any = loading.KERNELS
 
 NUM_MUTANTS = 6_000
 COMPILED = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
@@ -21,7 +24,8 @@ BOTH = pytest.mark.parametrize("by", [pytest.param(walk, marks=COMPILED), walk_i
 def footer(written) -> bytes:
     columns = {"id": [1, 2, 3], "tags": [[1.5], None, []], "text": ["a", "b", None]}
     file = written(pa.table(columns), row_group_size=2, write_page_index=True)
-    return file[-8 - int.from_bytes(file[-8:-4], "little") : -8]
+    found: bytes = file[-8 - int.from_bytes(file[-8:-4], "little") : -8]
+    return found
 
 
 def outcome(by, data: bytes) -> object:

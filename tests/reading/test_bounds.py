@@ -50,7 +50,8 @@ def sound(request, tmp_path_factory) -> Chunk:
     """A list column of several pages, V1 and V2, as pyarrow writes it."""
     found = sound_chunks(tmp_path_factory.mktemp("sound"), random.Random(request.param))
     lists = [chunk for chunk in found if chunk.levels[0] and len(chunk.pages) > 2 and chunk.codec == "snappy"]
-    return lists[request.param % len(lists)]
+    chosen: Chunk = lists[request.param % len(lists)]
+    return chosen
 
 
 def _claiming(chunk: Chunk, num_levels: int) -> Chunk:

@@ -58,6 +58,7 @@ def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
                 at, end = footer.chunk(row_group, place).span
                 while at < end:
                     header = read_page_header(footer.read_at, at, end)
+                    assert header is not None
                     first, at = at + header.num_bytes, at + header.num_bytes + header.size_bytes
                     found.append((row_group, leaf.path, first, at))
                 assert at == end
@@ -82,7 +83,7 @@ def test_a_file_as_it_was_written_is_intact(tmp_path, by, how):
     with Footer(path) as footer:
         columns = [footer.chunk(0, place) for place in range(3)]
         headers = [read_page_header(footer.read_at, *column.span) for column in columns]
-    assert all(header.crc is not None for header in headers)
+    assert all(header is not None and header.crc is not None for header in headers)
     check(path)
 
 

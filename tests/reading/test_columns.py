@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -26,6 +28,11 @@ IDS = st.one_of(st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1))
 SLICES = st.tuples(st.integers(0, 4), st.integers(0, 12))
 
 
+def values_of(column: pa.ChunkedArray, slot: Slot) -> Any:
+    """An array or a `Ragged`, as the slot's shape says."""
+    return slot_values(column, slot)
+
+
 def lists(ragged: Ragged) -> list[list[int]]:
     bounds = zip(ragged.offsets[:-1], ragged.offsets[1:], strict=True)
     return [ragged.values[begin:end].tolist() for begin, end in bounds]
@@ -34,7 +41,7 @@ def lists(ragged: Ragged) -> list[list[int]]:
 @given(st.lists(st.none() | IDS, max_size=12), SLICES)
 def test_ids_around_2_to_the_53_and_63_arrive_whole_beside_nulls(values, cut):
     array = pa.array(values, pa.int64()).slice(*cut)
-    found = slot_values(pa.chunked_array([array]), ID)
+    found = values_of(pa.chunked_array([array]), ID)
     assert found.dtype == np.int64
     assert found.tolist() == [0 if value is None else value for value in array.to_pylist()]
 
@@ -44,7 +51,7 @@ def test_lists_arrive_whole_however_they_are_sliced_and_chunked(values, cut, is_
     array = pa.array(values, pa.list_(pa.int64())).slice(*cut)
     chunks = [array.slice(0, 2), array.slice(2)] if is_split else [array]
     expected = [[0] if row is None else [item for item in row if item is not None] for row in array.to_pylist()]
-    assert lists(slot_values(pa.chunked_array(chunks), LIST)) == expected
+    assert lists(values_of(pa.chunked_array(chunks), LIST)) == expected
 
 
 @given(st.lists(st.lists(IDS, min_size=1, max_size=3), min_size=1, max_size=6), st.data())
@@ -53,12 +60,12 @@ def test_what_offsets_keep_under_a_null_list_is_not_delivered(values, data):
     nulls = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
     array = pa.ListArray.from_arrays(full.offsets, full.values, mask=pa.array(nulls))
     expected = [[0] if is_null else row for row, is_null in zip(values, nulls, strict=True)]
-    assert lists(slot_values(pa.chunked_array([array]), LIST)) == expected
+    assert lists(values_of(pa.chunked_array([array]), LIST)) == expected
 
 
 @given(st.lists(st.lists(IDS, max_size=6), max_size=6), st.integers(1, 4))
 def test_truncate_keeps_the_first_elements(values, max_len):
-    ragged = slot_values(pa.chunked_array([pa.array(values, pa.list_(pa.int64()))]), LIST)
+    ragged = values_of(pa.chunked_array([pa.array(values, pa.list_(pa.int64()))]), LIST)
     assert lists(truncate(ragged, max_len)) == [row[:max_len] for row in values]
 
 
@@ -73,26 +80,26 @@ def test_truncate_keeps_the_first_elements(values, max_len):
     ],
 )
 def test_other_integers_become_int64(type_, values, expected):
-    found = slot_values(pa.chunked_array([pa.array(values, type_)]), ID)
+    found = values_of(pa.chunked_array([pa.array(values, type_)]), ID)
     assert (found.dtype, found.tolist()) == (np.int64, expected)
 
 
 @pytest.mark.parametrize("type_", [pa.float16(), pa.float32(), pa.float64()])
 def test_floats_become_float32_with_nan_for_null(type_):
     array = pa.array([1.5, None, -2.0], pa.float32()).cast(type_)
-    found = slot_values(pa.chunked_array([array]), FLOAT)
+    found = values_of(pa.chunked_array([array]), FLOAT)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, np.array([1.5, np.nan, -2.0], np.float32))
 
 
 def test_an_unsigned_id_above_int64_is_refused_not_wrapped():
     with pytest.raises(pa.ArrowInvalid, match="9223372036854775808"):
-        slot_values(pa.chunked_array([pa.array([2**63], pa.uint64())]), ID)
+        values_of(pa.chunked_array([pa.array([2**63], pa.uint64())]), ID)
 
 
 def test_missing_float_lists_are_one_nan_and_empty_ones_stay_empty():
     slot = Slot(name="x", kind=SlotKind.FLOAT, shape=(None,))
-    found = slot_values(pa.chunked_array([pa.array([None, [], [None], [1.0]], pa.list_(pa.float64()))]), slot)
+    found = values_of(pa.chunked_array([pa.array([None, [], [None], [1.0]], pa.list_(pa.float64()))]), slot)
     assert found.offsets.tolist() == [0, 1, 1, 1, 2]
     np.testing.assert_array_equal(found.values, np.array([np.nan, 1.0], np.float32))
 
@@ -100,22 +107,22 @@ def test_missing_float_lists_are_one_nan_and_empty_ones_stay_empty():
 @pytest.mark.parametrize("type_", [pa.list_(pa.int32(), 2), pa.list_(pa.int64()), pa.large_list(pa.int64())])
 def test_fixed_widths_become_a_matrix_from_any_kind_of_list(type_):
     array = pa.array([[9, 9], [1, 2], None, [3, None]], type_).slice(1)
-    assert slot_values(pa.chunked_array([array]), PAIR).tolist() == [[1, 2], [0, 0], [3, 0]]
+    assert values_of(pa.chunked_array([array]), PAIR).tolist() == [[1, 2], [0, 0], [3, 0]]
 
 
 def test_a_list_of_another_length_is_no_fixed_width():
     with pytest.raises(ValueError, match="another length than 2"):
-        slot_values(pa.chunked_array([pa.array([[1, 2], [1]])]), PAIR)
+        values_of(pa.chunked_array([pa.array([[1, 2], [1]])]), PAIR)
 
 
 def test_fixed_size_lists_can_be_read_as_lists():
     array = pa.array([[1, 2], None, [3, None]], pa.list_(pa.int64(), 2))
-    assert lists(slot_values(pa.chunked_array([array]), LIST)) == [[1, 2], [0], [3]]
+    assert lists(values_of(pa.chunked_array([array]), LIST)) == [[1, 2], [0], [3]]
 
 
 @pytest.mark.parametrize("slot", [ID, FLOAT, LIST, PAIR], ids=["id", "float", "list", "fixed"])
 def test_a_column_of_nulls_equals_a_column_that_is_not_there(slot):
-    nulls = slot_values(pa.chunked_array([pa.nulls(3, slot.arrow_type(nullable=True))]), slot)
+    nulls = values_of(pa.chunked_array([pa.nulls(3, slot.arrow_type(nullable=True))]), slot)
     absent = missing_values(slot, 3)
     if isinstance(absent, Ragged):
         assert lists(nulls) == lists(absent) == [[0], [0], [0]]
@@ -125,19 +132,20 @@ def test_a_column_of_nulls_equals_a_column_that_is_not_there(slot):
 
 @pytest.mark.parametrize("slot", [ID, FLOAT, LIST, PAIR], ids=["id", "float", "list", "fixed"])
 def test_no_rows_are_no_values(slot):
-    found = slot_values(pa.chunked_array([], slot.arrow_type()), slot)
+    found = values_of(pa.chunked_array([], slot.arrow_type()), slot)
     assert len(found) == 0
 
 
 def test_columns_without_nulls_are_views_of_arrow_memory():
     array = pa.array([1, 2, 3], pa.int64())
-    assert slot_values(pa.chunked_array([array]), ID).__array_interface__["data"][0] == array.buffers()[1].address
+    assert values_of(pa.chunked_array([array]), ID).__array_interface__["data"][0] == array.buffers()[1].address
 
 
 def test_labels_are_float32_and_know_where_they_are_null_or_nan():
     values, valid = scalar_floats(pa.chunked_array([pa.array([1.0, None, float("nan")], pa.float64())]))
     assert valid is not None
-    assert (values.dtype, valid.tolist()) == (np.float32, [True, False, False])
+    assert values.dtype == np.float32
+    assert valid.tolist() == [True, False, False]
     assert scalar_floats(pa.chunked_array([pa.array([True, False])]))[1] is None
 
 
@@ -153,7 +161,7 @@ def test_a_float64_is_read_as_an_extraction_stores_it(values, cut):
     array = pa.array(values, pa.float64()).slice(*cut)
     expected = np.asarray(extracted("x", "double", array.to_pylist()))
     column = pa.chunked_array([array])
-    np.testing.assert_array_equal(slot_values(column, FLOAT), expected)
+    np.testing.assert_array_equal(values_of(column, FLOAT), expected)
     numbers, valid = scalar_floats(column)
     np.testing.assert_array_equal(numbers, expected)
     assert (np.ones(len(array), bool) if valid is None else valid).tolist() == (expected == expected).tolist()
@@ -167,7 +175,7 @@ def test_lists_of_float64_are_read_as_an_extraction_stores_them(values, cut, has
     with pytest.MonkeyPatch.context() as patch:
         if not has_kernels:
             patch.setattr("featstore.reading.columns.KERNELS", None)
-        found = lists(slot_values(pa.chunked_array([array]), FLOAT_LIST))
+        found = lists(values_of(pa.chunked_array([array]), FLOAT_LIST))
     assert str([[x + 0.0 for x in row] for row in found]) == str(expected)
 
 
@@ -176,7 +184,7 @@ def test_fixed_widths_of_float64_have_nan_where_float32_cannot_hold_them(values,
     array = pa.array(values, pa.list_(pa.float64(), 2)).slice(*cut)
     singles = [x for row in array.to_pylist() for x in (row or [None, None])]
     expected = np.asarray(extracted("x", "double", singles)).reshape(-1, 2)
-    np.testing.assert_array_equal(slot_values(pa.chunked_array([array]), FLOAT_PAIR), expected)
+    np.testing.assert_array_equal(values_of(pa.chunked_array([array]), FLOAT_PAIR), expected)
 
 
 @pytest.mark.parametrize("type_", [pa.list_(pa.float64()), pa.large_list(pa.float64()), pa.list_(pa.float64(), 2)], ids=str)
@@ -193,6 +201,4 @@ def test_lists_are_shown_with_null_where_float32_cannot_hold_an_element(type_, v
 
 def test_infinities_of_a_foreign_file_stay_infinities():
     array = pa.array([float("inf"), -float("inf"), 1e300], pa.float64())
-    np.testing.assert_array_equal(
-        slot_values(pa.chunked_array([array]), FLOAT), np.array([np.inf, -np.inf, np.nan], np.float32)
-    )
+    np.testing.assert_array_equal(values_of(pa.chunked_array([array]), FLOAT), np.array([np.inf, -np.inf, np.nan], np.float32))

@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -195,7 +196,8 @@ def test_a_column_that_is_also_asked_for_as_it_is_keeps_its_nulls(tmp_path):
         reader = RowGroupReader(footer, Selection(slots=(slot,), others=(field,)), as_values=True, use_threads=False)
         rows = reader.read([0])
     assert rows.other(field).to_pylist() == [1, None, 3]
-    assert rows.slot(slot).tolist() == [1, 0, 3]
+    ids: Any = rows.slot(slot)
+    assert ids.tolist() == [1, 0, 3]
 
 
 def test_a_column_behind_an_extension_of_several_leaves_is_found(tmp_path):

@@ -29,7 +29,8 @@ def _longest(path: Path) -> int:
     """A column chunk as stored and as decompressed, as pyarrow tells."""
     group = pq.ParquetFile(path).metadata.row_group(0)
     chunks = [group.column(i) for i in range(group.num_columns)]
-    return max(c.total_compressed_size + c.total_uncompressed_size for c in chunks)
+    found: int = max(c.total_compressed_size + c.total_uncompressed_size for c in chunks)
+    return found
 
 
 @pytest.mark.parametrize(("codec", "times"), [("snappy", 1), ("zstd", 2)])

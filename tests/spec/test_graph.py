@@ -361,7 +361,7 @@ def test_an_inner_node_has_no_index() -> None:
 
 def test_a_timestamp_default_without_zone_is_utc() -> None:
     steps = graph(node(op="hour", of="ts", default=datetime.datetime(2013, 1, 1, 5))).steps
-    value = next(step.params["value"] for step in steps if "value" in step.params)
+    value: Any = next(step.params["value"] for step in steps if "value" in step.params)
     assert value.as_py() == datetime.datetime(2013, 1, 1, 5, tzinfo=datetime.UTC)
 
 

@@ -178,7 +178,7 @@ def test_raw_columns_of_other_types_are_read_as_the_extractor_reads_them(select:
 def test_texts_of_all_scripts_have_the_kernels_letters_words_and_pieces(select: Select) -> None:
     characters = [chr(code) for code in range(1, 0x2FFF) if unicodedata.category(chr(code)) != "Cn"]
     rows = pa.table({"text": [f"a{character}Σ{character} b" for character in [*characters, "\uff21", "𐐀", "👍🏽", "\u3000"]]})
-    slots = [
+    slots: list[dict[str, Any]] = [
         {"name": "letters", "op": "lower", "of": "text"},
         {"name": "words", "op": "tokenize", "of": "text", "by": "word"},
         {"name": "runs", "op": "tokenize", "of": "text", "by": "character", "n": 3},
@@ -191,7 +191,7 @@ def test_texts_of_all_scripts_have_the_kernels_letters_words_and_pieces(select: 
 @pytest.mark.parametrize("separator", [".", "||", "\\E", "${x}", "'", "[a-c]", "^", "\n", " \t", "a|b"])
 def test_a_separator_is_no_pattern(select: Select, separator: str) -> None:
     rows = pa.table({"text": [f"a{separator}{separator}b.c", f"{separator}x", separator, "aa|b", "", None]})
-    slots = [
+    slots: list[dict[str, Any]] = [
         {"name": "pieces", "op": "split", "of": "text", "separator": separator},
         {"name": "pairs", "op": "split", "of": "text", "separator": "x", "store": False, "slot": None},
         {"name": "values", "op": "weighted", "of": "pairs", "part": "value", "separator": separator},
@@ -217,7 +217,7 @@ def test_nested_operators_of_every_kind_grow_with_their_number(op: str) -> None:
 
 def _nested_length(op: str, num_levels: int) -> int:
     """Of an expression that reads each level once, or with `ratio` beside a column."""
-    chain = [
+    chain: list[dict[str, Any]] = [
         {"name": f"n{i}", "op": op, "of": [f"n{i - 1}" if i else "x", "x"][: 2 if op == "ratio" else 1]}
         for i in range(num_levels)
     ]
@@ -287,7 +287,7 @@ def test_an_unknown_slot_answers_with_the_nearest() -> None:
 
 def test_an_operator_without_an_expression_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_spec(DEMO / "flights.spec.yaml")
-    for function in [function for function in TEMPLATES if function.__name__ == "log1p"]:
+    for function in [function for function in TEMPLATES if getattr(function, "__name__", None) == "log1p"]:
         monkeypatch.delitem(TEMPLATES, function)
     with pytest.raises(SpecError, match="distance_log: the operator log1p has no Spark SQL expression"):
         slot_sql(spec, "distance_log")

@@ -33,7 +33,8 @@ def document(file: Path) -> dict[str, Any]:
 def values_of(spec: Spec) -> list[str]:
     (vocabulary,) = spec.vocabularies.values()
     assert isinstance(vocabulary, Vocabulary)
-    return vocabulary.values.to_pylist()
+    found: list[str] = vocabulary.values.to_pylist()
+    return found
 
 
 def recorded(file: Path) -> Lock:

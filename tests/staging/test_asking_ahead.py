@@ -123,6 +123,7 @@ def stage(
         stager.fetcher._remotes |= {} if prior is None else {"http://store": prior}
         item = StageItem(key=0, url=url, size_bytes=SIZE_BYTES)
         with next(stager.stage([item])) as staged:
+            assert staged.path is not None
             return staged.path.read_bytes()
 
 
@@ -228,7 +229,7 @@ def test_room_is_made_for_holes_beside_what_is_under_way(tmp_path, monkeypatch):
     assert all(coming_bytes <= reserved_bytes for coming_bytes, reserved_bytes in reserved)
 
 
-@settings(max_examples=settings.default.max_examples // 3)
+@settings(max_examples=settings().max_examples // 3)
 @given(
     places=st.lists(st.integers(0, 200), min_size=2, max_size=40, unique=True),
     cuts=st.dictionaries(st.integers(0, 200), st.integers(1, 60_000), max_size=6),

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import fsspec
 import pytest
@@ -30,7 +31,7 @@ def _web():
     """fsspec's own client of HTTP under a scheme that featstore does not keep for obstore."""
     http = pytest.importorskip("fsspec.implementations.http")
 
-    class Web(http.HTTPFileSystem):
+    class Web(http.HTTPFileSystem):  # type: ignore[name-defined, misc]
         protocol = "web"
 
         def encode_url(self, url):
@@ -287,6 +288,7 @@ def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(unruly, make)
         with next(first.stage([item])) as staged:
             assert staged.held is not None
             path = staged.path
+    assert path is not None
     with path.open("r+b") as file:
         file.write(b"not these")
     with next(make().stage([item])) as staged:
@@ -368,11 +370,13 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(unrul
     unruly.files |= contents
     sizes = [(f"{unruly.url}{path}", len(data)) for path, data in contents.items()]
     command = [sys.executable, "-c", MANY, str(tmp_path), json.dumps(sizes)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, **pipes) for _ in range(num_processes)]
     for process in processes:
+        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
     for process in processes:
+        assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
     expected = {f"{unruly.url}{path}": hashlib.sha256(data).hexdigest() for path, data in contents.items()}

@@ -34,7 +34,8 @@ def planner(*names: str):
 def read_column(path, name: str) -> bytes:
     data = path.read_bytes()
     first, end = _footer(data)["places"][name]
-    return data[first:end]
+    found: bytes = data[first:end]
+    return found
 
 
 def _footer(tail: bytes):

@@ -1,4 +1,5 @@
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -76,7 +77,7 @@ def test_a_use_that_seems_to_be_earlier_than_the_last_one_seen_counts(tmp_path, 
 @given(changes=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=6, max_size=30))
 def test_files_come_in_the_order_of_their_last_use_as_it_is_now(tmp_path_factory, changes):
     root = tmp_path_factory.mktemp("uses")
-    uses, used_at_ns = Uses(root), {}
+    uses, used_at_ns = Uses(root), dict[Any, Any]()
     for index, (number, later_ns) in enumerate(changes):
         path = root / f"{_name(number)}.1.staged"
         path.touch()

@@ -139,7 +139,9 @@ def test_what_a_killed_process_left_is_gone_when_the_next_one_starts(site, tmp_p
     with Stager(Staging(directory=str(tmp_path), mode="whole")) as stager:
         assert list(stager.cache.root.iterdir()) == []
         item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=300_000)
-        assert next(stager.stage([item])).path.read_bytes() == FILES["/t/0.bin"]
+        staged = next(stager.stage([item]))
+        assert staged.path is not None
+        assert staged.path.read_bytes() == FILES["/t/0.bin"]
 
 
 def test_the_cache_serves_the_next_run_without_a_request(site, tmp_path):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -33,7 +34,7 @@ def make(tmp_path):
     made = []
 
     def stager(*, read=read_span, check=None, grace_s=30.0, **options):
-        options = {"directory": str(tmp_path / "cache"), "budget_bytes": 1_000_000} | options
+        options = dict[str, Any](directory=str(tmp_path / "cache"), budget_bytes=1_000_000) | options
         source = Source(read=read, check=check, retry=RetryPolicy(first_pause_s=0.01))
         made.append(Stager(Staging(**options), source, grace_s=grace_s))
         return made[-1]
@@ -354,9 +355,11 @@ with Stager(Staging(directory=directory, budget_bytes=1_000_000)) as stager:
 
 
 def _start_reader(directory, site, num_files=8):
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-c", READER, str(directory), site.url, str(num_files)], **pipes)
+    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
+    assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
     return process

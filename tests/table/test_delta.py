@@ -28,7 +28,7 @@ def change(
     schema: SlotSchema, files: Iterable[DataFile], run_id: str = "r1", base: Snapshot | None = None, **changed: Any
 ) -> Change:
     files = tuple(files)
-    partitions = tuple({json.dumps(dict(file.partition)): file.partition for file in files}.values())
+    partitions: tuple[Any, ...] = tuple({json.dumps(dict(file.partition)): file.partition for file in files}.values())
     metadata = CommitMetadata(
         run_id=run_id,
         spec_hash="s1",
@@ -71,7 +71,12 @@ def test_other_names_of_a_store_are_looked_into_as_well(monkeypatch: pytest.Monk
     for name in ("AWS_ACCESS_KEY_ID", "GOOGLE_SERVICE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_KEY"):
         monkeypatch.setenv(name, "given")
     asked: list[str] = []
-    monkeypatch.setattr(DeltaTable, "is_deltatable", lambda url, options: bool(asked.append(url)) or True)
+
+    def ask(url: str, options: Any) -> bool:
+        asked.append(url)
+        return True
+
+    monkeypatch.setattr(DeltaTable, "is_deltatable", ask)
     assert is_delta(f"{alias}://bucket/table")
     assert asked == [f"{known}://bucket/table"]
 
@@ -230,7 +235,7 @@ def test_of_concurrent_first_writers_both_partitions_arrive(table: Path, schema:
     """Both find no table; the second to commit finds one, and joins it."""
     first = change(schema, [write_file(table, {"month": "1"}, "r1")])
     second = change(schema, [write_file(table, {"month": "2"}, "r2")], "r2")
-    raced = []
+    raced: list[Any] = []
 
     def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
         if not raced:

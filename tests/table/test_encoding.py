@@ -112,7 +112,10 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def plain(table: pa.Table) -> dict[str, list[Any]]:
     at = table.schema.get_field_index("at")
-    return table.set_column(at, "at", table["at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())).to_pydict()
+    found: dict[str, list[Any]] = table.set_column(
+        at, "at", table["at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    ).to_pydict()
+    return found
 
 
 def test_every_kind_of_column_is_written_as_chosen(written: tuple[Path, dict[str, list[Any]]]) -> None:

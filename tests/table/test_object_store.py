@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from obstore.fsspec import FsspecStore
 
 import featstore
 from featstore import files
@@ -32,7 +33,7 @@ from featstore.table.running import marked
 from featstore.table.store import check_store
 from featstore.table.vacuum import vacuum
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "spec": 1,
     "inputs": {"id": "string", "user": "string", "price": "double"},
     "keep": ["id"],
@@ -77,14 +78,14 @@ def server() -> Iterator[Store]:
         url = f"http://127.0.0.1:{int(process.stdout.readline())}"
         settings = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "someone", "SECRET_ACCESS_KEY": "something", "ALLOW_HTTP": "true"}
         files._store.cache_clear()
-        files.FsspecStore.clear_instance_cache()
+        FsspecStore.clear_instance_cache()
         with pytest.MonkeyPatch.context() as patch:
             for key, value in (settings | {"REGION": "us-east-1"}).items():
                 patch.setenv(f"AWS_{key}", value)
             yield Store(url)
     finally:
         files._store.cache_clear()
-        files.FsspecStore.clear_instance_cache()
+        FsspecStore.clear_instance_cache()
         process.kill()
         process.wait()
         process.stdout.close()
@@ -140,7 +141,8 @@ def test_of_two_writers_of_one_empty_day_on_s3_one_is_refused_by_the_store(
     store: Store, job: ExtractJob, tmp_path: Path
 ) -> None:
     extract_files(job)
-    both, outcomes = threading.Barrier(2), []
+    outcomes: list[Any] = []
+    both = threading.Barrier(2)
     raced = threading.local()
 
     def publish(url: str, table: Any, change: Change) -> None:
@@ -163,7 +165,8 @@ def test_of_two_writers_of_one_empty_day_on_s3_one_is_refused_by_the_store(
         thread.start()
     for thread in threads:
         thread.join()
-    [version], [conflict] = ([o for o in outcomes if isinstance(o, kind)] for kind in (int, str))
+    [version] = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    [conflict] = [outcome for outcome in outcomes if isinstance(outcome, str)]
     assert version == 1
     assert "another writer committed dt=2" in conflict
     assert store.num_refused > refused_before
@@ -176,7 +179,7 @@ class Working:
     def __init__(self) -> None:
         self.began = False
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, task: Any, units: Any, progress: Any) -> Any:
         self.began = True
         raise AssertionError
 

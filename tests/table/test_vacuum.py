@@ -256,7 +256,7 @@ def test_a_run_that_stood_still_and_goes_on_during_the_vacuum_keeps_its_files(
 
 
 @pytest.mark.parametrize("times", [{"grace_s": 3599}, {"retain_s": -1}])
-def test_times_that_cannot_be_are_refused(table: Path, times: dict[str, float]) -> None:
+def test_times_that_cannot_be_are_refused(table: Path, times: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="vacuum: expected a grace of at least 3600 s and a retention of 0 s or more"):
         vacuum(str(table), **times)
 

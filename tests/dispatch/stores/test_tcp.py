@@ -62,8 +62,10 @@ class Server:
         self.url = address.recv()
 
     def send(self, number):
+        assert self.process.pid is not None
         os.kill(self.process.pid, number)
         if number == signal.SIGSTOP:  # It may answer until it has stopped.
+            assert self.process.pid is not None
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def end(self):
@@ -90,6 +92,7 @@ def _threads():
 def test_serve_prints_its_address_and_ends_cleanly(number):
     command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         store = bind(process.stdout.readline().strip()).open()
         assert store.add("n", 3) == 3
         store.close()
