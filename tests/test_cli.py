@@ -100,7 +100,13 @@ def test_malformed_values_are_printed_with_file_and_row_or_stop_the_run(
     ],
 )
 def test_a_wrong_spec_is_one_line_with_the_path_in_the_document(
-    change: dict[str, Any], message: str, raw: Path, spec: Path, tmp_path: Path, monkeypatch, capsys
+    change: dict[str, Any],
+    message: str,
+    raw: Path,
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     document = yaml.safe_load(SPEC)
     document["slots"][0] |= change
@@ -112,7 +118,9 @@ def test_a_wrong_spec_is_one_line_with_the_path_in_the_document(
     assert not (tmp_path / "table").exists()
 
 
-def test_lint_prints_every_finding_on_a_line_of_its_own(spec: Path, monkeypatch, capsys) -> None:
+def test_lint_prints_every_finding_on_a_line_of_its_own(
+    spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert in_process(monkeypatch, capsys, "spec", "lint", spec, "--update-lock")[0] == 0
     assert spec.with_name("spec.lock.json").exists()
     document = yaml.safe_load(SPEC)
@@ -148,7 +156,9 @@ def test_replay_exits_with_1_where_a_value_differs(raw: Path, spec: Path, tmp_pa
     assert "price: 2 mismatch, 0 missing, 0 extra" in different.output
 
 
-def test_days_are_printed_with_what_was_done_and_why(raw: Path, spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_days_are_printed_with_what_was_done_and_why(
+    raw: Path, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw.rename(tmp_path / "2026-11-01.parquet")
     arguments = ["extract", "--spec", str(spec), "--input", f"{tmp_path}/{{dt}}.parquet", "--table", str(tmp_path / "table")]
     planned = CliRunner().invoke(cli.cli, [*arguments, "--days", "2026-11-01..2026-11-02", "--dry-run"])
@@ -174,7 +184,9 @@ def test_vacuum_removes_what_a_dead_job_left(raw: Path, spec: Path, tmp_path: Pa
     assert featstore.open_table(table).to_arrow().num_rows == 3
 
 
-def test_a_missing_input_column_is_named(spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_missing_input_column_is_named(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pq.write_table(pa.table({"user": ["a"], "prise": [1.0], "clicked": [1]}), tmp_path / "raw.parquet")
     arguments = ("extract", "--spec", spec, "--input", tmp_path / "raw.parquet", "--table", tmp_path / "table")
     code, line = in_process(monkeypatch, capsys, *arguments)
@@ -183,7 +195,9 @@ def test_a_missing_input_column_is_named(spec: Path, tmp_path: Path, monkeypatch
     assert "missing input column: expected 'price'; did you mean 'prise'" in line
 
 
-def test_a_raw_file_that_is_no_parquet_is_named(spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_raw_file_that_is_no_parquet_is_named(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "raw.parquet").write_text("user,price\n")
     arguments = ("extract", "--spec", spec, "--input", tmp_path / "raw.parquet", "--table", tmp_path / "table")
     code, line = in_process(monkeypatch, capsys, *arguments)
@@ -200,13 +214,17 @@ def test_a_table_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_option_that_does_not_exist_exits_with_2(monkeypatch, capsys) -> None:
+def test_an_option_that_does_not_exist_exits_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, line = in_process(monkeypatch, capsys, "extract", "--spek", "x")
     assert code == 2
     assert "--spek" in line
 
 
-def test_a_partition_key_given_twice_is_refused(raw: Path, spec: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_partition_key_given_twice_is_refused(
+    raw: Path, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = (
         "extract",
         "--spec",
@@ -228,7 +246,9 @@ def test_a_partition_key_given_twice_is_refused(raw: Path, spec: Path, tmp_path:
 @pytest.mark.parametrize(
     ("place", "message"), [("foo://bucket/table", "no file system for foo://"), ("/dev/null/table", "Not a dir")]
 )
-def test_a_table_that_cannot_be_is_one_line(place: str, message: str, raw: Path, spec: Path, monkeypatch, capsys) -> None:
+def test_a_table_that_cannot_be_is_one_line(
+    place: str, message: str, raw: Path, spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, line = in_process(monkeypatch, capsys, "extract", "--spec", spec, "--input", raw, "--table", place)
     assert code == 2
     assert message in line

@@ -5,8 +5,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-USES = {
+USES: dict[str, Callable[[str], Any]] = {
     "open a table": lambda url: open_snapshot(url),
     "list": lambda url: list_files(url),
     "read": lambda url: files.open_read(f"{url}/x"),

@@ -1,6 +1,9 @@
 """YAML from outside is read strictly and within bounds: an error at once, that says what is wrong and where."""
 
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,11 +44,11 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_document_is_answered_within_a_second(kind, tmp_path):
+def test_a_hostile_document_is_answered_within_a_second(kind: Any, tmp_path: Path) -> None:
     text, said = HOSTILE[kind]
     path = tmp_path / "x.yaml"
     path.write_text(text)
-    readers = (
+    readers: tuple[tuple[type[Exception], Callable[[Any], Any], str | Path], ...] = (
         (DocumentError, load_yaml, text),
         (SpecError, parse_spec, text),
         (SpecError, load_spec, path),
@@ -61,7 +64,7 @@ def test_a_hostile_document_is_answered_within_a_second(kind, tmp_path):
         assert len(str(found.value)) < 500
 
 
-def test_a_document_may_be_nested_as_deeply_as_promised_and_have_many_keys():
+def test_a_document_may_be_nested_as_deeply_as_promised_and_have_many_keys() -> None:
     deep = "[" * (MOST_NESTED - 1) + "1" + "]" * (MOST_NESTED - 1)
     assert str(load_yaml(deep)) == deep
     since = time.thread_time()
@@ -71,7 +74,7 @@ def test_a_document_may_be_nested_as_deeply_as_promised_and_have_many_keys():
     assert time.thread_time() - since < 30, "each key was compared with all before it"
 
 
-def test_aliases_that_grow_into_billions_are_not_written_out():
+def test_aliases_that_grow_into_billions_are_not_written_out() -> None:
     lines = ["- &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"- &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefghi", "bcdefghij", strict=True)]
     since = time.thread_time()
@@ -94,17 +97,17 @@ def test_aliases_that_grow_into_billions_are_not_written_out():
     ],
     ids=range(7),
 )
-def test_a_value_is_shown_in_part_where_it_is_large(value, text):
+def test_a_value_is_shown_in_part_where_it_is_large(value: Any, text: Any) -> None:
     assert shown(value) == text
 
 
-def test_a_url_that_is_cut_shows_no_part_of_its_secrets():
+def test_a_url_that_is_cut_shows_no_part_of_its_secrets() -> None:
     for length in range(150, 210):
         said = short(f"{'x' * length} https://user:Sk3yPass@host/x?sig=Sk3y {'y' * 100}")
         assert "Sk3" not in said
 
 
-def test_a_text_of_a_million_letters_is_shown_at_once():
+def test_a_text_of_a_million_letters_is_shown_at_once() -> None:
     since = time.thread_time()
     short("x" * 1_000_000)
     assert "Sk3y" not in short("https://" + "x" * 1_000_000 + ":Sk3y@host")

@@ -5,8 +5,10 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -21,7 +23,7 @@ DATA = bytes(range(256)) * 40_000
 
 
 @pytest.fixture
-def s3(loopback, monkeypatch):
+def s3(loopback: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The loopback server as an S3 endpoint."""
     files._store.cache_clear()
     FsspecStore.clear_instance_cache()
@@ -39,22 +41,22 @@ def s3(loopback, monkeypatch):
     ("url", "name"),
     [("/a/b", "file"), ("a/b", "file"), ("file:///a", "file"), ("S3://b/k", "s3"), ("c:/x", "file"), ("hdfs://n/x", "hdfs")],
 )
-def test_the_scheme_of_a_plain_path_is_file(url, name):
+def test_the_scheme_of_a_plain_path_is_file(url: str, name: str) -> None:
     assert files.scheme(url) == name
 
 
 @pytest.mark.parametrize(("url", "path"), [("/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("rel/x", "rel/x")])
-def test_local_urls_have_a_path(url, path):
+def test_local_urls_have_a_path(url: str, path: str) -> None:
     assert files.local_path(url) == Path(path)
     assert files.local_path("s3://bucket/key") is None
 
 
-def test_join_keeps_single_slashes():
+def test_join_keeps_single_slashes() -> None:
     assert files.join("s3://b/t/", "/p=1/", "", "x.parquet") == "s3://b/t/p=1/x.parquet"
     assert files.join("/t", "x") == "/t/x"
 
 
-def test_a_local_file_is_written_whole_or_not_at_all(tmp_path):
+def test_a_local_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "x.bin"
     with pytest.raises(TypeError, match="bytes-like"), files.open_write(str(target)) as file:
         file.writelines([b"half", None])  # type: ignore[list-item]
@@ -65,7 +67,7 @@ def test_a_local_file_is_written_whole_or_not_at_all(tmp_path):
     assert target.read_bytes() == DATA
 
 
-def test_local_files_are_read_sized_fetched_and_deleted(tmp_path):
+def test_local_files_are_read_sized_fetched_and_deleted(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/x.bin"
     (tmp_path / "x.bin").write_bytes(DATA)
     sink = io.BytesIO()
@@ -81,7 +83,7 @@ def test_local_files_are_read_sized_fetched_and_deleted(tmp_path):
 
 
 @pytest.fixture
-def tree(tmp_path, monkeypatch):
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in ("m=1/a.parquet", "m=2/a.parquet", "b.parquet", "_log/c.parquet", ".d.parquet", "note.txt", "m=2/_SUCCESS"):
         (tmp_path / "t" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "t" / name).write_bytes(b"12345")
@@ -103,7 +105,7 @@ LISTINGS = {
 
 @pytest.mark.parametrize("path", LISTINGS)
 @pytest.mark.parametrize("form", ["{}", "{tmp}/{}", "file://{tmp}/{}"])
-def test_listings_of_directories_globs_and_files(tree, path, form):
+def test_listings_of_directories_globs_and_files(tree: Any, path: Any, form: str) -> None:
     found = listings.list_files(form.format(path, tmp=tree))
     assert [entry.name for entry in found] == LISTINGS[path]
     assert all(Path(entry.url).read_bytes() == b"12345" and entry.size_bytes == 5 and entry.version for entry in found)
@@ -123,18 +125,18 @@ LISTED = listings.FileEntry(url="/a", name="a", size_bytes=5, version="7.5", mod
         ({"changed_ns": 9_000, "inode": 4}, False),
     ],
 )
-def test_a_local_file_is_known_by_size_time_and_inode(now, is_same):
+def test_a_local_file_is_known_by_size_time_and_inode(now: Any, is_same: bool) -> None:
     assert LISTED.is_same(replace(LISTED, **now)) == is_same
 
 
 @pytest.mark.parametrize(("now", "is_same"), [("e1", True), ("e2", False), ("", True)])
-def test_a_remote_file_is_known_by_its_version_where_the_store_tells_one(now, is_same):
+def test_a_remote_file_is_known_by_its_version_where_the_store_tells_one(now: str, is_same: bool) -> None:
     listed = listings.FileEntry(url="s3://b/a", name="a", size_bytes=5, version="e1")
     assert listed.is_same(replace(listed, version=now)) == is_same
     assert not listed.is_same(replace(listed, version=now, size_bytes=6))
 
 
-def test_a_literal_listing_takes_a_bracket_for_what_it_is(tmp_path):
+def test_a_literal_listing_takes_a_bracket_for_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "t[1]").mkdir()
     (tmp_path / "t[1]" / "a.parquet").write_bytes(b"12345")
     url = f"{tmp_path}/t[1]"
@@ -143,7 +145,7 @@ def test_a_literal_listing_takes_a_bracket_for_what_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("path", LISTINGS)
-def test_listings_in_s3_are_those_of_the_same_local_tree(s3, tree, path):
+def test_listings_in_s3_are_those_of_the_same_local_tree(s3: Any, tree: Any, path: Any) -> None:
     s3.files |= {f"/bucket/{p.relative_to(tree)}": p.read_bytes() for p in (tree / "t").rglob("*") if p.is_file()}
     found = listings.list_files(f"s3://bucket/{path}")
     assert [entry.name for entry in found] == LISTINGS[path]
@@ -161,11 +163,11 @@ def test_listings_in_s3_are_those_of_the_same_local_tree(s3, tree, path):
         ("memory://t", ["memory://t"]),
     ],
 )
-def test_the_directories_above_a_url_are_known_without_a_look(url, expected):
+def test_the_directories_above_a_url_are_known_without_a_look(url: str, expected: Any) -> None:
     assert listings.directories(url) == expected
 
 
-def test_a_directory_is_told_from_what_is_none(s3, tree):
+def test_a_directory_is_told_from_what_is_none(s3: Any, tree: Any) -> None:
     s3.files["/bucket/t/_log/0.json"] = b"{}"
     s3.status["/bucket/secret"] = 403
     assert listings.is_directory("s3://bucket/t/_log")
@@ -176,14 +178,14 @@ def test_a_directory_is_told_from_what_is_none(s3, tree):
 
 
 @pytest.mark.parametrize("alias", ["s3", "s3a"])
-def test_s3_urls_name_bucket_and_key(s3, alias):
+def test_s3_urls_name_bucket_and_key(s3: Any, alias: str) -> None:
     s3.files["/bucket/p=1/x y.bin"] = DATA
     url, sink = f"{alias}://bucket/p=1/x y.bin", io.BytesIO()
     assert (files.size_bytes(url), files.fetch(url, sink), sink.getvalue()) == (len(DATA), len(DATA), DATA)
     assert {path for _, path, _ in s3.log} == {"/bucket/p=1/x y.bin"}
 
 
-def test_http_files_are_sized_and_fetched_in_one_request(loopback):
+def test_http_files_are_sized_and_fetched_in_one_request(loopback: Any) -> None:
     loopback.files["/a/x.bin"] = DATA
     sink = io.BytesIO()
     assert files.size_bytes(f"{loopback.url}/a/x.bin") == len(DATA)
@@ -192,7 +194,7 @@ def test_http_files_are_sized_and_fetched_in_one_request(loopback):
     assert loopback.num_gets("/a/x.bin") == 1
 
 
-def test_http_files_are_read_at_any_position_by_ranges(loopback):
+def test_http_files_are_read_at_any_position_by_ranges(loopback: Any) -> None:
     loopback.files["/x.bin"] = DATA
     with files.open_read(f"{loopback.url}/x.bin") as file:
         assert file.seek(-8, os.SEEK_END) == len(DATA) - 8
@@ -205,7 +207,7 @@ def test_http_files_are_read_at_any_position_by_ranges(loopback):
 
 
 @given(reads=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=20))
-def test_a_remote_reader_agrees_with_bytes_in_memory(reads):
+def test_a_remote_reader_agrees_with_bytes_in_memory(reads: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         data = bytes(range(256))
         patch.setattr(obstore, "get_range", lambda store, key, start, length: data[start : start + length])
@@ -215,7 +217,7 @@ def test_a_remote_reader_agrees_with_bytes_in_memory(reads):
             assert mine.read(length) == oracle.read(length)
 
 
-def test_a_cut_connection_is_taken_up_where_it_broke(loopback):
+def test_a_cut_connection_is_taken_up_where_it_broke(loopback: Any) -> None:
     loopback.files["/x.bin"] = DATA
     loopback.cuts["/x.bin"] = 2
     sink = io.BytesIO()
@@ -224,7 +226,7 @@ def test_a_cut_connection_is_taken_up_where_it_broke(loopback):
     assert loopback.num_cuts == 2
 
 
-def test_a_missing_remote_file_is_file_not_found(loopback):
+def test_a_missing_remote_file_is_file_not_found(loopback: Any) -> None:
     url = f"{loopback.url}/none.bin"
     for act in (files.size_bytes, files.open_read, lambda url: files.fetch(url, io.BytesIO())):
         with pytest.raises(FileNotFoundError, match=r"none\.bin"):
@@ -232,14 +234,14 @@ def test_a_missing_remote_file_is_file_not_found(loopback):
     assert listings.list_files(url) == []
 
 
-def test_a_refused_remote_file_is_a_permission_error(loopback):
+def test_a_refused_remote_file_is_a_permission_error(loopback: Any) -> None:
     loopback.status["/x.bin"] = 403
     for act in (files.size_bytes, files.open_read, lambda url: files.fetch(url, io.BytesIO())):
         with pytest.raises(PermissionError, match=r"x\.bin: the store refuses access"):
             act(f"{loopback.url}/x.bin")
 
 
-def test_a_failing_server_is_an_os_error_without_credentials(loopback):
+def test_a_failing_server_is_an_os_error_without_credentials(loopback: Any) -> None:
     loopback.status["/x.bin"] = 400
     url = loopback.url.replace("http://", "http://user:secret@") + "/x.bin"
     with pytest.raises(OSError, match="the store refuses the request") as found:
@@ -248,7 +250,7 @@ def test_a_failing_server_is_an_os_error_without_credentials(loopback):
     assert found.value.__suppress_context__
 
 
-def test_a_url_with_a_query_is_refused_rather_than_read_without_it(loopback):
+def test_a_url_with_a_query_is_refused_rather_than_read_without_it(loopback: Any) -> None:
     with pytest.raises(ConfigError, match="a URL with a query cannot be read") as found:
         files.size_bytes(f"{loopback.url}/x.bin?sig=secret")
     assert "secret" not in str(found.value)
@@ -269,14 +271,14 @@ os.waitpid(pid, 0)
 """
 
 
-def test_a_forked_process_is_told_that_the_remote_client_does_not_survive_a_fork(loopback):
+def test_a_forked_process_is_told_that_the_remote_client_does_not_survive_a_fork(loopback: Any) -> None:
     loopback.files["/x.bin"] = DATA
     done = subprocess.run([sys.executable, "-c", FORKED, f"{loopback.url}/x.bin"], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("StagingError"), done.stderr
     assert "multiprocessing_context='spawn'" in done.stdout
 
 
-def test_a_listing_that_the_store_refuses_is_an_error_and_not_an_empty_table(s3):
+def test_a_listing_that_the_store_refuses_is_an_error_and_not_an_empty_table(s3: Any) -> None:
     s3.status["/bucket"] = 403
     s3.status["/bucket/t"] = 404
     with pytest.raises(OSError, match="s3://bucket/t"):

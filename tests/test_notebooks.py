@@ -28,13 +28,13 @@ def small_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, small_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEATSTORE_DEMO", str(small_table))
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_committed_with_its_outputs_in_order_and_without_machine_paths(path: Path) -> None:
-    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]  # type: ignore[no-untyped-call]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert any(output.output_type == "display_data" or "data" in output for cell in cells for output in cell.outputs)
     assert not any(output.output_type == "error" for cell in cells for output in cell.outputs)

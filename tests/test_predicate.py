@@ -1,5 +1,7 @@
 """Outcomes of predicates over bounds: whatever a row gives is among them."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,18 +12,18 @@ from featstore.predicate import And, Compare, Constant, IsNull, Not, Or, Range, 
 ONE = np.ones(1, bool)
 
 
-def over(low, high, *, null=False, value=True):
+def over(low: Any, high: Any, *, null: bool = False, value: bool = True) -> Ranges:
     bounds = (pa.array([low], pa.int64()), pa.array([high], pa.int64()))
     range_ = Range(low=bounds[0], high=bounds[1], may_be_null=ONE & null, may_be_value=ONE & value)
     return Ranges(num_row_groups=1, columns={"a": range_})
 
 
-def outcomes(predicate, ranges):
+def outcomes(predicate: Any, ranges: Any) -> Any:
     found = predicate.outcomes(ranges)
     return "".join(letter for letter, may in (("t", found.true), ("f", found.false), ("n", found.null)) if may[0])
 
 
-def compare(comparison, literal):
+def compare(comparison: Any, literal: Any) -> Compare:
     return Compare("a", comparison, pc.field("a"), pc.scalar(literal))
 
 
@@ -33,14 +35,14 @@ def compare(comparison, literal):
         ("=", 2, "f"), ("=", 3, "tf"), ("=", 4, "tf"), ("=", 6, "f"), ("!=", 2, "t"), ("!=", 4, "tf"),
     ],
 )  # fmt: skip
-def test_a_comparison_with_values_from_3_to_5(comparison, literal, expected):
+def test_a_comparison_with_values_from_3_to_5(comparison: str, literal: int, expected: str) -> None:
     assert outcomes(compare(comparison, literal), over(3, 5)) == expected
     assert outcomes(compare(comparison, literal), over(3, 5, null=True)) == expected + "n"
     assert outcomes(compare(comparison, literal), over(None, None)) == "tf"
     assert outcomes(compare(comparison, literal), over(None, None, null=True, value=False)) == "n"
 
 
-def test_one_value_decides_equality():
+def test_one_value_decides_equality() -> None:
     assert [outcomes(compare("=", literal), over(3, 3)) for literal in (2, 3)] == ["f", "t"]
     assert [outcomes(compare("!=", literal), over(3, 3)) for literal in (2, 3)] == ["t", "f"]
 
@@ -58,5 +60,5 @@ def test_one_value_decides_equality():
         (Compare("b", "=", pc.field("b"), pc.scalar(1)), "tfn"),
     ],
 )
-def test_predicates_put_together_follow_sql(predicate, expected):
+def test_predicates_put_together_follow_sql(predicate: Any, expected: str) -> None:
     assert outcomes(predicate, over(3, 5, null=True)) == expected

@@ -1,5 +1,7 @@
 """What is secret in a URL is shown nowhere: in the URL, in a text with it, in what a client repeats of it."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ SECRETS = ["https://u:secret@h/p?sig=secret#secret", "s3://secret@b/k", "https:/
 
 
 @pytest.mark.parametrize("url", SECRETS)
-def test_redacted_urls_and_texts_hold_no_credentials(url):
+def test_redacted_urls_and_texts_hold_no_credentials(url: Any) -> None:
     assert "secret" not in redact(url)
     text = redact_text(f"GET {url} failed ('{url}')")
     assert "secret" not in text
@@ -31,7 +33,9 @@ PART = st.text("abcxyz019._-", min_size=1, max_size=8)
     query=SECRET,
     fragment=SECRET,
 )
-def test_no_secret_of_a_url_is_left_in_what_names_it(scheme, user, secret, host, path, query, fragment):
+def test_no_secret_of_a_url_is_left_in_what_names_it(
+    scheme: str, user: str, secret: Any, host: Any, path: Any, query: Any, fragment: Any
+) -> None:
     url = f"{scheme}://{user}:{secret}@{host}/{path}?sig={query}#{fragment}"
     assert redact(url) == f"{scheme}://{host}/{path}"
     assert "Sk3y" not in without_user(f"{scheme}://{user}:{secret}@{host}/{path}")
@@ -43,16 +47,16 @@ def test_no_secret_of_a_url_is_left_in_what_names_it(scheme, user, secret, host,
     "url",
     ["https://user:pa/ss@host/x", "https://user:pa?ss@host/x", "https://user:pa#ss@host/x", "https://user:pa@ss@host/x"],
 )
-def test_a_password_that_should_have_been_escaped_does_not_show(url):
+def test_a_password_that_should_have_been_escaped_does_not_show(url: str) -> None:
     assert "ss" not in redact(url)
     assert "pa" not in redact(url)
 
 
-def test_redacting_keeps_local_paths_as_they_are():
+def test_redacting_keeps_local_paths_as_they_are() -> None:
     assert redact("/data/a#b?c@d") == "/data/a#b?c@d"
 
 
-def test_the_user_is_no_part_of_what_a_url_names_but_the_query_is():
+def test_the_user_is_no_part_of_what_a_url_names_but_the_query_is() -> None:
     assert without_user("https://u:p@h/a?x=1@2") == "https://h/a?x=1@2"
     for url in ("https://h/a@b", "https://h:80/a@b", "https://h:/a@b", "http://[::1]:80/a@b", "/data/u:p@x"):
         assert without_user(url) == url
@@ -63,7 +67,7 @@ def test_the_user_is_no_part_of_what_a_url_names_but_the_query_is():
     secret=SECRET,
     query=SECRET,
 )
-def test_no_secret_of_a_chain_is_left_in_what_names_it(links, secret, query):
+def test_no_secret_of_a_chain_is_left_in_what_names_it(links: list[str], secret: Any, query: Any) -> None:
     chain = "::".join([*links, f"https://user:{secret}@host/x?sig={query}"])
     assert "Sk3y" not in redact(chain)
     if not set(secret) & set("/?#@: "):
@@ -84,12 +88,12 @@ def test_no_secret_of_a_chain_is_left_in_what_names_it(links, secret, query):
         ("a::b/c", "a::b/c"),
     ],
 )
-def test_a_url_is_shown_without_its_secrets_and_with_all_else(url, shown):
+def test_a_url_is_shown_without_its_secrets_and_with_all_else(url: str, shown: str) -> None:
     assert redact(url) == shown
     assert redact_text(f"(see [{url}]: it failed)") == f"(see [{shown}]: it failed)"
 
 
-def test_what_a_client_repeats_of_a_url_is_hidden_too():
+def test_what_a_client_repeats_of_a_url_is_hidden_too() -> None:
     url = "github://org:s%2Fcret@main/t?token=abc#part"
     assert secrets_of(url) == {"s%2Fcret", "s/cret", "abc", "part"}
     said = redact_text("GET /repos/org/s/cret failed: abc, abcd, part", secrets_of(url))
@@ -97,7 +101,7 @@ def test_what_a_client_repeats_of_a_url_is_hidden_too():
     assert secrets_of("/data/a?b#c@d") == set()
 
 
-def test_variables_that_hold_credentials_are_known_by_their_names_and_endpoints_by_their_users():
+def test_variables_that_hold_credentials_are_known_by_their_names_and_endpoints_by_their_users() -> None:
     environment = {
         "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
         "AWS_SESSION_TOKEN": "token-0",

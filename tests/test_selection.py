@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -214,7 +215,7 @@ def test_a_where_travels_to_another_process() -> None:
         ("cost >= 9223372036854775807", [2]),
     ],
 )
-def test_integers_of_any_size_are_compared_with_fractions(text, expected):
+def test_integers_of_any_size_are_compared_with_fractions(text: str, expected: Any) -> None:
     columns = {"id": pa.array([0, 1, 2**62]), "price": pa.array([-1, 0, 2.0**63], pa.float32())}
     table = pa.table(columns | {"cost": pa.array([0, 1, 2.0**63], pa.float64())})
     mask = parse_where(text, {field.name: field.type for field in table.schema}).mask(table)
@@ -222,17 +223,17 @@ def test_integers_of_any_size_are_compared_with_fractions(text, expected):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\\"), max_size=6), st.sampled_from("'\""))
-def test_any_text_can_be_written_with_its_quotes_doubled(text, quote):
+def test_any_text_can_be_written_with_its_quotes_doubled(text: str, quote: Any) -> None:
     table = pa.table({"said": [text, text + "x", None]})
     doubled = text.replace(quote, 2 * quote)
     assert parse_where(f"said = {quote}{doubled}{quote}", {"said": pa.string()}).mask(table).to_pylist() == [True, False, False]
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1), st.sampled_from([1, -1, 7, -7, -(2**63)]))
-def test_integers_of_64_bits_are_compared_and_divided_as_they_are(one, other, divisor):
+def test_integers_of_64_bits_are_compared_and_divided_as_they_are(one: int, other: int, divisor: Any) -> None:
     table, columns = pa.table({"n": [one]}), {"n": pa.int64()}
 
-    def value(text):
+    def value(text: Any) -> Any:
         return parse_where(text, columns).mask(table)[0].as_py()
 
     assert value(f"n < {other}") is (one < other)

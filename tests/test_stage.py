@@ -4,6 +4,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -76,7 +77,7 @@ def test_a_directory_without_a_cache_is_no_cache_and_stays_as_it_is(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_remote_table_is_warmed_for_a_loader(tmp_path: Path, table: str, loopback) -> None:
+def test_a_remote_table_is_warmed_for_a_loader(tmp_path: Path, table: str, loopback: Any) -> None:
     local = open_snapshot(table)
     for file in local.data_files:
         loopback.files[f"/{file.path}"] = Path(file.url).read_bytes()
@@ -119,7 +120,7 @@ def _make_plain(directory: Path, values: list[int], modified_s: int) -> None:
 
 
 @pytest.mark.parametrize("make", [_make_delta, _make_plain], ids=["delta", "plain"])
-def test_a_file_that_has_another_content_under_its_name_and_size_is_staged_anew(tmp_path: Path, make) -> None:
+def test_a_file_that_has_another_content_under_its_name_and_size_is_staged_anew(tmp_path: Path, make: Any) -> None:
     staging = {"directory": str(tmp_path / "cache"), "mode": "whole"}
     found, sizes = [], set()
     for values, modified_s in (([3, 1, 2], 1_700_000_000), ([3, 1, 2], 1_700_000_000), ([2, 3, 1], 1_700_000_001)):

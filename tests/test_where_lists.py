@@ -3,6 +3,7 @@
 import datetime
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def _bounds(column: pa.Array) -> Ranges:
 
 
 @given(LOOKED_UP)
-def test_a_value_is_in_a_list_if_it_equals_one_of_it_and_no_bounds_rule_out_that_it_is(drawn) -> None:
+def test_a_value_is_in_a_list_if_it_equals_one_of_it_and_no_bounds_rule_out_that_it_is(drawn: Any) -> None:
     type_, values, items = drawn
     column = pa.array(values, type_)
     known = [None if value is None or value != value else value for value in column.to_pylist()]
@@ -78,7 +79,7 @@ def test_a_value_is_in_a_list_if_it_equals_one_of_it_and_no_bounds_rule_out_that
         (None, 3, "tf"), (4, None, "tf"), (None, None, "tf"),
     ],
 )  # fmt: skip
-def test_row_groups_between_the_values_of_a_list_are_ruled_out(low, high, expected) -> None:
+def test_row_groups_between_the_values_of_a_list_are_ruled_out(low: int | None, high: int | None, expected: str) -> None:
     bounds = {"low": pa.array([low], pa.int16()), "high": pa.array([high], pa.int16())}
     range_ = Range(**bounds, may_be_null=np.array([False]), may_be_value=np.array([True]))
     for text, letters in (("x in (7, 3, 100000)", "tf"), ("x not in (7, 3, 100000)", "ft")):
@@ -101,7 +102,7 @@ def test_row_groups_between_the_values_of_a_list_are_ruled_out(low, high, expect
         ("x not in (1000000000000000000)", [0, 1, 2]),
     ],
 )
-def test_lists_of_more_than_literals_and_of_times_written_unlike_work_too(text, rows) -> None:
+def test_lists_of_more_than_literals_and_of_times_written_unlike_work_too(text: str, rows: Any) -> None:
     table = pa.table(
         {
             "x": pa.array([1, 5, 8, None], pa.int16()),
@@ -114,7 +115,7 @@ def test_lists_of_more_than_literals_and_of_times_written_unlike_work_too(text, 
 
 
 DAY = np.datetime64("1700-01-01")
-LONG = {
+LONG: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "integers": (pa.int64(), lambda number: number),
     "texts": (pa.string(), lambda number: f"user{number}"),
     "days": (pa.date32(), lambda number: (DAY + number).astype(object)),
@@ -122,7 +123,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("kind", tiered(LONG, lambda kind: kind != "texts"))
-def test_a_list_of_100000_values_works(kind) -> None:
+def test_a_list_of_100000_values_works(kind: Any) -> None:
     """sqlglot takes 3 to 5 s of one core for it, all else together a few tenths."""
     type_, value = LONG[kind]
     text = ", ".join(_written(value(number)) for number in range(0, 200_000, 2))

@@ -215,13 +215,13 @@ SERVERS = {server.__name__: server for server in (local, nginx, moto, s3rver, az
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def server(request, tmp_path_factory) -> Iterator[Place]:
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as place:
         yield place
 
 
 @pytest.fixture
-def place(server: Place, monkeypatch, request) -> Iterator[Place]:
+def place(server: Place, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Place]:
     """The server's place for one test, with the environment that its client needs."""
     files._store.cache_clear()
     FsspecStore.clear_instance_cache()

@@ -4,6 +4,8 @@ import gc
 import io
 import os
 import uuid
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,17 +20,17 @@ OTHER = DATA[::-1]
 
 
 @pytest.fixture
-def at(place):
+def at(place: Any) -> str:
     """A directory of the test's own."""
     return f"{place.url}/{uuid.uuid4().hex[:8]}"
 
 
-def _put(place, at, name, data):
+def _put(place: Any, at: str, name: Any, data: Any) -> str:
     place.put(f"{at.removeprefix(place.url).lstrip('/')}/{name}", data)
     return f"{at}/{name}"
 
 
-def test_a_file_is_sized_read_at_any_position_and_fetched(place, at):
+def test_a_file_is_sized_read_at_any_position_and_fetched(place: Any, at: str) -> None:
     url, sink = _put(place, at, "x y.bin", DATA), io.BytesIO()
     assert files.size_bytes(url) == len(DATA)
     assert (files.fetch(url, sink), sink.getvalue() == DATA) == (len(DATA), True)
@@ -42,14 +44,14 @@ def test_a_file_is_sized_read_at_any_position_and_fetched(place, at):
 
 # s3rver takes `bytes=0-0` for a request of everything.
 @pytest.mark.parametrize(("first", "end"), [(0, len(DATA)), (0, 2), (1_000_001, 2_000_000), (len(DATA) - 8, len(DATA))])
-def test_a_span_comes_with_the_files_size_and_version(place, at, first, end):
+def test_a_span_comes_with_the_files_size_and_version(place: Any, at: str, first: Any, end: int) -> None:
     url = _put(place, at, "x.bin", DATA)
     answer = read_span(url, first, end, size_bytes=len(DATA))
     assert b"".join(bytes(block) for block in answer.blocks) == DATA[first:end]
     assert (answer.size_bytes, bool(answer.tag)) == (len(DATA), True)
 
 
-def test_a_file_of_another_version_is_refused(place, at):
+def test_a_file_of_another_version_is_refused(place: Any, at: str) -> None:
     url = _put(place, at, "x.bin", DATA)
     answer = read_span(url, 0, 2, size_bytes=len(DATA))
     list(answer.blocks)
@@ -58,14 +60,14 @@ def test_a_file_of_another_version_is_refused(place, at):
         list(read_span(url, 0, len(DATA), size_bytes=len(DATA), tag=answer.tag).blocks)
 
 
-def test_a_missing_file_is_file_not_found(place, at):
+def test_a_missing_file_is_file_not_found(place: Any, at: str) -> None:
     _put(place, at, "x.bin", DATA)
     for act in (files.size_bytes, lambda url: read_span(url, 0, 1, size_bytes=1), lambda url: files.open_read(url)):
         with pytest.raises(FileNotFoundError):
             act(f"{at}/none.bin")
 
 
-def test_listings_name_urls_that_open(place, at):
+def test_listings_name_urls_that_open(place: Any, at: str) -> None:
     if not place.is_listed:
         pytest.skip("a web server lists nothing")
     for name in ("m=1/a.parquet", "m=2/a.parquet", "b.parquet", "_log/c.parquet", "note.txt"):
@@ -80,7 +82,7 @@ def test_listings_name_urls_that_open(place, at):
                 assert file.read().decode().endswith(entry.name.rpartition("/")[2])
 
 
-def test_a_file_is_the_one_that_was_listed_until_it_is_replaced(place, at):
+def test_a_file_is_the_one_that_was_listed_until_it_is_replaced(place: Any, at: str) -> None:
     url = _put(place, at, "m=1/a.parquet", DATA)
     (listed,) = listings.list_files(at if place.is_listed else url)
     for _ in range(2):
@@ -91,7 +93,7 @@ def test_a_file_is_the_one_that_was_listed_until_it_is_replaced(place, at):
     assert listings.find_file(f"{at}/m=1/none.parquet") is None
 
 
-def test_a_file_is_written_whole_and_deleted(place, at):
+def test_a_file_is_written_whole_and_deleted(place: Any, at: str) -> None:
     if not place.is_written:
         pytest.skip("featstore only reads from this server")
     url = f"{at}/deep/x.bin"
@@ -104,7 +106,7 @@ def test_a_file_is_written_whole_and_deleted(place, at):
         files.size_bytes(url)
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(place, at):
+def test_a_write_that_fails_leaves_the_file_as_it_was(place: Any, at: str) -> None:
     if not place.is_written or place.url.startswith("fakehost"):
         pytest.skip("featstore only reads from this server, or it shows what is being written")
     url = f"{at}/x.bin"
@@ -121,12 +123,12 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(place, at):
                 assert file.read() == expected
 
 
-def _plan(tail, size_bytes, name):
+def _plan(tail: Any, size_bytes: Any, name: Any) -> Any:
     return [(1000, 2000), (2_000_000, 2_100_000)] if tail else 8
 
 
 @pytest.mark.parametrize("mode", ["whole", "ranges"])
-def test_a_staged_file_has_the_remote_bytes(place, at, tmp_path, mode):
+def test_a_staged_file_has_the_remote_bytes(place: Any, at: str, tmp_path: Path, mode: str) -> None:
     url = _put(place, at, "x.bin", DATA)
     retry = RetryPolicy(first_pause_s=0.01)
     with Stager(Staging(directory=str(tmp_path), mode=mode), Source(plan_ranges=_plan, retry=retry)) as stager:

@@ -111,7 +111,7 @@ def test_the_model_learns_that_two_ids_belong_together() -> None:
         logits = model({"user": user[rows], "item": item[rows]})
         for optimizer in optimizers:
             optimizer.zero_grad()
-        torch.nn.functional.binary_cross_entropy_with_logits(logits, label[rows]).backward()
+        torch.nn.functional.binary_cross_entropy_with_logits(logits, label[rows]).backward()  # type: ignore[no-untyped-call]
         for optimizer in optimizers:
             optimizer.step()
     right = (model({"user": user, "item": item}) > 0) == (label > 0)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 import uuid
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,25 +18,26 @@ from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms, WaitFor
 from featstore.errors import DispatchError
 from tests.dispatch.conftest import PREFIX, silence
+from tests.dispatch.simulated_clock import SimulatedClock
 
 LEASE_S = 60.0
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def address(request, tmp_path):
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return bind(f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite://{tmp_path}/x.db")
 
 
 @pytest.fixture
-def make(make_worker):
+def make(make_worker: Any) -> Any:
     return functools.partial(make_worker, seed=1)
 
 
-def _threads():
+def _threads() -> Any:
     return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
 
 
-def test_one_worker_gets_the_plan_in_its_order(make):
+def test_one_worker_gets_the_plan_in_its_order(make: Any) -> None:
     coordinator = make()
     claims = []
     for claim in coordinator.claims():
@@ -45,14 +48,14 @@ def test_one_worker_gets_the_plan_in_its_order(make):
     assert list(coordinator.claims()) == []
 
 
-def test_claims_can_be_taken_far_ahead_and_completed_in_any_order(make):
+def test_claims_can_be_taken_far_ahead_and_completed_in_any_order(make: Any) -> None:
     coordinator = make()
     claims = list(coordinator.claims())
     assert len(claims) == 10
     assert all(coordinator.complete(claim) for claim in reversed(claims))
 
 
-def test_two_workers_share_an_epoch_without_a_doubled_split(make):
+def test_two_workers_share_an_epoch_without_a_doubled_split(make: Any) -> None:
     one, other = make("one"), make("other")
     seen = []
     iterators = [one.claims(), other.claims()]
@@ -64,10 +67,10 @@ def test_two_workers_share_an_epoch_without_a_doubled_split(make):
     assert [list(iterator) for iterator in iterators] == [[], []]
 
 
-def test_many_threads_read_each_split_once(make, clock):
+def test_many_threads_read_each_split_once(make: Any, clock: SimulatedClock) -> None:
     delivered = []
 
-    def work(name):
+    def work(name: Any) -> None:
         coordinator = make(name, num_splits=200)
         for claim in coordinator.claims():
             if coordinator.complete(claim):
@@ -81,7 +84,7 @@ def test_many_threads_read_each_split_once(make, clock):
     assert sorted(delivered) == list(range(200))
 
 
-def test_a_restored_state_is_not_read_again(make):
+def test_a_restored_state_is_not_read_again(make: Any) -> None:
     done = {0: "complete", 3: "complete", 5: 40}
     one, other = make("one", done=done), make("other", done=done)
     claims = list(one.claims())
@@ -91,18 +94,18 @@ def test_a_restored_state_is_not_read_again(make):
     assert list(other.claims()) == []
 
 
-def test_a_state_that_delivered_all_leaves_nothing(make):
+def test_a_state_that_delivered_all_leaves_nothing(make: Any) -> None:
     assert list(make(done=dict.fromkeys(range(10), "complete")).claims()) == []
 
 
-def test_workers_with_different_plans_or_states_are_told(make):
+def test_workers_with_different_plans_or_states_are_told(make: Any) -> None:
     make("one")
     for difference in ({"num_splits": 11}, {"seed": 2}, {"done": {1: "complete"}}):
         with pytest.raises(DispatchError, match="worker other has another plan for epoch 0 than the workers before it"):
             make("other", **difference)
 
 
-def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make):
+def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make: Any) -> None:
     early, late = make("early"), make("late")
     claims = early.claims()
     first, second = next(claims), next(claims)
@@ -116,7 +119,7 @@ def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make):
     assert not early.complete(first)
 
 
-def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(make):
+def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(make: Any) -> None:
     silent, healthy = make("silent", num_splits=3, lease_s=LEASE_S), make("healthy", num_splits=3, lease_s=LEASE_S)
     claim = next(silent.claims())
     assert silent.acknowledge(claim, 70)
@@ -132,7 +135,7 @@ def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(mak
     assert not silent.acknowledge(claim, 100)
 
 
-def test_an_expired_lease_is_taken_over_during_the_epoch(make, clock):
+def test_an_expired_lease_is_taken_over_during_the_epoch(make: Any, clock: SimulatedClock) -> None:
     silent, healthy = make("silent", num_splits=1000, lease_s=LEASE_S), make("healthy", num_splits=1000, lease_s=LEASE_S)
     lost = next(silent.claims())
     silence(silent)
@@ -145,19 +148,19 @@ def test_an_expired_lease_is_taken_over_during_the_epoch(make, clock):
     assert LEASE_S <= clock.now_s() <= 1.75 * LEASE_S
 
 
-def test_a_position_whose_claimer_died_before_claiming_is_found(make, address):
+def test_a_position_whose_claimer_died_before_claiming_is_found(make: Any, address: Any) -> None:
     address.open().add(EpochKeys(PREFIX, 0).cursor, 1)
     coordinator = make(num_splits=3, lease_s=LEASE_S)
     seen = [claim.index for claim in coordinator.claims() if coordinator.complete(claim)]
     assert sorted(seen) == [0, 1, 2]
 
 
-def test_a_slow_worker_that_lives_keeps_its_lease(make, clock):
+def test_a_slow_worker_that_lives_keeps_its_lease(make: Any, clock: SimulatedClock) -> None:
     slow, other = make("slow", num_splits=2), make("other", num_splits=2)
     claim = next(slow.claims())
     done = threading.Event()
 
-    def work():
+    def work() -> None:
         for mine in other.claims():
             assert other.complete(mine)
         done.set()
@@ -171,13 +174,13 @@ def test_a_slow_worker_that_lives_keeps_its_lease(make, clock):
     assert other.num_takeovers == 0
 
 
-def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make, clock):
+def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make: Any, clock: SimulatedClock) -> None:
     before = _threads()
     holder, waiting = make("holder", num_splits=1), make("waiting", num_splits=1)
     next(holder.claims())
     ended = threading.Event()
 
-    def wait():
+    def wait() -> None:
         assert list(waiting.claims()) == []
         ended.set()
 
@@ -191,7 +194,7 @@ def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make, c
     assert _threads() == before
 
 
-def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make):
+def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make: Any) -> None:
     holder, other = make("holder", num_splits=2), make("other", num_splits=2)
     held = next(holder.claims())
     claims = list(other.claims(WaitFor.NOTHING))
@@ -201,7 +204,7 @@ def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make):
     assert [claim.index for claim in other.claims(WaitFor.NOTHING)] == [held.index]
 
 
-def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(make, clock):
+def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(make: Any, clock: SimulatedClock) -> None:
     holder, idle = make("holder", in_step=True), make("idle", in_step=True)
     held = next(holder.claims())
     rest = list(idle.claims(WaitFor.NOTHING))
@@ -212,7 +215,7 @@ def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(
     assert not idle.is_done
 
 
-def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_its_record_changed(make):
+def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_its_record_changed(make: Any) -> None:
     """The last beat of the dead holder is newer than what the rank had read while it was busy."""
     holder, idle = make("holder", num_splits=1), make("idle", num_splits=1)
     claim = next(holder.claims())
@@ -224,7 +227,7 @@ def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_it
 
 
 @pytest.mark.parametrize("wait_for", [WaitFor.SILENT, WaitFor.ALL])
-def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_dies(make, wait_for):
+def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_dies(make: Any, wait_for: Any) -> None:
     idle, dead = make("idle", num_splits=3, lease_s=LEASE_S), make("dead", num_splits=3, lease_s=LEASE_S)
     mine = next(idle.claims())
     theirs = list(dead.claims(WaitFor.NOTHING))
@@ -238,12 +241,12 @@ def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_di
     assert idle.is_done
 
 
-def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(make, clock):
+def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(make: Any, clock: SimulatedClock) -> None:
     holder, idle = make("holder", num_splits=2), make("idle", num_splits=2)
     held = next(holder.claims())
     ended = threading.Event()
 
-    def work():
+    def work() -> None:
         for mine in idle.claims(WaitFor.ALL):
             assert idle.complete(mine)
         ended.set()
@@ -257,7 +260,7 @@ def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(make, 
     assert (idle.is_done, idle.num_takeovers) == (True, 0)
 
 
-def test_a_cut_by_another_worker_is_no_sign_of_life(make, clock):
+def test_a_cut_by_another_worker_is_no_sign_of_life(make: Any, clock: SimulatedClock) -> None:
     """Two idle workers cut what a dead one holds; each cut changes its record and must not restart its time."""
     dead = make("dead", num_splits=1, boundaries=lambda split: range(10, 100, 10))
     claim = next(dead.claims())
@@ -277,7 +280,9 @@ def test_a_cut_by_another_worker_is_no_sign_of_life(make, clock):
     assert idle.is_done
 
 
-def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_loses_it_after_the_stall_time(make, clock, caplog):
+def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_loses_it_after_the_stall_time(
+    make: Any, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+) -> None:
     holder, idle = make("holder", num_splits=1, stall_s=180.0), make("idle", num_splits=1, stall_s=180.0)
     claim = next(holder.claims())
     (taken,) = [mine for mine in idle.claims() if idle.complete(mine)]
@@ -291,7 +296,7 @@ def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_los
     assert "dispatch.in_step: true" in named[0]
 
 
-def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make):
+def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make: Any) -> None:
     coordinator, thief = make("slow", num_splits=1, lease_s=LEASE_S), make("thief", num_splits=1, lease_s=LEASE_S)
     claim = next(coordinator.claims())
     held = silence(coordinator)
@@ -307,7 +312,7 @@ def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make):
     assert list(coordinator.claims()) == []
 
 
-def test_the_store_says_who_delivered_what(make, address):
+def test_the_store_says_who_delivered_what(make: Any, address: Any) -> None:
     coordinator = make("w7", num_splits=1)
     claim = next(coordinator.claims())
     coordinator.acknowledge(claim, 10)
@@ -318,7 +323,7 @@ def test_the_store_says_who_delivered_what(make, address):
     assert (record.state, record.worker, record.rows, record.fence) == (LeaseState.DONE, "w7", 100, 1)
 
 
-def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(tmp_path):
+def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(tmp_path: Path) -> None:
     plan = Plan(splits=[Split(path="a", num_rows=1)] * 3)
     coordinator = Coordinator(f"sqlite://{tmp_path}/x.db", plan=plan, prefix=PREFIX, worker="w", terms=Terms(lease_s=0.1))
     claim = next(coordinator.claims())
@@ -335,7 +340,7 @@ def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(tm
     coordinator.close()
 
 
-def test_claims_after_close_are_none_and_marks_are_refused(make):
+def test_claims_after_close_are_none_and_marks_are_refused(make: Any) -> None:
     coordinator = make()
     claim = next(coordinator.claims())
     coordinator.close()
@@ -364,7 +369,7 @@ coordinator.close()
 """
 
 
-def test_a_forked_copy_of_a_coordinator_refuses_and_gives_nothing_back(tmp_path):
+def test_a_forked_copy_of_a_coordinator_refuses_and_gives_nothing_back(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED, f"sqlite://{tmp_path}/x.db"], capture_output=True, text=True, timeout=60
     )

@@ -4,6 +4,7 @@ import json
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ SPLITS = [
 ]
 
 
-def store_keys():
+def store_keys() -> Any:
     prefix = run_prefix("run-1", restart=2, loader="train")
     keys = EpochKeys(prefix, 3)
     extent = leases.Extent(split="a.parquet#0-", start_row=40, end=100)
@@ -53,7 +54,7 @@ def store_keys():
     return {"format": leases.FORMAT, "keys": written, "leases": {name: record.encode() for name, record in records.items()}}
 
 
-def split_ids():
+def split_ids() -> Any:
     plans = {f"seed {s}, epoch {e}": Plan(splits=SPLITS, seed=s, epoch=e) for s, e in ((0, 0), (0, 1), (-1, 0), (2**64, 5))}
     plans["unshuffled"] = Plan(splits=SPLITS, shuffle=False)
     many = [Split(path=str(i), num_rows=1) for i in range(20)]
@@ -69,11 +70,11 @@ def split_ids():
 
 
 @pytest.mark.parametrize(("name", "make"), [("store_keys", store_keys), ("split_ids", split_ids)])
-def test_what_others_depend_on_has_not_changed(name, make):
+def test_what_others_depend_on_has_not_changed(name: str, make: Any) -> None:
     assert make() == json.loads((GOLDEN / f"{name}.json").read_text())
 
 
-def test_a_coordinator_writes_these_keys_and_no_other():
+def test_a_coordinator_writes_these_keys_and_no_other() -> None:
     address = bind(f"memory://{uuid.uuid4().hex}")
     keys = EpochKeys(run_prefix("run-1"), 0)
     with Coordinator(address, plan=Plan(splits=SPLITS), prefix=keys.prefix, worker="w") as coordinator:

@@ -1,6 +1,7 @@
 """What a worker knows of its own leases, while several of its threads change them."""
 
 import threading
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,17 +24,17 @@ CHANGES = {
 class Overtaken:
     """A store whose answer to the first write comes only after another thread has written and noted its own."""
 
-    def __init__(self, store, act):
+    def __init__(self, store: Any, act: Any) -> None:
         self._store, self._act = store, act
 
-    def compare_set(self, *arguments):
+    def compare_set(self, *arguments: Any) -> Any:
         found = self._store.compare_set(*arguments)
         act, self._act = self._act, lambda: None
         act()
         return found
 
 
-def _held():
+def _held() -> Any:
     store, holdings = bind("memory://held").open(), Holdings(KEYS)
     mine = leases.claim(Extent(split="a#0-", start_row=0, end=100), worker="w", nonce="n")
     store.set(KEYS.part(PART), mine.encode())
@@ -42,10 +43,12 @@ def _held():
 
 
 @given(slow=st.sampled_from(sorted(CHANGES)), quick=st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=4))
-def test_a_thread_that_is_overtaken_between_its_write_and_its_note_does_not_undo_what_the_other_noted(slow, quick):
+def test_a_thread_that_is_overtaken_between_its_write_and_its_note_does_not_undo_what_the_other_noted(
+    slow: Any, quick: list[Any]
+) -> None:
     store, holdings = _held()
 
-    def overtake():
+    def overtake() -> None:
         for name in quick:
             assert holdings.change(store, PART, CHANGES[name]) is not None
 
@@ -53,7 +56,7 @@ def test_a_thread_that_is_overtaken_between_its_write_and_its_note_does_not_undo
     assert holdings.get(PART, 1) == Lease.decode(store.get_or_none(KEYS.part(PART)))
 
 
-def test_a_claim_whose_last_rows_were_reserved_by_another_thread_can_be_completed():
+def test_a_claim_whose_last_rows_were_reserved_by_another_thread_can_be_completed() -> None:
     store, holdings = _held()
     overtaken = Overtaken(store, lambda: holdings.change(store, PART, CHANGES["reserve"]))
     holdings.change(overtaken, PART, CHANGES["start"])
@@ -61,10 +64,10 @@ def test_a_claim_whose_last_rows_were_reserved_by_another_thread_can_be_complete
     assert len(holdings) == 0
 
 
-def test_many_threads_that_change_one_lease_end_with_the_record_that_the_store_has():
+def test_many_threads_that_change_one_lease_end_with_the_record_that_the_store_has() -> None:
     store, holdings = _held()
 
-    def work():
+    def work() -> None:
         for _ in range(200):
             assert holdings.change(store, PART, leases.renew) is not None
 

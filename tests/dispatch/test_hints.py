@@ -5,26 +5,28 @@ from collections import Counter
 from typing import Any
 
 from featstore.dispatch.keys import EpochKeys
+from featstore.dispatch.stores.address import StoreAddress
 from featstore.dispatch.terms import WaitFor
 from tests.dispatch.conftest import PREFIX
+from tests.dispatch.simulated_clock import SimulatedClock
 
 
 class CountingAddress:
     """Opens handles that count which keys they are asked for, and how often they ask."""
 
-    def __init__(self, address):
+    def __init__(self, address: Any) -> None:
         self._address, self.num_asked, self.num_exchanges = address, Counter[Any](), 0
 
-    def open(self):
+    def open(self) -> "_Counting":
         return _Counting(self._address.open(), self)
 
 
 class _Counting:
-    def __init__(self, inner, counts):
+    def __init__(self, inner: Any, counts: Any) -> None:
         self._inner, self._counts = inner, counts
 
-    def __getattr__(self, verb):
-        def call(*arguments):
+    def __getattr__(self, verb: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             self._counts.num_exchanges += 1
             keys = arguments[0] if verb == "get_many" else arguments[:1]
             self._counts.num_asked.update("split" if "/split/" in key else key.rpartition("/")[2] for key in keys)
@@ -33,7 +35,7 @@ class _Counting:
         return getattr(self._inner, verb) if verb == "close" else call
 
 
-def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(make_worker):
+def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(make_worker: Any) -> None:
     """A DataLoader's workers end where they would wait: what they miss nobody reads."""
     holder, leaver, last = make_worker("holder", 400), make_worker("leaver", 400), make_worker("last", 400)
     held = [claim for _, claim in zip(range(390), holder.claims(), strict=False)]
@@ -44,7 +46,9 @@ def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_
     assert [claim.index for claim in last.claims(WaitFor.NOTHING)] == [given_back.index]
 
 
-def test_idle_workers_ask_for_two_hints_and_not_for_leases(make_worker, address, clock):
+def test_idle_workers_ask_for_two_hints_and_not_for_leases(
+    make_worker: Any, address: StoreAddress, clock: SimulatedClock
+) -> None:
     counting = CountingAddress(address)
     holder, idle = make_worker("holder", 300), make_worker("idle", 300, through=counting)
     held = list(holder.claims(WaitFor.NOTHING))
@@ -70,7 +74,7 @@ def test_idle_workers_ask_for_two_hints_and_not_for_leases(make_worker, address,
     assert not thread.is_alive()
 
 
-def test_the_last_look_at_thousands_of_splits_takes_a_few_exchanges(make_worker, address):
+def test_the_last_look_at_thousands_of_splits_takes_a_few_exchanges(make_worker: Any, address: StoreAddress) -> None:
     counting = CountingAddress(address)
     one = make_worker("one", 2_000)
     assert all(one.complete(claim) for claim in one.claims(WaitFor.NOTHING))

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from featstore.dispatch.keys import run_prefix
@@ -5,7 +7,7 @@ from featstore.errors import ConfigError
 
 
 @pytest.mark.parametrize("part", ["", "a/b", "a b", "x" * 129, "é"])
-def test_parts_of_a_key_cannot_hold_a_separator(part):
+def test_parts_of_a_key_cannot_hold_a_separator(part: Any) -> None:
     with pytest.raises(ConfigError, match=r"run_id .* may hold only letters"):
         run_prefix(part)
     with pytest.raises(ConfigError, match=r"loader .* may hold only letters"):

@@ -1,6 +1,7 @@
 """The lease machine under arbitrary interleavings of workers, against a model that counts each delivered row."""
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,10 +24,10 @@ KEYS = EpochKeys("p/", 0)
 class Values:
     """A store of the one verb that leases are changed with."""
 
-    def __init__(self):
-        self.held = {}
+    def __init__(self) -> None:
+        self.held: dict[Any, Any] = {}
 
-    def compare_set(self, key, expected, desired):
+    def compare_set(self, key: Any, expected: Any, desired: Any) -> Any:
         if self.held.get(key, "") == expected:
             self.held[key] = desired
         return self.held.get(key, expected)
@@ -35,10 +36,10 @@ class Values:
 class Worker:
     """A process: what it holds and has seen, and how far it has delivered each claim. `nonce` is new with each start."""
 
-    def __init__(self, nonce):
+    def __init__(self, nonce: Any) -> None:
         self.nonce = nonce
         self.holdings, self.watch, self.survey = Holdings(KEYS), Watch(LEASE_S), Survey(frozenset())
-        self.delivered = {}
+        self.delivered: dict[Any, Any] = {}
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -49,28 +50,29 @@ class Interleavings(RuleBasedStateMachine):
     """
 
     @initialize(num_splits=st.integers(1, 2), num_workers=st.integers(2, 3), delivered=st.booleans())
-    def begin(self, num_splits, num_workers, delivered):
+    def begin(self, num_splits: Any, num_workers: Any, delivered: Any) -> None:
         self.now, self.cursor, self.num_starts = 0.0, 0, 0
-        self.store, self.num_splits = Values(), num_splits
+        self.store: Any = Values()
+        self.num_splits = num_splits
         self.done = {0: ((0, 2), (6, 8))} if delivered else {}
         self.counts = Counter({(0, row): 1 for first, end in self.done.get(0, ()) for row in range(first, end)})
         self.workers = [self._start() for _ in range(num_workers)]
-        self.ends = {}
-        self.final = {}
+        self.ends: dict[Any, Any] = {}
+        self.final: dict[Any, Any] = {}
         self.num_forced = 0
 
-    def _start(self):
+    def _start(self) -> Worker:
         self.num_starts += 1
         return Worker(f"start-{self.num_starts}")
 
-    def _read(self, part):
+    def _read(self, part: Any) -> Any:
         value = self.store.held.get(KEYS.part(part))
         record = None if value is None else Lease.decode(value)
         if record is not None:
             self.ends.update({(part[0], first): end for first, end in leases.parts(record)})
         return value, record
 
-    def _parts(self):
+    def _parts(self) -> Any:
         """Everything that has, or may have, a key."""
         known = [(index, 0) for index in range(self.cursor)]
         for part in known:
@@ -78,7 +80,7 @@ class Interleavings(RuleBasedStateMachine):
             known += [(part[0], first) for first in (record.cuts if record else ()) if (part[0], first) not in known]
         return known
 
-    def _claim(self, worker, part, value, record):
+    def _claim(self, worker: Any, part: Any, value: Any, record: Any) -> None:
         index, first = part
         split = Split(path=str(index), num_rows=NUM_ROWS)
         if record is not None:
@@ -92,7 +94,7 @@ class Interleavings(RuleBasedStateMachine):
             worker.delivered[part, mine.fence] = mine.rows
             worker.watch.forget(part)
 
-    def _own(self, data):
+    def _own(self, data: Any) -> Any:
         """One of the claims that some worker believes to hold, if there is any."""
         owned = [(worker, part) for worker in self.workers for part in worker.holdings._held]
         if not owned:
@@ -100,7 +102,7 @@ class Interleavings(RuleBasedStateMachine):
         worker, part = data.draw(st.sampled_from(owned))
         return worker, part, worker.holdings._held[part]
 
-    def _other(self, data):
+    def _other(self, data: Any) -> Any:
         """A worker, and a part that it does not hold, as the store has it."""
         worker = data.draw(st.sampled_from(self.workers))
         part = data.draw(st.sampled_from(self._parts()))
@@ -110,18 +112,18 @@ class Interleavings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.cursor < self.num_splits)
     @rule(data=st.data())
-    def claim_next(self, data):
+    def claim_next(self, data: Any) -> None:
         self.cursor += 1
         self._claim(data.draw(st.sampled_from(self.workers)), (self.cursor - 1, 0), None, None)
 
     @precondition(lambda self: self.cursor < self.num_splits)
     @rule()
-    def die_between_cursor_and_claim(self):
+    def die_between_cursor_and_claim(self) -> None:
         self.cursor += 1
 
     @precondition(lambda self: self.cursor > 0)
     @rule(data=st.data(), waits=st.booleans())
-    def take_over(self, data, waits):
+    def take_over(self, data: Any, waits: Any) -> None:
         """A worker looks once, or for a whole lease time in which all others stand still."""
         worker, part, value, record = self._other(data)
         if worker is None:
@@ -141,14 +143,14 @@ class Interleavings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.cursor > 0)
     @rule(data=st.data())
-    def take_what_is_not_begun(self, data):
+    def take_what_is_not_begun(self, data: Any) -> None:
         worker, part, value, record = self._other(data)
         if record is not None and worker.watch.is_unbegun(part, record, self.now, 0.0):
             self._claim(worker, part, value, record)
 
     @precondition(lambda self: self.cursor > 0)
     @rule(data=st.data(), dies=st.booleans())
-    def cut(self, data, dies):
+    def cut(self, data: Any, dies: Any) -> None:
         """A worker cuts another's lease, and claims the part, or dies before it can."""
         worker, part, value, record = self._other(data)
         at = None if record is None else leases.choose_cut(record, BOUNDARIES)
@@ -161,7 +163,7 @@ class Interleavings(RuleBasedStateMachine):
             self._claim(worker, (part[0], at), None, None)
 
     @rule(data=st.data(), through=st.sampled_from((*BOUNDARIES, NUM_ROWS)), delivers=st.booleans())
-    def reserve(self, data, through, delivers):
+    def reserve(self, data: Any, through: Any, delivers: Any) -> None:
         worker, part, _ = self._own(data)
         if worker is None:
             return
@@ -171,13 +173,13 @@ class Interleavings(RuleBasedStateMachine):
             self._deliver(worker, part, NUM_ROWS)
 
     @rule(data=st.data(), num_rows=st.integers(1, NUM_ROWS))
-    def deliver(self, data, num_rows):
+    def deliver(self, data: Any, num_rows: Any) -> None:
         """Rows reach a consumer; after the first of them whether the lease still stands is not asked."""
         worker, part, _ = self._own(data)
         if worker is not None:
             self._deliver(worker, part, num_rows)
 
-    def _deliver(self, worker, part, num_rows):
+    def _deliver(self, worker: Any, part: Any, num_rows: Any) -> None:
         mine = worker.holdings._held[part]
         if not mine.started and (mine := worker.holdings.change(self.store, part, leases.start)) is None:
             return
@@ -187,7 +189,7 @@ class Interleavings(RuleBasedStateMachine):
         worker.delivered[part, mine.fence] = max(before, after)
 
     @rule(data=st.data(), through=st.sampled_from(BOUNDARIES), how=st.sampled_from(["cut", "take over", "take unbegun"]))
-    def race(self, data, through, how):
+    def race(self, data: Any, through: Any, how: Any) -> None:
         """Another worker comes between a holder's reservation and its delivery, and is the faster one."""
         holder, part, _ = self._own(data)
         if holder is None:
@@ -215,14 +217,14 @@ class Interleavings(RuleBasedStateMachine):
         self.workers.remove(thief)
 
     @rule(data=st.data())
-    def acknowledge(self, data):
+    def acknowledge(self, data: Any) -> None:
         worker, part, mine = self._own(data)
         if worker is not None:
             rows = worker.delivered[part, mine.fence]
             worker.holdings.change(self.store, part, lambda record, work: leases.advance(record, rows, work))
 
     @rule(data=st.data())
-    def complete(self, data):
+    def complete(self, data: Any) -> None:
         """A worker that has delivered all that it knows to be its own says so; where it was cut meanwhile it cannot have."""
         worker, part, mine = self._own(data)
         if worker is not None and worker.delivered[part, mine.fence] == mine.limit:
@@ -230,7 +232,7 @@ class Interleavings(RuleBasedStateMachine):
             assert done is None or done.rows == mine.limit
 
     @rule(data=st.data(), fails=st.booleans())
-    def give_back(self, data, fails):
+    def give_back(self, data: Any, fails: Any) -> None:
         """Closing, or a split that cannot be read: what was delivered is acknowledged first."""
         worker, part, mine = self._own(data)
         if worker is not None:
@@ -239,23 +241,23 @@ class Interleavings(RuleBasedStateMachine):
             worker.holdings.change(self.store, part, lambda record, _: end(leases.advance(record, self_delivered)))
 
     @rule(data=st.data())
-    def renew(self, data):
+    def renew(self, data: Any) -> None:
         worker, _, _ = self._own(data)
         if worker is not None:
             worker.holdings.renew_all(self.store)
 
     @rule(seconds=st.integers(0, 20) | st.sampled_from([3600, 10**6]))
-    def time_passes(self, seconds):
+    def time_passes(self, seconds: Any) -> None:
         self.now += seconds
 
     @rule(data=st.data())
-    def die(self, data):
+    def die(self, data: Any) -> None:
         """A worker is killed and starts again, knowing nothing."""
         place = data.draw(st.integers(0, len(self.workers) - 1))
         self.workers[place] = self._start()
 
     @invariant()
-    def a_final_record_never_changes(self):
+    def a_final_record_never_changes(self) -> None:
         for key, value in getattr(self, "store", Values()).held.items():
             if self.final.get(key, value) != value:
                 raise AssertionError(f"{key} was {self.final[key]} and is {value}")
@@ -263,7 +265,7 @@ class Interleavings(RuleBasedStateMachine):
                 self.final[key] = value
 
     @invariant()
-    def a_row_comes_twice_only_after_a_takeover_and_is_counted(self):
+    def a_row_comes_twice_only_after_a_takeover_and_is_counted(self) -> None:
         if hasattr(self, "store"):
             twice = sum(count - 1 for count in self.counts.values())
             records = [Lease.decode(value) for value in self.store.held.values()]
@@ -271,7 +273,7 @@ class Interleavings(RuleBasedStateMachine):
             assert twice == 0 or self.num_forced or any(record.state is LeaseState.QUARANTINED for record in records)
 
     @invariant()
-    def acknowledged_rows_were_delivered(self):
+    def acknowledged_rows_were_delivered(self) -> None:
         for key, value in getattr(self, "store", Values()).held.items():
             record = Lease.decode(value)
             index = int(key.split("/split/")[1].partition("/")[0])
@@ -279,7 +281,7 @@ class Interleavings(RuleBasedStateMachine):
                 self.counts[index, row] for share in leases.all_shares(record) for row in range(share.first, share.through)
             )
 
-    def teardown(self):
+    def teardown(self) -> None:
         """Whatever happened, one late worker finishes the epoch, and what it finds cut off, within lease times of its own."""
         if not hasattr(self, "store"):
             return
@@ -295,6 +297,7 @@ class Interleavings(RuleBasedStateMachine):
                     continue
                 self._claim(late, part, value, record)
                 mine = late.holdings.change(self.store, part, lambda mine, work: leases.reserve(mine, NUM_ROWS, work))
+                assert mine is not None
                 self.counts.update((part[0], row) for row in range(mine.rows, mine.reserved))
                 assert late.holdings.change(self.store, part, lambda mine, _: leases.finish(mine)) is not None
         for part in self._parts():

@@ -1,6 +1,7 @@
 """Static and rank orders as pure functions, against the plan written out row by row."""
 
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,19 +13,19 @@ from featstore.dispatch.plan import Plan, Split
 SIZES = st.lists(st.integers(0, 40), max_size=8)
 
 
-def _plan(sizes, seed=0):
+def _plan(sizes: Any, seed: int = 0) -> Plan:
     return Plan(splits=[Split(path=str(i), num_rows=rows) for i, rows in enumerate(sizes)], seed=seed)
 
 
-def _rows(stretches):
+def _rows(stretches: Any) -> Any:
     return [(s.index, row) for s in stretches for row in range(s.first, s.end)]
 
 
-def _all_rows(plan):
+def _all_rows(plan: Any) -> Any:
     return [(index, row) for index, split in enumerate(plan) for row in range(split.num_rows)]
 
 
-def _dealt(plan, num_workers, batch_rows, done=None):
+def _dealt(plan: Any, num_workers: Any, batch_rows: Any, done: Any = None) -> Any:
     """All workers' batches, put together step by step."""
     rows = [
         _rows(static_stretches(plan, Seat(worker=w, num_workers=num_workers), batch_rows, done)) for w in range(num_workers)
@@ -35,7 +36,9 @@ def _dealt(plan, num_workers, batch_rows, done=None):
 
 
 @given(sizes=SIZES, num_workers=st.integers(1, 6), batch_rows=st.integers(1, 30), seed=st.integers(0, 9))
-def test_the_global_row_order_does_not_depend_on_the_number_of_workers(sizes, num_workers, batch_rows, seed):
+def test_the_global_row_order_does_not_depend_on_the_number_of_workers(
+    sizes: Any, num_workers: int, batch_rows: int, seed: int
+) -> None:
     plan = _plan(sizes, seed)
     assert _dealt(plan, num_workers, batch_rows) == _all_rows(plan)
 
@@ -43,7 +46,7 @@ def test_the_global_row_order_does_not_depend_on_the_number_of_workers(sizes, nu
 @given(
     sizes=SIZES, workers=st.tuples(st.integers(1, 5), st.integers(1, 5)), batch_rows=st.integers(1, 20), steps=st.integers(0, 9)
 )
-def test_another_number_of_workers_goes_on_where_the_first_was(sizes, workers, batch_rows, steps):
+def test_another_number_of_workers_goes_on_where_the_first_was(sizes: Any, workers: Any, batch_rows: int, steps: int) -> None:
     plan = _plan(sizes)
     rows = _all_rows(plan)
     delivered = rows[: steps * workers[0] * batch_rows]
@@ -54,7 +57,7 @@ def test_another_number_of_workers_goes_on_where_the_first_was(sizes, workers, b
 
 
 @given(sizes=SIZES, num_workers=st.integers(1, 6), batch_rows=st.integers(1, 30), drop_last=st.booleans())
-def test_the_number_of_batches_is_exact(sizes, num_workers, batch_rows, drop_last):
+def test_the_number_of_batches_is_exact(sizes: Any, num_workers: int, batch_rows: int, drop_last: bool) -> None:
     plan = _plan(sizes)
     for worker in range(num_workers):
         seat = Seat(worker=worker, num_workers=num_workers)
@@ -63,12 +66,14 @@ def test_the_number_of_batches_is_exact(sizes, num_workers, batch_rows, drop_las
         assert num_static_batches(sum(sizes), seat, batch_rows, drop_last=drop_last) == expected
 
 
-def test_stretches_that_follow_each_other_are_one():
+def test_stretches_that_follow_each_other_are_one() -> None:
     assert list(static_stretches(_plan([100]), Seat(), 8)) == [Stretch(index=0, first=0, end=100)]
 
 
 @given(num_splits=st.integers(0, 200), num_workers=st.integers(1, 6), num_mini=st.integers(1, 5), epoch=st.integers(0, 3))
-def test_the_parts_of_all_ranks_are_the_epoch_once_and_of_equal_size(num_splits, num_workers, num_mini, epoch):
+def test_the_parts_of_all_ranks_are_the_epoch_once_and_of_equal_size(
+    num_splits: int, num_workers: int, num_mini: int, epoch: int
+) -> None:
     splits = [Split(path=str(i), num_rows=1) for i in range(num_splits)]
     parts = [
         rank_splits(iter(splits), num_splits, _mini(worker, num_workers, number, num_mini, epoch))
@@ -79,22 +84,22 @@ def test_the_parts_of_all_ranks_are_the_epoch_once_and_of_equal_size(num_splits,
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def _mini(worker, num_workers, number=0, num_mini=1, epoch=0):
+def _mini(worker: Any, num_workers: Any, number: int = 0, num_mini: int = 1, epoch: int = 0) -> MiniEpoch:
     seat = Seat(worker=worker, num_workers=num_workers)
     return MiniEpoch(seed=3, epoch=epoch, seat=seat, number=number, num_mini_epochs=num_mini)
 
 
-def test_each_epoch_gives_a_rank_other_files():
+def test_each_epoch_gives_a_rank_other_files() -> None:
     splits = [Split(path=str(i), num_rows=1) for i in range(1000)]
     first, second = ({s.path for s in rank_splits(splits, 1000, _mini(0, 4, epoch=epoch))} for epoch in (0, 1))
     assert len(first) == len(second) == 250
     assert len(first & second) < 125
 
 
-def test_a_rank_keeps_its_share_of_many_files_and_no_more():
+def test_a_rank_keeps_its_share_of_many_files_and_no_more() -> None:
     """A million, of a real table: benchmarks/rank_listing.py."""
 
-    def listing():
+    def listing() -> Any:
         return (Split(path=f"dt=2026-11-01/part-{i:07d}-of-a-data-file.snappy.parquet", num_rows=1) for i in range(100_000))
 
     part = _mini(5, 10, number=3, num_mini=10)
@@ -108,23 +113,23 @@ def test_a_rank_keeps_its_share_of_many_files_and_no_more():
     assert peak_bytes < 3 * kept_bytes
 
 
-def test_a_listing_of_another_length_is_refused():
+def test_a_listing_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="a listing of 1 splits, where 2 were expected"):
         rank_splits([Split(path="a", num_rows=1)], 2, _mini(0, 1))
 
 
 @pytest.mark.parametrize("seat", [{"worker": -1}, {"worker": 2, "num_workers": 2}])
-def test_a_worker_is_one_of_those_that_are(seat):
+def test_a_worker_is_one_of_those_that_are(seat: Any) -> None:
     with pytest.raises(ValueError, match="expected 0 <= worker < num_workers"):
         Seat(**seat)
 
 
-def test_a_mini_epoch_is_one_of_those_that_are():
+def test_a_mini_epoch_is_one_of_those_that_are() -> None:
     with pytest.raises(ValueError, match="mini-epoch 2 of 2: expected 0 <= number < num_mini_epochs"):
         _mini(0, 1, number=2, num_mini=2)
 
 
-def test_a_worker_replays_what_was_recorded_of_it():
+def test_a_worker_replays_what_was_recorded_of_it() -> None:
     stretch = Stretch(index=1, first=0, end=5)
     assert list(replayed({0: [stretch]}, 0)) == [stretch]
     with pytest.raises(KeyError):

@@ -9,36 +9,36 @@ from hypothesis import strategies as st
 from featstore.dispatch.plan import Plan, Split
 
 
-def _splits(num_splits):
+def _splits(num_splits: Any) -> Any:
     return [Split(path=f"{i}.parquet", num_rows=i) for i in range(num_splits)]
 
 
 @given(num_splits=st.integers(0, 700), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 1000))
-def test_an_epoch_is_a_permutation_of_the_splits(num_splits, seed, epoch):
+def test_an_epoch_is_a_permutation_of_the_splits(num_splits: int, seed: int, epoch: int) -> None:
     splits = _splits(num_splits)
     assert sorted(Plan(splits=splits, seed=seed, epoch=epoch), key=lambda split: split.num_rows) == splits
 
 
 @given(num_splits=st.integers(1, 300), seed=st.integers(), epoch=st.integers(0, 9), data=st.data())
-def test_any_position_can_be_had_alone_and_two_plans_agree(num_splits, seed, epoch, data):
+def test_any_position_can_be_had_alone_and_two_plans_agree(num_splits: int, seed: int, epoch: int, data: st.DataObject) -> None:
     plan, other = (Plan(splits=_splits(num_splits), seed=seed, epoch=epoch) for _ in range(2))
     index = data.draw(st.integers(0, num_splits - 1))
     assert plan[index] == list(other)[index]
     assert plan.digest == other.digest
 
 
-def test_epochs_and_seeds_have_orders_and_digests_of_their_own():
+def test_epochs_and_seeds_have_orders_and_digests_of_their_own() -> None:
     plans = [Plan(splits=_splits(100), seed=seed, epoch=epoch) for seed in range(5) for epoch in range(5)]
     assert len({tuple(split.id for split in plan) for plan in plans}) == 25
     assert len({plan.digest for plan in plans}) == 25
 
 
-def test_without_shuffling_the_order_is_the_snapshots():
+def test_without_shuffling_the_order_is_the_snapshots() -> None:
     splits = _splits(50)
     assert list(Plan(splits=splits, seed=1, epoch=3, shuffle=False)) == splits
 
 
-def test_every_split_reaches_every_part_of_the_order_about_equally_often():
+def test_every_split_reaches_every_part_of_the_order_about_equally_often() -> None:
     counts = [[0] * 5 for _ in range(5)]
     for seed in range(2000):
         for index, split in enumerate(Plan(splits=_splits(5), seed=seed)):
@@ -46,7 +46,7 @@ def test_every_split_reaches_every_part_of_the_order_about_equally_often():
     assert all(300 < count < 500 for row in counts for count in row)
 
 
-def test_neighbours_do_not_stay_neighbours():
+def test_neighbours_do_not_stay_neighbours() -> None:
     order = [split.num_rows for split in Plan(splits=_splits(1000), seed=1)]
     assert sum(abs(a - b) == 1 for a, b in itertools.pairwise(order)) < 15
 
@@ -56,22 +56,22 @@ class _Counted(Sequence[Any]):
 
     num_made = 0
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 1_000_000
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         self.num_made += 1
         return Split(path=f"{index}.parquet", num_rows=1)
 
 
-def test_a_large_plan_makes_only_the_splits_that_are_asked_for():
+def test_a_large_plan_makes_only_the_splits_that_are_asked_for() -> None:
     splits = _Counted()
     plan = Plan(splits=splits, seed=3)
     assert len({plan[index].path for index in range(0, 1_000_000, 10_000)}) == 100
     assert splits.num_made == 100
 
 
-def test_positions_outside_of_the_plan_are_refused():
+def test_positions_outside_of_the_plan_are_refused() -> None:
     plan = Plan(splits=_splits(3))
     for index in (-1, 3):
         with pytest.raises(IndexError, match=f"split {index} of a plan of 3"):
@@ -80,6 +80,6 @@ def test_positions_outside_of_the_plan_are_refused():
 
 
 @pytest.mark.parametrize("fields", [{"num_rows": -1}, {"first_row_group": -1}, {"first_row_group": 2, "last_row_group": 1}])
-def test_impossible_splits_are_refused(fields):
+def test_impossible_splits_are_refused(fields: Any) -> None:
     with pytest.raises(ValueError, match=r"no such split: a\.parquet#"):
         Split(**({"path": "a.parquet", "num_rows": 1} | fields))

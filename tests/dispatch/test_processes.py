@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,10 +37,10 @@ print(json.dumps({"delivered": delivered, "takeovers": takeovers}), flush=True)
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path: Path) -> Iterator[Any]:
     started = []
 
-    def worker(name, num_splits, lease_s=60.0, hang_after=-1):
+    def worker(name: Any, num_splits: Any, lease_s: float = 60.0, hang_after: int = -1) -> Any:
         arguments = [f"sqlite://{tmp_path}/run/dispatch.db", name, str(num_splits), str(lease_s), str(hang_after)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen([sys.executable, "-c", WORKER, *arguments], **pipes))
@@ -53,18 +55,18 @@ def start(tmp_path):
         process.communicate()
 
 
-def _begin(process):
+def _begin(process: Any) -> None:
     process.stdin.write("\n")
     process.stdin.flush()
 
 
-def _result(process):
+def _result(process: Any) -> Any:
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     return json.loads(out)
 
 
-def test_four_processes_deliver_each_of_500_splits_once(start):
+def test_four_processes_deliver_each_of_500_splits_once(start: Any) -> None:
     workers = [start(f"w{i}", 500, hang_after=1) for i in range(4)]
     for worker in workers:
         _begin(worker)
@@ -79,7 +81,7 @@ def test_four_processes_deliver_each_of_500_splits_once(start):
 
 
 @pytest.mark.slow
-def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledged_row(start):
+def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledged_row(start: Any) -> None:
     victim = start("victim", 100, lease_s=1.5, hang_after=3)
     _begin(victim)
     last_words = json.loads(victim.stdout.readline())
@@ -96,7 +98,7 @@ def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledge
 
 
 @pytest.mark.slow
-def test_a_stopped_process_that_wakes_up_too_late_cannot_mark_its_split(start):
+def test_a_stopped_process_that_wakes_up_too_late_cannot_mark_its_split(start: Any) -> None:
     stopped = start("stopped", 20, lease_s=1.5, hang_after=0)
     _begin(stopped)
     holding = json.loads(stopped.stdout.readline())["holding"]

@@ -1,6 +1,8 @@
 """What the keys of an epoch say about its rows."""
 
 import functools
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,21 +16,21 @@ from tests.dispatch.conftest import PREFIX, silence
 
 
 @pytest.fixture
-def url(tmp_path):
+def url(tmp_path: Path) -> str:
     return f"sqlite://{tmp_path}/x.db"
 
 
 @pytest.fixture
-def address(url):
+def address(url: str) -> Any:
     return bind(url)
 
 
 @pytest.fixture
-def make(make_worker):
+def make(make_worker: Any) -> Any:
     return functools.partial(make_worker, sizes=[100, 50, 0])
 
 
-def _receipt(url):
+def _receipt(url: str) -> Any:
     store = bind(url).open()
     try:
         return read_receipt(store, EpochKeys(PREFIX, 0))
@@ -36,7 +38,7 @@ def _receipt(url):
         store.close()
 
 
-def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(make, url):
+def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(make: Any, url: str) -> None:
     one, other = make("one"), make("other")
     assert one.complete(next(one.claims()))
     assert all(other.complete(claim) for claim in other.claims())
@@ -45,7 +47,7 @@ def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(make, url):
     assert receipt.workers == {"one": 100, "other": 50}
 
 
-def test_what_is_not_delivered_is_missing_whoever_holds_it(make, url):
+def test_what_is_not_delivered_is_missing_whoever_holds_it(make: Any, url: str) -> None:
     worker = make()
     claim = next(worker.claims())
     worker.acknowledge(claim, 30)
@@ -55,7 +57,7 @@ def test_what_is_not_delivered_is_missing_whoever_holds_it(make, url):
     assert "never claimed: 50 rows of 2 splits, at positions 1, 2" in str(receipt)
 
 
-def test_parts_that_were_cut_off_are_lines_of_their_own(make, url):
+def test_parts_that_were_cut_off_are_lines_of_their_own(make: Any, url: str) -> None:
     terms = {"boundaries": lambda split: range(10, split.num_rows, 10)}
     busy, idle = make("busy", sizes=[100], **terms), make("idle", sizes=[100], **terms)
     claim = next(busy.claims())
@@ -68,7 +70,7 @@ def test_parts_that_were_cut_off_are_lines_of_their_own(make, url):
     assert (receipt.delivered, receipt.missing, receipt.workers) == (20, 80, {"idle": 20})
 
 
-def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make, url):
+def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make: Any, url: str) -> None:
     dead, late = make("dead", sizes=[100]), make("late", sizes=[100])
     claim = next(dead.claims())
     dead.acknowledge(claim, 40)
@@ -81,7 +83,9 @@ def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make, url):
 
 
 @pytest.mark.parametrize(("starts", "twice"), [(False, 0), (True, 100)])
-def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(make, url, starts, twice):
+def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(
+    make: Any, url: str, starts: bool, twice: int
+) -> None:
     ahead = {"sizes": [100], "boundaries": lambda split: ()}
     dead, late = make("dead", **ahead), make("late", **ahead)
     claim = next(dead.claims())
@@ -93,7 +97,7 @@ def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(make
     assert _receipt(url).repeated_at_most == twice
 
 
-def test_what_a_restored_state_had_delivered_counts_as_delivered(make, url):
+def test_what_a_restored_state_had_delivered_counts_as_delivered(make: Any, url: str) -> None:
     done = {0: ((0, 20), (50, 60)), 1: "complete"}
     worker = make(done=done)
     assert all(worker.complete(claim) for claim in worker.claims())
@@ -102,7 +106,7 @@ def test_what_a_restored_state_had_delivered_counts_as_delivered(make, url):
     assert "150, 80 of them before a restore" in str(receipt)
 
 
-def test_a_quarantined_split_is_named(make, url):
+def test_a_quarantined_split_is_named(make: Any, url: str) -> None:
     worker = make(max_failures=1)
     for claim in worker.claims():
         assert worker.fail(claim) if claim.index == 1 else worker.complete(claim)
@@ -112,14 +116,14 @@ def test_a_quarantined_split_is_named(make, url):
     assert "1#0-: quarantined, 50 missing; delivered by nobody" in str(receipt)
 
 
-def test_a_run_lists_its_epochs_in_order(make, url):
+def test_a_run_lists_its_epochs_in_order(make: Any, url: str) -> None:
     for epoch in (3, 0, 3):
         make(epoch=epoch)
     assert list(receipts(url, "run")) == [f"{PREFIX}3", f"{PREFIX}0"]
     assert list(receipts(url, "run", 3)) == [f"{PREFIX}3"]
 
 
-def test_an_epoch_or_a_run_that_is_not_there_is_refused(make, url):
+def test_an_epoch_or_a_run_that_is_not_there_is_refused(make: Any, url: str) -> None:
     make()
     with pytest.raises(DispatchError, match=r"has no epoch of run 'other': is it the run_id of the training config\?"):
         receipts(url, "other")
@@ -129,7 +133,7 @@ def test_an_epoch_or_a_run_that_is_not_there_is_refused(make, url):
         read_receipt(bind(url).open(), EpochKeys(PREFIX, 7))
 
 
-def test_the_command_prints_it_and_fails_where_rows_are_missing(make, url):
+def test_the_command_prints_it_and_fails_where_rows_are_missing(make: Any, url: str) -> None:
     worker = make()
     claims = worker.claims()
     worker.complete(next(claims))

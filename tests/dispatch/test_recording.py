@@ -1,5 +1,8 @@
 """What leases remember of an epoch's order, as a file."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from featstore.dispatch.coordinator import Coordinator
@@ -12,17 +15,17 @@ from featstore.errors import ConfigError, DispatchError
 
 
 @pytest.fixture
-def url(tmp_path):
+def url(tmp_path: Path) -> str:
     return f"sqlite://{tmp_path}/x.db"
 
 
-def coordinator(url, worker, epoch=0):
+def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:
     plan = Plan(splits=[Split(path=str(i), num_rows=100) for i in range(4)], shuffle=False, epoch=epoch)
     terms = Terms(boundaries=lambda split: range(10, split.num_rows, 10))
     return Coordinator(url, plan=plan, prefix=run_prefix("run"), worker=worker, terms=terms)
 
 
-def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_back(url):
+def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_back(url: str) -> None:
     with coordinator(url, "0-11") as one, coordinator(url, "1-22") as other:
         first, second = next(one.claims()), next(other.claims())
         third = next(one.claims())
@@ -46,7 +49,7 @@ def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_
     assert Recording.from_json(found.to_json()) == found
 
 
-def test_one_epoch_is_recorded_at_a_time(url):
+def test_one_epoch_is_recorded_at_a_time(url: str) -> None:
     for epoch in (0, 1):
         coordinator(url, "0-1", epoch).close()
     with pytest.raises(
@@ -58,6 +61,6 @@ def test_one_epoch_is_recorded_at_a_time(url):
     assert recorded(url, "run", 1).epoch == 1
 
 
-def test_what_is_no_recording_is_refused():
+def test_what_is_no_recording_is_refused() -> None:
     with pytest.raises(ConfigError, match="recorded order: expected format 1, found 'list'"):
         Recording.from_json([])

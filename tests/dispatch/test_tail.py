@@ -17,14 +17,14 @@ BOUNDARIES = range(10, NUM_ROWS, 10)
 
 
 @pytest.fixture
-def make(make_worker):
-    def make(worker, num_splits=1, **options):
+def make(make_worker: Any) -> Any:
+    def make(worker: Any, num_splits: int = 1, **options: Any) -> Any:
         return make_worker(worker, num_splits, **{"boundaries": lambda split: BOUNDARIES, **options})
 
     return make
 
 
-def _deliver(coordinator, claim, step=10):
+def _deliver(coordinator: Any, claim: Any, step: int = 10) -> Any:
     """Reads a claim to its end, as it is when each step is reserved; the rows that were delivered."""
     row, rows = claim.start_row, set()
     while (through := coordinator.reserve(claim, row + step)) is not None and through > row:
@@ -34,7 +34,7 @@ def _deliver(coordinator, claim, step=10):
     return rows
 
 
-def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserved(make):
+def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserved(make: Any) -> None:
     busy, idle = make("busy"), make("idle")
     first = next(busy.claims())
     assert busy.reserve(first, 20) == 20
@@ -48,13 +48,13 @@ def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserve
     assert idle.num_takeovers == 0
 
 
-def test_a_worker_that_does_not_wait_cuts_too(make):
+def test_a_worker_that_does_not_wait_cuts_too(make: Any) -> None:
     busy, idle = make("busy"), make("idle")
     busy.reserve(next(busy.claims()), 20)
     assert [claim.part for claim in idle.claims(WaitFor.NOTHING)] == [60]
 
 
-def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make):
+def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make: Any) -> None:
     workers = [make(f"w{i}") for i in range(4)]
     slow = next(workers[0].claims())
     assert workers[0].reserve(slow, 10) == 10
@@ -64,7 +64,7 @@ def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make):
     assert sum(map(len, rows)) == len(set().union(*rows)) == NUM_ROWS
 
 
-def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(make):
+def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(make: Any) -> None:
     whole = {"boundaries": lambda split: ()}
     slow, idle = make("slow", 2, **whole), make("idle", 2, **whole)
     begun, ahead = list(slow.claims(WaitFor.NOTHING))
@@ -77,7 +77,7 @@ def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(mak
     assert len(_deliver(idle, taken)) == NUM_ROWS
 
 
-def test_what_is_reserved_is_left_to_the_one_who_reserved_it(make):
+def test_what_is_reserved_is_left_to_the_one_who_reserved_it(make: Any) -> None:
     busy, idle = make("busy"), make("idle")
     claim = next(busy.claims())
     busy.reserve(claim, 95)
@@ -85,7 +85,7 @@ def test_what_is_reserved_is_left_to_the_one_who_reserved_it(make):
     assert len(_deliver(busy, claim)) == NUM_ROWS
 
 
-def test_nothing_is_cut_while_the_plan_has_more(make):
+def test_nothing_is_cut_while_the_plan_has_more(make: Any) -> None:
     busy, other = make("busy", 3), make("other", 3)
     busy.reserve(next(busy.claims()), 10)
     claims = other.claims()
@@ -93,7 +93,7 @@ def test_nothing_is_cut_while_the_plan_has_more(make):
     assert other.num_cuts == 0
 
 
-def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make):
+def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make: Any) -> None:
     busy, dead, late = (make(name) for name in ("busy", "dead", "late"))
     claim = next(busy.claims())
     busy.reserve(claim, 10)
@@ -106,7 +106,7 @@ def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make):
     assert late.num_takeovers == 1
 
 
-def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_again(make):
+def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_again(make: Any) -> None:
     done = {0: ((0, 20), (50, 60), (90, 100))}
     one, other = make("one", done=done), make("other", done=done)
     first, second = next(one.claims()), next(other.claims())
@@ -116,7 +116,7 @@ def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_ag
     assert list(one.claims()) == list(other.claims()) == []
 
 
-def test_a_worker_that_lives_without_working_loses_its_lease(make):
+def test_a_worker_that_lives_without_working_loses_its_lease(make: Any) -> None:
     stuck, other = (make(name, stall_s=180.0, boundaries=None) for name in ("stuck", "other"))
     claim = next(stuck.claims())
     taken = next(other.claims())
@@ -125,7 +125,7 @@ def test_a_worker_that_lives_without_working_loses_its_lease(make):
     assert not stuck.complete(claim)
 
 
-def test_a_split_that_fails_again_and_again_is_quarantined_and_named(make):
+def test_a_split_that_fails_again_and_again_is_quarantined_and_named(make: Any) -> None:
     worker, other = make("w", 2, max_failures=3), make("other", 2, max_failures=3)
     claims, failed = worker.claims(), []
     for claim in claims:
@@ -141,7 +141,7 @@ def test_a_split_that_fails_again_and_again_is_quarantined_and_named(make):
     assert worker.is_done
 
 
-def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make):
+def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make: Any) -> None:
     first = make("first", 1000)
     for claim in first.claims():
         _deliver(first, claim, NUM_ROWS)
@@ -158,7 +158,7 @@ def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make)
     assert len(looked) < 20
 
 
-def test_a_split_that_kills_its_workers_is_quarantined(make):
+def test_a_split_that_kills_its_workers_is_quarantined(make: Any) -> None:
     for name in ("first", "second"):
         victim = make(name, max_failures=2, boundaries=None)
         next(victim.claims())
@@ -168,17 +168,17 @@ def test_a_split_that_kills_its_workers_is_quarantined(make):
     assert survivor.quarantined == ["0#0- from row 0"]
 
 
-def test_a_host_prefers_files_that_it_has_staged(make):
+def test_a_host_prefers_files_that_it_has_staged(make: Any) -> None:
     host, other = make("host", 10, is_staged={"3", "7"}.__contains__), make("other", 10)
     claims, others = host.claims(), other.claims()
     assert [next(claims).index for _ in range(3)] == [3, 7, 0]
     assert [next(others).index for _ in range(4)] == [1, 2, 4, 5]
 
 
-def test_the_lookahead_is_bounded_and_asks_about_each_position_once():
+def test_the_lookahead_is_bounded_and_asks_about_each_position_once() -> None:
     plan, asked = Plan(splits=[Split(path=str(i), num_rows=1) for i in range(1000)], shuffle=False), []
 
-    def is_staged(path):
+    def is_staged(path: Any) -> bool:
         asked.append(int(path))
         return path in {"3", "70", "500"}
 
@@ -193,7 +193,7 @@ LEFT = st.lists(st.integers(0, 1000), max_size=20)
 
 
 @given(left=LEFT, salt=st.text(max_size=4))
-def test_those_with_the_most_left_are_relieved_first(left, salt):
+def test_those_with_the_most_left_are_relieved_first(left: Any, salt: str) -> None:
     record: dict[str, Any] = {"state": LeaseState.HELD, "fence": 1, "worker": "w", "nonce": "n"}
     seen = [Open(part=(i, 0), record=Lease(end=rows, **record), value="x") for i, rows in enumerate(left)]
     order = [one.num_left for one in victims(seen, salt)]

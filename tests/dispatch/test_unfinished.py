@@ -3,28 +3,31 @@
 import functools
 import logging
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from featstore.dispatch.keys import EpochKeys
-from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import WaitFor
 from featstore.dispatch.unfinished import LeftOpen, open_leases, silent_leases
 from tests.dispatch.conftest import PREFIX, silence
+from tests.dispatch.simulated_clock import SimulatedClock
 
 KEYS = EpochKeys(PREFIX, 0)
 
 
 @pytest.fixture
-def make(make_worker):
+def make(make_worker: Any) -> Any:
     return functools.partial(make_worker, in_step=True, boundaries=lambda split: (50,))
 
 
-def test_an_epoch_that_never_began_has_nothing_open(address):
+def test_an_epoch_that_never_began_has_nothing_open(address: StoreAddress) -> None:
     assert open_leases(address.open(), KEYS) == []
 
 
-def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_is_not(make, address):
+def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_is_not(make: Any, address: StoreAddress) -> None:
     worker = make("1-7", num_splits=5, done={4: "complete"})
     claims = worker.claims()
     done, held, free = next(claims), next(claims), next(claims)
@@ -40,13 +43,15 @@ def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_i
     ]
 
 
-def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(make, address, clock):
+def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(
+    make: Any, address: StoreAddress, clock: SimulatedClock
+) -> None:
     next(make("living").claims())
     assert silent_leases(address.open(), KEYS, 30.0, threading.Event(), clock) == []
     assert clock.now_s() < 1
 
 
-def test_a_holder_that_is_dead_is_silent_after_the_wait(make, address, clock):
+def test_a_holder_that_is_dead_is_silent_after_the_wait(make: Any, address: StoreAddress, clock: SimulatedClock) -> None:
     dead = make("dead")
     next(dead.claims())
     silence(dead)
@@ -55,7 +60,9 @@ def test_a_holder_that_is_dead_is_silent_after_the_wait(make, address, clock):
     assert "held by worker dead" in str(silent)
 
 
-def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(make, address, clock, caplog):
+def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(
+    make: Any, address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     holder, other = make("holder", 3), make("other", 3)
     held = next(holder.claims())
@@ -77,7 +84,9 @@ def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread
     assert not caplog.records, "it was named once"
 
 
-def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(make, address, clock, caplog):
+def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(
+    make: Any, address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+) -> None:
     next(make("holder", num_splits=60).claims())
     LeftOpen(address, "left").note(KEYS)
     LeftOpen(address, "left").note(EpochKeys(KEYS.prefix, 7))
@@ -90,7 +99,7 @@ def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(make,
     assert sum("claimed by nobody; they are read again" in line for line in told) == 19
 
 
-def test_a_store_that_is_gone_is_told_and_raises_nothing(tmp_path, caplog):
+def test_a_store_that_is_gone_is_told_and_raises_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     address = bind(f"sqlite://{tmp_path}/store.sqlite")
     left_open = LeftOpen(address, "left")

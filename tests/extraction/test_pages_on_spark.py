@@ -38,7 +38,9 @@ SLOTS = [
 
 @pytest.mark.parametrize(("version", "with_deltas"), [("v1", set()), ("v2", {"required", "many", "many_lists"})])
 @pytest.mark.parametrize("codec", ["snappy", "zstd"])
-def test_what_spark_wrote_is_decoded_as_arrow_does(spark: Any, tmp_path: Path, codec: str, version: str, with_deltas: set[str]):
+def test_what_spark_wrote_is_decoded_as_arrow_does(
+    spark: Any, tmp_path: Path, codec: str, version: str, with_deltas: set[str]
+) -> None:
     path = _write(spark, tmp_path / "rows", {"parquet.writer.version": version, "compression": codec})
     with Footer(path) as footer:
         columns = footer.resolve(Selection(slots=tuple(SLOTS)))

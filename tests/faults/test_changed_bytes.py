@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,7 +46,7 @@ STAGED = ["whole", "ranges"]
 
 
 @pytest.fixture(scope="module")
-def table_url(tmp_path_factory) -> str:
+def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two files of three row groups, of ids that are all different: what is damaged in them decodes without an error."""
     root = tmp_path_factory.mktemp("changed")
     rows = range(NUM_ROWS)
@@ -59,7 +60,7 @@ def table_url(tmp_path_factory) -> str:
 
 
 @pytest.fixture(params=[True, False], ids=["kernels", "no kernels"])
-def by_kernels(request, monkeypatch):
+def by_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the kernels, and as with FEATSTORE_NATIVE=0."""
     if request.param and KERNELS is None:
         pytest.skip("no compiled kernels")
@@ -68,7 +69,7 @@ def by_kernels(request, monkeypatch):
         monkeypatch.setattr(checksums, "KERNELS", None)
 
 
-def served(table_url, loopback, *, has_crc32=True):
+def served(table_url: str, loopback: Any, *, has_crc32: bool = True) -> Any:
     """The table with its files on the server; whether the commit's checksums of them are known."""
     local = open_snapshot(table_url)
     loopback.files |= {f"/{file.path}": Path(file.url).read_bytes() for file in local.data_files}
@@ -85,39 +86,41 @@ def middle_of(path: str, column: str, row_group: int) -> int:
     return (first + end) // 2
 
 
-def flip(table_url, loopback, column="user", *, times):
+def flip(table_url: str, loopback: Any, column: str = "user", *, times: Any) -> Any:
     """A bit of a page of row group 1 of the second file comes changed so many times."""
     file = open_snapshot(table_url).data_files[1]
     loopback.flips[f"/{file.path}"] = middle_of(file.url, column, 1), times
     return file
 
 
-def rows_of(table, **options):
+def rows_of(table: Any, **options: Any) -> Any:
     """Row, user, tags and label of all rows, by row."""
     with FeatureLoader(table, slots=["row", "user", "tags"], labels=["click"], batch_size=64, **options) as loader:
         found = [row for batch in loader for row in _rows(batch)]
         return sorted(found), loader.stats()
 
 
-def _rows(batch):
+def _rows(batch: Any) -> Any:
     tags = batch["tags"]
     offsets, values = tags.offsets.tolist(), tags.values.tolist()
     lists = [tuple(values[first:end]) for first, end in pairwise(offsets)]
     return zip(batch["row"].tolist(), batch["user"].tolist(), lists, batch.labels["click"].tolist(), strict=True)
 
 
-def staging(mode, tmp_path):
+def staging(mode: Any, tmp_path: Path) -> Any:
     return {"mode": mode, "directory": str(tmp_path / "cache")} if mode != "direct" else {"mode": mode}
 
 
-def named(file, column):
+def named(file: Any, column: Any) -> str:
     return rf"^{file.path}: column '{column}': row group 1 cannot be read: .*(?i:checksum)"
 
 
 @pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("has_crc32", [True, False], ids=["in the commit", "unknown"])
 @pytest.mark.parametrize("mode", STAGED)
-def test_a_bit_that_changes_once_on_the_way_is_downloaded_again(table_url, loopback, tmp_path, mode, has_crc32, caplog):
+def test_a_bit_that_changes_once_on_the_way_is_downloaded_again(
+    table_url: str, loopback: Any, tmp_path: Path, mode: Any, has_crc32: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     expected, _ = rows_of(table_url)
     table = served(table_url, loopback, has_crc32=has_crc32)
     file = flip(table_url, loopback, times=1)
@@ -131,7 +134,9 @@ def test_a_bit_that_changes_once_on_the_way_is_downloaded_again(table_url, loopb
 @pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("column", ["user", "tags", "click"])
 @pytest.mark.parametrize("mode", [*STAGED, "direct"])
-def test_a_bit_that_changes_each_time_is_an_error_and_the_next_run_asks_again(table_url, loopback, tmp_path, mode, column):
+def test_a_bit_that_changes_each_time_is_an_error_and_the_next_run_asks_again(
+    table_url: str, loopback: Any, tmp_path: Path, mode: Any, column: str
+) -> None:
     table = served(table_url, loopback)
     file = flip(table_url, loopback, column, times=99)
     with pytest.raises(DataFileError, match=named(file, column)):
@@ -147,7 +152,9 @@ def test_a_bit_that_changes_each_time_is_an_error_and_the_next_run_asks_again(ta
 
 @pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("mode", [*STAGED, "direct"])
-def test_a_file_that_comes_changed_each_time_is_skipped_where_the_loader_is_told_to(table_url, loopback, tmp_path, mode):
+def test_a_file_that_comes_changed_each_time_is_skipped_where_the_loader_is_told_to(
+    table_url: str, loopback: Any, tmp_path: Path, mode: Any
+) -> None:
     table = served(table_url, loopback)
     flip(table_url, loopback, times=99)
     found, stats = rows_of(table, on_bad_file="skip", staging=staging(mode, tmp_path))
@@ -159,7 +166,7 @@ def test_a_file_that_comes_changed_each_time_is_skipped_where_the_loader_is_told
 
 
 @pytest.mark.usefixtures("by_kernels")
-def test_a_second_epoch_does_not_download_a_damaged_file_again(table_url, loopback, tmp_path):
+def test_a_second_epoch_does_not_download_a_damaged_file_again(table_url: str, loopback: Any, tmp_path: Path) -> None:
     table = served(table_url, loopback)
     file = flip(table_url, loopback, times=99)
     _, stats = rows_of(table, on_bad_file="skip", num_epochs=3, staging=staging("whole", tmp_path))
@@ -170,7 +177,7 @@ def test_a_second_epoch_does_not_download_a_damaged_file_again(table_url, loopba
 
 @pytest.mark.parametrize("has_crc32", [True, False], ids=["in the commit", "unknown"])
 @pytest.mark.parametrize("mode", STAGED)
-def test_the_cache_knows_what_was_checked(table_url, loopback, tmp_path, mode, has_crc32):
+def test_the_cache_knows_what_was_checked(table_url: str, loopback: Any, tmp_path: Path, mode: Any, has_crc32: bool) -> None:
     table = served(table_url, loopback, has_crc32=has_crc32)
     selection = resolve(table.schema, slots=["user"]).selection
     for num_hits in (0, 1):
@@ -180,7 +187,7 @@ def test_the_cache_knows_what_was_checked(table_url, loopback, tmp_path, mode, h
 
 
 @pytest.mark.usefixtures("by_kernels")
-def test_what_was_checked_is_not_checked_again(table_url, tmp_path):
+def test_what_was_checked_is_not_checked_again(table_url: str, tmp_path: Path) -> None:
     _, file = damaged_copy(table_url, tmp_path, "user")
     request = resolve(open_snapshot(table_url).schema, slots=["user"])
     claim = Claim(index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0)
@@ -195,7 +202,7 @@ def test_what_was_checked_is_not_checked_again(table_url, tmp_path):
     reader.close()
 
 
-def test_a_footer_that_changes_once_on_the_way_is_downloaded_again(table_url, loopback, tmp_path):
+def test_a_footer_that_changes_once_on_the_way_is_downloaded_again(table_url: str, loopback: Any, tmp_path: Path) -> None:
     table = served(table_url, loopback)
     file = open_snapshot(table_url).data_files[1]
     footer_bytes = int.from_bytes(Path(file.url).read_bytes()[-8:-4], "little")
@@ -206,13 +213,13 @@ def test_a_footer_that_changes_once_on_the_way_is_downloaded_again(table_url, lo
 
 @pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("column", ["user", "tags", "click"])
-def test_a_bit_that_changed_on_the_disk_is_an_error(table_url, tmp_path, column):
+def test_a_bit_that_changed_on_the_disk_is_an_error(table_url: str, tmp_path: Path, column: str) -> None:
     table, file = damaged_copy(table_url, tmp_path, column)
     with pytest.raises(DataFileError, match=named(file, column)):
         rows_of(table)
 
 
-def damaged_copy(table_url, tmp_path, column):
+def damaged_copy(table_url: str, tmp_path: Path, column: Any) -> Any:
     local = open_snapshot(table_url)
     files = []
     for number, file in enumerate(local.data_files):
@@ -223,7 +230,7 @@ def damaged_copy(table_url, tmp_path, column):
     return replace(local, version=None, data_files=tuple(files)), files[1]
 
 
-def test_a_table_that_is_read_as_arrow_is_downloaded_again_too(table_url, loopback):
+def test_a_table_that_is_read_as_arrow_is_downloaded_again_too(table_url: str, loopback: Any) -> None:
     flip(table_url, loopback, times=1)
     table = api.Table(served(table_url, loopback))
     assert table.to_arrow(["user"]).equals(api.open_table(table_url).to_arrow(["user"]))
@@ -242,10 +249,10 @@ except DataFileError as error:
 """
 
 
-def test_a_process_without_kernels_finds_it_too(table_url, tmp_path):
+def test_a_process_without_kernels_finds_it_too(table_url: str, tmp_path: Path) -> None:
     _, file = damaged_copy(table_url, tmp_path, "user")
     environment = os.environ | {"FEATSTORE_NATIVE": "0"}
-    command = [sys.executable, "-c", SCRIPT, tmp_path]
+    command: list[str | Path] = [sys.executable, "-c", SCRIPT, tmp_path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert "1.parquet: column 'user': row group 1 cannot be read" in done.stdout
     assert file.url.endswith("1.parquet")

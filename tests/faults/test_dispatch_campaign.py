@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ class Cluster:
         (directory / "slow").touch()
         self.workers = [self._start() for _ in range(NUM_WORKERS)]
 
-    def _start(self):
+    def _start(self) -> Any:
         where, sizes = self._arguments
         name = f"{next(self._numbers)}"
         return subprocess.Popen([sys.executable, "-c", WORKER, *where, name, *sizes])
@@ -147,7 +148,7 @@ class Cluster:
         self.stopped.append((until, victim))
         return True
 
-    def _has_delivered(self, worker):
+    def _has_delivered(self, worker: Any) -> Any:
         log = self.directory / f"{worker.args[5]}.log"
         return log.exists() and log.stat().st_size > 0
 
@@ -169,7 +170,7 @@ class Cluster:
 
 
 @pytest.fixture(params=["sqlite", "tcp"])
-def store_url(request, tmp_path, is_campaign):
+def store_url(request: pytest.FixtureRequest, tmp_path: Path, is_campaign: bool) -> Iterator[Any]:
     if request.param == "sqlite":
         yield f"sqlite://{tmp_path}/x.db"
         return
@@ -180,7 +181,9 @@ def store_url(request, tmp_path, is_campaign):
     _end(server)
 
 
-def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random(tmp_path, store_url, is_campaign):
+def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random(
+    tmp_path: Path, store_url: Any, is_campaign: bool
+) -> None:
     is_sqlite = store_url.startswith("sqlite")
     num_kills, num_stops = ((500, 100) if is_sqlite else (60, 15)) if is_campaign else (8, 3)
     num_splits = 12 * (num_kills + num_stops) + 150
@@ -234,7 +237,7 @@ def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random
     assert not (is_campaign and is_sqlite) or list(tmp_path.glob("*.lost"))
 
 
-def _pause_s(before, after, excused):
+def _pause_s(before: Any, after: Any, excused: Any) -> Any:
     """How long nobody delivered, without the times that are excused."""
     excused_s, through = 0.0, before
     for start, end in sorted(excused):
@@ -243,12 +246,12 @@ def _pause_s(before, after, excused):
     return after - before - excused_s
 
 
-def _only(url):
+def _only(url: Any) -> Any:
     (name,) = receipts(url, "run")
     return name
 
 
-def _serve():
+def _serve() -> Any:
     code = "from featstore.cli import main; main()"
     server = subprocess.Popen(
         [sys.executable, "-c", code, "dispatch", "serve", "--port", "0"],
@@ -260,14 +263,14 @@ def _serve():
     return server, server.stdout.readline().strip()
 
 
-def _end(server):
+def _end(server: Any) -> None:
     server.kill()
     server.wait()
     server.stdout.close()
     server.stderr.close()
 
 
-def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_with_another(loader_table):
+def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_with_another(loader_table: Any) -> None:
     lease_s = 8.0
     server, url = _serve()
     try:
@@ -297,7 +300,7 @@ def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_wit
 
 
 @pytest.fixture
-def loader_table(tmp_path):
+def loader_table(tmp_path: Path) -> Any:
 
     (tmp_path / "table").mkdir()
     for number in range(10):

@@ -7,6 +7,8 @@ import threading
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,15 +32,15 @@ LEASE_S = 1.0
 class FaultyStore:
     """Another store's handle whose calls are delayed, or fail before or after they had their effect, as a seed decides."""
 
-    def __init__(self, inner, draw, faults):
+    def __init__(self, inner: Any, draw: Any, faults: Any) -> None:
         self._inner, self._draw, self._faults = inner, draw, faults
         self._is_cut = False
 
-    def close(self):
+    def close(self) -> None:
         self._inner.close()
 
-    def __getattr__(self, verb):
-        def call(*arguments):
+    def __getattr__(self, verb: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             if self._is_cut:
                 raise DispatchError("injected: the connection was cut")
             fault = self._draw.choices(["none", "delay", "cut", "reply lost"], weights=[91, 3, 3, 3])[0]
@@ -60,25 +62,25 @@ class FaultyStore:
 class FaultyAddress:
     """Opens faulty handles on a store; `faults` counts what was injected."""
 
-    def __init__(self, address, seed):
+    def __init__(self, address: Any, seed: Any) -> None:
         self._address, self._draw, self.faults = address, random.Random(seed), Counter[Any]()
 
-    def open(self):
+    def open(self) -> FaultyStore:
         return FaultyStore(self._address.open(), random.Random(self._draw.random()), self.faults)
 
 
 class Worker:
     """Delivers rows in steps, and after each fault begins again as a restarted process does, without what it knew."""
 
-    def __init__(self, address, name):
+    def __init__(self, address: Any, name: Any) -> None:
         self._address, self._name = address, name
-        self.delivered, self.doubtful, self.num_restarts = Counter[Any](), set(), 0
+        self.delivered, self.doubtful, self.num_restarts = Counter[Any](), set[Any](), 0
 
-    def run(self):
+    def run(self) -> None:
         while not self._try():
             self.num_restarts += 1
 
-    def _try(self):
+    def _try(self) -> bool:
         plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=ROWS) for i in range(NUM_SPLITS)])
         try:
             name = f"{self._name}-{self.num_restarts}"
@@ -91,7 +93,7 @@ class Worker:
         except DispatchError:
             return False
 
-    def _read(self, coordinator):
+    def _read(self, coordinator: Any) -> Any:
         """Whether anything was claimed. Rows whose acknowledgement did not come back as true may come again."""
         num_claims = 0
         for claim in coordinator.claims():
@@ -112,7 +114,7 @@ class Worker:
 
 
 @pytest.fixture(params=["memory", "sqlite", "tcp"])
-def address(request, tmp_path):
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     urls = {
         "memory": f"memory://{uuid.uuid4().hex}",
@@ -123,7 +125,7 @@ def address(request, tmp_path):
     del server
 
 
-def test_no_row_is_missing_and_only_rows_without_an_acknowledgement_come_again(address):
+def test_no_row_is_missing_and_only_rows_without_an_acknowledgement_come_again(address: Any) -> None:
     faulty = FaultyAddress(address, seed=1)
     workers = [Worker(faulty, f"w{number}") for number in range(3)]
     threads = [threading.Thread(target=worker.run) for worker in workers]
@@ -155,7 +157,7 @@ with featstore.FeatureLoader(table, slots=["row"], batch_size=8, dispatch=option
 """
 
 
-def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path):
+def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path: Path) -> None:
     """One is killed in the middle of the epoch, one goes of itself, one comes late and reads what is left."""
     (tmp_path / "table").mkdir()
     for number in range(12):
@@ -219,7 +221,9 @@ except DispatchError as error:
 """
 
 
-def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_server_is_lost(tmp_path, is_campaign):
+def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_server_is_lost(
+    tmp_path: Path, is_campaign: bool
+) -> None:
     if not is_campaign:
         pytest.skip("only in the campaign of make faults, of several processes; one worker: tests/dispatch/stores/test_tcp.py")
     (tmp_path / "table").mkdir()
@@ -259,12 +263,12 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
             process.stderr.close()
 
 
-def _step(process):
+def _step(process: Any) -> Any:
     rows = _rows(process.stdout.readline())
     process.stdin.write("\n")
     process.stdin.flush()
     return rows
 
 
-def _rows(line):
+def _rows(line: Any) -> Any:
     return [int(text) for text in line.strip().strip("[]").split(",") if text]

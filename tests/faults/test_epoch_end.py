@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parents[2] / ".campaign" / "epoch_end.jsonl"
 
 
 @pytest.mark.parametrize("store", ["sqlite", "tcp"])
-def test_no_row_is_missing_when_workers_die_at_the_end_of_an_epoch(store, is_campaign):
+def test_no_row_is_missing_when_workers_die_at_the_end_of_an_epoch(store: str, is_campaign: bool) -> None:
     arguments = [sys.executable, str(SCRIPT), "--store", store, "--epochs", "200" if is_campaign else "10"]
     if is_campaign:  # Broken off, it goes on where it was.
         RESULTS.parent.mkdir(exist_ok=True)

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,7 +47,7 @@ ray.shutdown()
 @pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'featstore[ray]', as make faults does"
 )
-def test_workers_of_ray_train_share_an_epoch(tmp_path):
+def test_workers_of_ray_train_share_an_epoch(tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()
     for number in range(10):
         rows = pa.table({"row": pa.array(range(number * 20, number * 20 + 20), pa.int64())})

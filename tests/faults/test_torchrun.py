@@ -81,7 +81,9 @@ def processes_that_name(path: Path) -> list[str]:
     return [line.decode(errors="replace") for line in found if str(path).encode() in line]
 
 
-def test_restarts_by_torchrun_with_fewer_and_more_workers_go_on_from_the_last_checkpoint(tmp_path, is_campaign):
+def test_restarts_by_torchrun_with_fewer_and_more_workers_go_on_from_the_last_checkpoint(
+    tmp_path: Path, is_campaign: bool
+) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
     (tmp_path / "table").mkdir()
     for number in range(NUM_FILES):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,7 @@ def rows_table(first: int, num_rows: int) -> pa.Table:
 
 
 @pytest.fixture(scope="session")
-def table_url(tmp_path_factory) -> str:
+def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A directory of Parquet, partitioned by day, 280 rows in 5 files, one of them without rows, 16 rows a row group."""
     root = tmp_path_factory.mktemp("table")
     first = 0
@@ -45,7 +46,7 @@ def table_url(tmp_path_factory) -> str:
 
 @pytest.fixture
 def torchrun() -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(script, *arguments, num_processes=2, environ=None):
+    def run(script: Any, *arguments: Any, num_processes: int = 2, environ: Any = None) -> Any:
         """A job of one host; torchrun keeps a store, unless told not to."""
         command = [
             sys.executable,

@@ -74,17 +74,17 @@ WAYS = [
 ]
 
 
-def rows_of(batches) -> list[int]:
+def rows_of(batches: Any) -> list[int]:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
 @pytest.fixture
-def snapshot(tmp_path):
+def snapshot(tmp_path: Path) -> Any:
     return write(tmp_path)
 
 
 @pytest.mark.parametrize("damage", WAYS)
-def test_a_bad_file_is_an_error_unless_told_otherwise(snapshot, tmp_path, damage):
+def test_a_bad_file_is_an_error_unless_told_otherwise(snapshot: Any, tmp_path: Path, damage: Any) -> None:
     damage(tmp_path / "b.parquet")
     with pytest.raises(DataFileError, match=r"b\.parquet: "):
         rows_of(FeatureLoader(snapshot, slots=["row", "tags"]))
@@ -103,7 +103,9 @@ def test_a_bad_file_is_an_error_unless_told_otherwise(snapshot, tmp_path, damage
     ids=["dynamic", "interleaved", "static", "rank", "split", "small"],
 )
 @pytest.mark.parametrize("damage", WAYS)
-def test_a_skipped_file_is_counted_and_named_and_all_else_comes_once(snapshot, tmp_path, damage, how, caplog):
+def test_a_skipped_file_is_counted_and_named_and_all_else_comes_once(
+    snapshot: Any, tmp_path: Path, damage: Any, how: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     if damage is fewer_rows and "dispatch" in how:
         pytest.skip("a file that is cut at its row groups tells how many rows it has")
     damage(tmp_path / "b.parquet")
@@ -121,7 +123,7 @@ def test_a_skipped_file_is_counted_and_named_and_all_else_comes_once(snapshot, t
 
 @pytest.mark.parametrize("mode", ["whole", "ranges"])
 @pytest.mark.parametrize("damage", [no_parquet, damaged_in_the_middle])
-def test_a_staged_file_is_skipped_too(snapshot, tmp_path, damage, mode):
+def test_a_staged_file_is_skipped_too(snapshot: Any, tmp_path: Path, damage: Any, mode: str) -> None:
     damage(tmp_path / "b.parquet")
     with FeatureLoader(snapshot, slots=["row", "tags"], on_bad_file="skip", staging={"mode": mode}) as loader:
         rows = rows_of(loader)
@@ -129,7 +131,9 @@ def test_a_staged_file_is_skipped_too(snapshot, tmp_path, damage, mode):
         assert loader.stats()["rows_skipped"] == 300 - len(rows) > 0
 
 
-def test_the_receipt_has_it_as_quarantined_and_a_second_epoch_tries_it_again(snapshot, tmp_path, caplog):
+def test_the_receipt_has_it_as_quarantined_and_a_second_epoch_tries_it_again(
+    snapshot: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     damaged_in_the_middle(tmp_path / "b.parquet")
     store = f"sqlite://{tmp_path}/x.db"
     dispatch = {"store": store, "run_id": "r", "max_failures": 2}
@@ -143,14 +147,14 @@ def test_the_receipt_has_it_as_quarantined_and_a_second_epoch_tries_it_again(sna
 
 
 @pytest.mark.slow
-def test_workers_of_a_dataloader_skip_it(snapshot, tmp_path):
+def test_workers_of_a_dataloader_skip_it(snapshot: Any, tmp_path: Path) -> None:
     no_parquet(tmp_path / "b.parquet")
     loader = FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", batch_size=30)
     rows = rows_of(DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="spawn"))
     assert sorted(rows) == [*ROWS["a"], *ROWS["c"]]
 
 
-def test_a_state_goes_on_behind_a_skipped_file(snapshot, tmp_path):
+def test_a_state_goes_on_behind_a_skipped_file(snapshot: Any, tmp_path: Path) -> None:
     no_parquet(tmp_path / "a.parquet")
     arguments: dict[str, Any] = {"slots": ["row"], "on_bad_file": "skip", "batch_size": 40}
     first = FeatureLoader(snapshot, **arguments)
@@ -162,12 +166,12 @@ def test_a_state_goes_on_behind_a_skipped_file(snapshot, tmp_path):
     assert sorted(before + rows_of(second)) == [*ROWS["b"], *ROWS["c"]]
 
 
-def test_a_null_label_is_no_bad_file(tmp_path):
+def test_a_null_label_is_no_bad_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": [1, 2], "click": [None, 1.0]}), tmp_path / "a.parquet")
     with pytest.raises(MissingValueError, match="label 'click' is null in 1 of 2 rows"):
         rows_of(FeatureLoader(tmp_path, slots=["row"], labels=["click"], on_bad_file="skip"))
 
 
-def test_other_answers_are_refused(snapshot):
+def test_other_answers_are_refused(snapshot: Any) -> None:
     with pytest.raises(ConfigError, match="on_bad_file: expected error or skip, found 'ignore'"):
         FeatureLoader(snapshot, slots=["row"], on_bad_file="ignore")

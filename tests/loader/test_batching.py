@@ -15,7 +15,7 @@ from featstore.reading.columns import Ragged
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
 
 
-def block(split: int, first: int, num_rows: int, *, is_last: bool = True, places=None, begin: int = 0) -> Any:
+def block(split: int, first: int, num_rows: int, *, is_last: bool = True, places: Any = None, begin: int = 0) -> Any:
     """Rows numbered `split * 1000 + place`, each with a list of that many elements modulo 3, under offsets above 0."""
     values = np.arange(num_rows) + first + 1000 * split
     lengths = values % 3
@@ -28,7 +28,7 @@ def block(split: int, first: int, num_rows: int, *, is_last: bool = True, places
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.booleans())
-def test_batches_have_the_exact_size_and_all_rows_in_order(sizes, batch_size, drop_last):
+def test_batches_have_the_exact_size_and_all_rows_in_order(sizes: list[int], batch_size: int, drop_last: bool) -> None:
     blocks = [block(split, 0, num_rows) for split, num_rows in enumerate(sizes)]
     expected = [row for one in blocks for row in one.columns[KEY].tolist()]
     cuts = list(cut(blocks, batch_size, drop_last=drop_last))
@@ -44,33 +44,33 @@ def test_batches_have_the_exact_size_and_all_rows_in_order(sizes, batch_size, dr
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.booleans())
-def test_every_split_is_completed_exactly_once(sizes, batch_size, drop_last):
+def test_every_split_is_completed_exactly_once(sizes: list[int], batch_size: int, drop_last: bool) -> None:
     cuts = cut([block(split, 0, num_rows) for split, num_rows in enumerate(sizes)], batch_size, drop_last=drop_last)
     complete = [s.split_index for one in cuts for s in one.segments if s.is_complete]
     assert complete == list(range(len(sizes)))
 
 
-def test_progress_counts_rows_that_were_filtered_out():
+def test_progress_counts_rows_that_were_filtered_out() -> None:
     blocks = [block(4, 200, 3, places=np.array([7, 9, 42]))]
     segments = [one.segments for one in cut(blocks, 2, drop_last=False)]
     assert segments == [(Segment(4, 1, 210, False),), (Segment(4, 1, 300, True),)]
 
 
-def test_a_resumed_block_begins_at_the_first_row_not_delivered():
+def test_a_resumed_block_begins_at_the_first_row_not_delivered() -> None:
     origin = block(4, 200, 3, places=np.array([7, 9, 42])).origin
     assert [origin.row_at(position) for position in (0, 207, 208, 210, 243, 300)] == [0, 0, 1, 2, 3, 3]
     (only,) = cut([block(0, 0, 5, begin=3)], 8, drop_last=False)
     assert only.batch()["row"].tolist() == [3, 4]
 
 
-def test_a_batch_within_one_block_is_a_view_of_it():
+def test_a_batch_within_one_block_is_a_view_of_it() -> None:
     one = block(0, 0, 8)
     first, second = (found.batch() for found in cut([one], 4, drop_last=False))
     assert second["row"].data_ptr() == one.columns[KEY].ctypes.data + 4 * 8
     assert first["row"] is first["row"]
 
 
-def test_a_batch_that_is_used_in_inference_mode_leaves_the_others_to_train_on():
+def test_a_batch_that_is_used_in_inference_mode_leaves_the_others_to_train_on() -> None:
     first, second = (one.batch() for one in cut([block(0, 0, 8)], 4, drop_last=False))
     weights = torch.nn.Embedding(8, 2)
     with torch.inference_mode():

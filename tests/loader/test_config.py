@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from featstore.errors import ConfigError
@@ -18,7 +20,7 @@ dispatch: {{store: auto, lease_s: 60}}
 """
 
 
-def test_a_loader_is_made_from_a_training_config(table_url, tmp_path):
+def test_a_loader_is_made_from_a_training_config(table_url: str, tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text(CONFIG.format(table=table_url))
     with FeatureLoader.from_config(path, batch_size=10) as loader:
@@ -42,23 +44,23 @@ def test_a_loader_is_made_from_a_training_config(table_url, tmp_path):
         ("table: [", r"expected YAML, found: expected the node content, but found '<stream end>' \(line 1, column 9\)$"),
     ],
 )
-def test_what_is_no_training_config_is_refused(tmp_path, text, message):
+def test_what_is_no_training_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "train.yaml").write_text(text)
     with pytest.raises(ConfigError, match=rf"train\.yaml: .*{message}"):
         load_train_config(tmp_path / "train.yaml")
 
 
-def test_a_config_that_is_not_there_is_told_of(tmp_path):
+def test_a_config_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="found no such file"):
         load_train_config(tmp_path / "train.yaml")
 
 
-def test_a_mapping_is_a_config_and_overrides_win():
+def test_a_mapping_is_a_config_and_overrides_win() -> None:
     found = load_train_config({"table": "t", "slots": ["a"], "weight": None}, {"slots": ["b"]})
     assert found == {"table": "t", "slots": ["b"], "labels": (), "extras": ()}
 
 
-def test_options_are_objects_or_their_keys():
+def test_options_are_objects_or_their_keys() -> None:
     assert as_options(Shuffle, {"window_rows": 5}, "shuffle") == as_options(Shuffle, Shuffle(window_rows=5), "shuffle")
     assert as_options(Shuffle, None, "shuffle") is None
     with pytest.raises(ConfigError, match="shuffle: unknown key 'window'; did you mean 'window_rows'"):
@@ -67,7 +69,7 @@ def test_options_are_objects_or_their_keys():
         as_options(Shuffle, 5, "shuffle")
 
 
-def test_the_key_null_may_stand_bare_in_yaml(table_url, tmp_path):
+def test_the_key_null_may_stand_bare_in_yaml(table_url: str, tmp_path: Path) -> None:
     (tmp_path / "train.yaml").write_text(f"table: {table_url}\nslots: [row]\nlabels: [{{name: ripe, null: -1}}]")
     with FeatureLoader.from_config(tmp_path / "train.yaml") as loader:
         assert next(iter(loader)).labels["ripe"][:2].tolist() == [-1.0, 1.0]

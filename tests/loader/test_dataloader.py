@@ -4,6 +4,7 @@ import gc
 import itertools
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ pytestmark = [
 NUM_ROWS = 280
 
 
-def loader_for(table_url: str, **options) -> FeatureLoader:
+def loader_for(table_url: str, **options: Any) -> FeatureLoader:
     return FeatureLoader(table_url, **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options})
 
 
-def check(batch) -> list[int]:
+def check(batch: Any) -> list[int]:
     """The batch's rows, once all of its columns are found to belong to them."""
     rows = batch["row"].tolist()
     assert batch["pair"][:, 1].tolist() == [-row for row in rows]
@@ -49,7 +50,7 @@ def run_directories() -> set[Path]:
 @pytest.mark.parametrize(
     ("context", "persistent"), [("fork", False), ("fork", True), pytest.param("spawn", True, marks=pytest.mark.slow)]
 )
-def test_two_workers_share_each_epoch_without_a_doubled_or_missing_row(table_url, context, persistent):
+def test_two_workers_share_each_epoch_without_a_doubled_or_missing_row(table_url: str, context: str, persistent: bool) -> None:
     before = run_directories()
     with loader_for(table_url, shuffle={"window_rows": 40}, staging={"mode": "whole"}) as loader:
         dataloader = DataLoader(
@@ -64,14 +65,14 @@ def test_two_workers_share_each_epoch_without_a_doubled_or_missing_row(table_url
     assert len({tuple(rows) for rows in epochs}) == 3
 
 
-def test_more_workers_than_files_and_another_dataloader_over_the_same_loader(table_url):
+def test_more_workers_than_files_and_another_dataloader_over_the_same_loader(table_url: str) -> None:
     with loader_for(table_url) as loader:
         for num_workers in (1, 3, 0, 1):
             rows = epoch(DataLoader(loader, batch_size=None, num_workers=num_workers))
             assert Counter(rows) == Counter(range(NUM_ROWS))
 
 
-def test_an_epoch_after_a_break_is_whole(table_url):
+def test_an_epoch_after_a_break_is_whole(table_url: str) -> None:
     with loader_for(table_url) as loader:
         dataloader = DataLoader(loader, batch_size=None, num_workers=2)
         for _ in dataloader:
@@ -79,13 +80,13 @@ def test_an_epoch_after_a_break_is_whole(table_url):
         assert sorted(epoch(dataloader)) == list(range(NUM_ROWS))
 
 
-def test_several_epochs_in_one_iteration(table_url):
+def test_several_epochs_in_one_iteration(table_url: str) -> None:
     with loader_for(table_url, num_epochs=2) as loader:
         rows = epoch(DataLoader(loader, batch_size=None, num_workers=2))
     assert Counter(rows) == Counter(dict.fromkeys(range(NUM_ROWS), 2))
 
 
-def test_set_epoch_reaches_workers_that_persist(table_url):
+def test_set_epoch_reaches_workers_that_persist(table_url: str) -> None:
     with loader_for(table_url, shuffle={"window_rows": 40}, seed=4) as loader:
         dataloader = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
         first, second = epoch(dataloader), epoch(dataloader)
@@ -95,14 +96,14 @@ def test_set_epoch_reaches_workers_that_persist(table_url):
         del dataloader
 
 
-def test_a_memory_store_met_by_a_worker_is_an_error(table_url):
+def test_a_memory_store_met_by_a_worker_is_an_error(table_url: str) -> None:
     with loader_for(table_url, dispatch="memory://shared") as loader:
         assert sorted(epoch(DataLoader(loader, batch_size=None))) == list(range(NUM_ROWS))
         with pytest.raises(DispatchError, match="memory://shared belongs to process"):
             epoch(DataLoader(loader, batch_size=None, num_workers=1))
 
 
-def test_the_state_of_workers_is_not_known_to_the_parent(table_url):
+def test_the_state_of_workers_is_not_known_to_the_parent(table_url: str) -> None:
     with loader_for(table_url) as loader:
         epoch(DataLoader(loader, batch_size=None, num_workers=1))
         with pytest.raises(StateError, match=r"read by DataLoader workers.*call ack\(\) and state_dict\(\) in each worker"):
@@ -115,7 +116,7 @@ class InWorkers(IterableDataset[Any]):
     def __init__(self, loader: FeatureLoader) -> None:
         self.loader = loader
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         for batch in self.loader:
             self.loader.ack()
             worker = get_worker_info()
@@ -123,7 +124,7 @@ class InWorkers(IterableDataset[Any]):
             yield worker.id, batch["row"].tolist(), self.loader.state_dict()
 
 
-def test_states_taken_in_the_workers_unite_to_one(table_url):
+def test_states_taken_in_the_workers_unite_to_one(table_url: str) -> None:
     with loader_for(table_url) as loader:
         states, before = {}, []
         for worker, rows, state in itertools.islice(
@@ -136,7 +137,7 @@ def test_states_taken_in_the_workers_unite_to_one(table_url):
         assert sorted(before + epoch(DataLoader(resumed, batch_size=None))) == list(range(NUM_ROWS))
 
 
-def test_a_state_is_not_loaded_past_workers_that_still_run(table_url):
+def test_a_state_is_not_loaded_past_workers_that_still_run(table_url: str) -> None:
     with loader_for(table_url) as loader:
         batches = iter(loader)
         first = check(next(batches)) + check(next(batches))
@@ -153,7 +154,7 @@ def test_a_state_is_not_loaded_past_workers_that_still_run(table_url):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_epochs_go_on_after_close(table_url, num_workers):
+def test_epochs_go_on_after_close(table_url: str, num_workers: int) -> None:
     loader = loader_for(table_url, shuffle={"window_rows": 40}, seed=4)
     epochs = []
     for _ in range(3):
@@ -164,7 +165,7 @@ def test_epochs_go_on_after_close(table_url, num_workers):
     assert len({tuple(rows) for rows in epochs}) == 3
 
 
-def test_a_restored_loader_goes_on_in_workers(table_url):
+def test_a_restored_loader_goes_on_in_workers(table_url: str) -> None:
     with loader_for(table_url) as loader:
         batches = iter(loader)
         first = check(next(batches)) + check(next(batches))
@@ -175,14 +176,14 @@ def test_a_restored_loader_goes_on_in_workers(table_url):
         assert sorted(epoch(dataloader)) == list(range(NUM_ROWS))
 
 
-def test_workers_whose_files_cannot_all_be_pinned_are_refused_and_those_that_fit_end(tmp_path):
+def test_workers_whose_files_cannot_all_be_pinned_are_refused_and_those_that_fit_end(tmp_path: Path) -> None:
     for index in range(6):
         pq.write_table(
             pa.table({"row": pa.array(range(index * 400, index * 400 + 400), pa.int64())}), tmp_path / f"{index}.parquet"
         )
     size = max(path.stat().st_size for path in tmp_path.glob("*.parquet"))
 
-    def num_rows(budget_bytes):
+    def num_rows(budget_bytes: Any) -> Any:
         staging = {"mode": "whole", "directory": str(tmp_path / "cache"), "budget_bytes": budget_bytes}
         loader = FeatureLoader(str(tmp_path / "*.parquet"), slots=["row"], batch_size=100, staging=staging)
         batches = DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)

@@ -1,8 +1,12 @@
 """Distributed data parallel training under torchrun, with gloo: ranks with uneven data end together, as `tail` says."""
 
 import json
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,7 +56,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def uneven_url(tmp_path_factory) -> str:
+def uneven_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Most of the rows are in one file of one row group."""
     root, first = tmp_path_factory.mktemp("uneven"), 0
     for index, num_rows in enumerate(ROWS):
@@ -63,10 +67,10 @@ def uneven_url(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def train(torchrun, tmp_path, uneven_url):
+def train(torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, uneven_url: str) -> Any:
     (tmp_path / "trainer.py").write_text(TRAINER)
 
-    def run(tail, order, *, num_workers=0):
+    def run(tail: Any, order: Any, *, num_workers: int = 0) -> Any:
         return torchrun(tmp_path / "trainer.py", uneven_url, tmp_path, tail, order, num_workers)
 
     return run
@@ -78,7 +82,9 @@ CASES = [("pad", "rank", 2), ("drop", "rank", 0), ("pad", "dynamic", 0), ("drop"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tail", "order", "num_workers"), CASES)
-def test_ranks_with_uneven_data_train_two_epochs_to_their_end(train, tmp_path, is_campaign, tail, order, num_workers):
+def test_ranks_with_uneven_data_train_two_epochs_to_their_end(
+    train: Any, tmp_path: Path, is_campaign: bool, tail: Any, order: Any, num_workers: Any
+) -> None:
     if not is_campaign and (tail, order, num_workers) not in CASES[:2]:
         pytest.skip("only in the campaign of make faults: each job imports torch in every process")
     done = train(tail, order, num_workers=num_workers)
@@ -140,7 +146,9 @@ distributed.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tail", ["pad", "drop", "join"])
-def test_healthy_ranks_end_every_epoch_without_an_error_a_warning_or_a_delay(torchrun, tmp_path, uneven_url, is_campaign, tail):
+def test_healthy_ranks_end_every_epoch_without_an_error_a_warning_or_a_delay(
+    torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, uneven_url: str, is_campaign: bool, tail: str
+) -> None:
     """A lease is a minute long: whoever waited for one, or for a third of it, would be seen."""
     if not is_campaign and tail != "join":
         pytest.skip("only in the campaign of make faults: each job imports torch in every process")

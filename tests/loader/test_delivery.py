@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,14 +55,14 @@ def claim_of(index: int) -> Claim:
     return Claim(index=index, split=split, fence=1, end_row=split.num_rows)
 
 
-def segments_of(rows, splits=SPLITS) -> tuple[Segment, ...]:
+def segments_of(rows: Any, splits: Any = SPLITS) -> tuple[Segment, ...]:
     """The segments of consecutive rows of the stream."""
     last = dict(rows)
     sizes = {index: splits[index].num_rows for index in last}
     return tuple(Segment(i, 1, row + 1, row + 1 == sizes[i], 0, sizes[i]) for i, row in last.items())
 
 
-def done_of(rows, splits=SPLITS) -> dict[int, Any]:
+def done_of(rows: Any, splits: Any = SPLITS) -> dict[int, Any]:
     """What a state says where these rows are delivered."""
     counts = Counter(index for index, _ in rows)
     return {i: "complete" if n == splits[i].num_rows else n for i, n in counts.items()}
@@ -72,7 +73,7 @@ def real_batch() -> Batch:
     return Batch(columns, num_rows=2, extras=pa.table({}))
 
 
-def in_a_fork(act) -> int:
+def in_a_fork(act: Any) -> int:
     """The exit code of a forked process that does this, killed where it hangs."""
     child = os.fork()
     if child == 0:
@@ -134,25 +135,26 @@ class Deliveries(RuleBasedStateMachine):
     run, each doing the next thing it may do in any order."""
 
     @initialize(is_ahead=st.booleans(), num_workers=st.integers(1, 2))
-    def begin(self, is_ahead, num_workers):
+    def begin(self, is_ahead: Any, num_workers: Any) -> None:
         self.counts, self.num_lost, self.num_dropped = Counter[Any](), 0, 0
         start = LoaderState(**{**vars(START), "num_workers": num_workers})
         self.delivery = Delivery(start, self.counts, tells=True)
-        self.is_ahead, self.epoch, self.stop_at, self.num_forks = is_ahead, 0, None, 0
+        self.is_ahead, self.epoch, self.num_forks = is_ahead, 0, 0
+        self.stop_at: int | None = None
         if is_ahead:
             self.delivery.run_ahead()
         self._begin_epoch()
 
-    def _begin_epoch(self):
-        self.model, self.num_made, self.telling = Model(), 0, []
+    def _begin_epoch(self) -> None:
+        self.model, self.num_made, self.telling = Model(), 0, list[Any]()
         for index in range(len(SPLITS)):
             self.delivery.claim(claim_of(index))
 
     @property
-    def is_stopped(self):
+    def is_stopped(self) -> Any:
         return self.stop_at is not None and self.model.num_delivered == self.stop_at
 
-    def _add(self, num_rows, *, is_batch):
+    def _add(self, num_rows: Any, *, is_batch: Any) -> None:
         rows = STREAM[self.num_made : self.num_made + num_rows]
         self.num_made += len(rows)
         batch = real_batch() if is_batch else None
@@ -169,16 +171,16 @@ class Deliveries(RuleBasedStateMachine):
             model.num_delivered = model.pass_over_what_is_no_batch(model.num_delivered)
 
     @rule(num_rows=st.integers(0, 4))
-    def add_a_batch(self, num_rows):
+    def add_a_batch(self, num_rows: Any) -> None:
         self._add(num_rows, is_batch=True)
 
     @rule(num_rows=st.integers(0, 4))
-    def add_rows_without_a_batch(self, num_rows):
+    def add_rows_without_a_batch(self, num_rows: Any) -> None:
         self._add(num_rows, is_batch=False)
 
     @precondition(lambda self: self.is_ahead)
     @rule()
-    def give(self):
+    def give(self) -> None:
         self.delivery.give()
         for number in range(self.model.num_given, len(self.model.added)):
             if self.model.added[number].is_batch:
@@ -186,7 +188,7 @@ class Deliveries(RuleBasedStateMachine):
                 break
 
     @rule()
-    def acknowledge(self):
+    def acknowledge(self) -> None:
         if self.model.acknowledge():
             self.delivery.acknowledge()
         else:
@@ -194,14 +196,14 @@ class Deliveries(RuleBasedStateMachine):
                 self.delivery.acknowledge()
 
     @rule(num_rows=st.integers(1, 2))
-    def deliver_a_batch(self, num_rows):
+    def deliver_a_batch(self, num_rows: Any) -> None:
         self._add(num_rows, is_batch=True)
         if self.is_ahead:
             self.give()
         self.acknowledge()
 
     @rule(data=st.data())
-    def write_to_a_batch(self, data):
+    def write_to_a_batch(self, data: Any) -> None:
         has = self.model.added[self.model.num_delivered : self.model.num_given]
         batches = [added for added in has if added.is_batch]
         if batches:
@@ -211,13 +213,13 @@ class Deliveries(RuleBasedStateMachine):
 
     @precondition(lambda self: self.stop_at is None)
     @rule()
-    def stop(self):
+    def stop(self) -> None:
         self.stop_at = len(self.model.added)
         self.delivery.stop(7)
 
     @precondition(lambda self: self.stop_at is None)
     @rule()
-    def end_the_epoch(self):
+    def end_the_epoch(self) -> None:
         model = self.model
         is_over = model.num_delivered == len(model.added) and self.num_made == len(STREAM)
         if not is_over or self.telling:  # Who ends an epoch waits until all of it is told.
@@ -229,25 +231,25 @@ class Deliveries(RuleBasedStateMachine):
         self._begin_epoch()
 
     @rule()
-    def close(self):
+    def close(self) -> None:
         was_closed = self.delivery.is_closed
         assert self.delivery.close() is not was_closed
         assert self.delivery.closed.is_set()
         self.delivery.wait()
 
     @rule(index=st.integers(0, len(SPLITS) - 1))
-    def lose_a_lease(self, index):
+    def lose_a_lease(self, index: Any) -> None:
         self.delivery.lose(claim_of(index).key)
         self.model.lost.add(index)
 
     @rule(index=st.integers(0, len(SPLITS) - 1))
-    def fail_to_read(self, index):
+    def fail_to_read(self, index: Any) -> None:
         self.delivery.fail(claim_of(index))
         self.model.failed.add(index)
 
     @precondition(lambda self: not self.telling)
     @rule(is_all=st.booleans())
-    def begin_to_tell_the_store(self, is_all):
+    def begin_to_tell_the_store(self, is_all: Any) -> None:
         kinds = ("complete", "advanced", "failed") if is_all else ("complete",)
         delivered = Counter(index for index, _ in self.model.rows(self.model.num_delivered))
         self.telling = self.delivery.untold(*kinds)
@@ -268,12 +270,12 @@ class Deliveries(RuleBasedStateMachine):
 
     @precondition(lambda self: self.telling)
     @rule(answer=st.sampled_from(["mine", "mine", "other", "error"]))
-    def hear_from_the_store(self, answer):
+    def hear_from_the_store(self, answer: Any) -> None:
         report = self.telling.pop()
         if answer != "error":
             self._told(report, is_mine=answer == "mine")
 
-    def _told(self, report, *, is_mine):
+    def _told(self, report: Any, *, is_mine: Any) -> None:
         self.delivery.told(report, is_mine=is_mine)
         index = report.claim.index
         if report.kind == "failed":
@@ -286,10 +288,10 @@ class Deliveries(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.num_forks)
     @rule()
-    def fork(self):
+    def fork(self) -> None:
         self.num_forks += 1
 
-        def use():
+        def use() -> None:
             delivery = self.delivery
             assert delivery.close() is False
             adds = (lambda: delivery.add(BatchSlice(())), delivery.acknowledge, delivery.give)
@@ -301,12 +303,12 @@ class Deliveries(RuleBasedStateMachine):
 
         assert in_a_fork(use) == 0
 
-    def _dropped(self):
+    def _dropped(self) -> Any:
         added = self.model.added[: self.model.num_delivered]
         return sum(len(one.rows) for one in added if not one.is_batch)
 
     @invariant()
-    def what_is_delivered_is_a_prefix_of_what_was_added(self):
+    def what_is_delivered_is_a_prefix_of_what_was_added(self) -> None:
         state, model = self.delivery.state, self.model
         assert self.delivery.is_stopped is self.is_stopped
         if self.is_stopped:
@@ -319,7 +321,7 @@ class Deliveries(RuleBasedStateMachine):
             assert state.done == done_of(model.rows(model.num_delivered))
 
     @invariant()
-    def no_batch_is_delivered_that_the_consumer_has_or_has_not_had(self):
+    def no_batch_is_delivered_that_the_consumer_has_or_has_not_had(self) -> None:
         if self.is_stopped:
             return
         done = self.delivery.state.done
@@ -330,13 +332,13 @@ class Deliveries(RuleBasedStateMachine):
                 assert done.get(index, 0) <= row
 
     @invariant()
-    def a_state_with_what_is_given_goes_as_far_as_the_next_batch(self):
+    def a_state_with_what_is_given_goes_as_far_as_the_next_batch(self) -> None:
         given = max(self.model.num_given, self.model.num_delivered)
         end = self.model.pass_over_what_is_no_batch(given)
         assert self.delivery.state_with_given.done == done_of(self.model.rows(end))
 
     @invariant()
-    def what_is_counted_is_what_happened(self):
+    def what_is_counted_is_what_happened(self) -> None:
         assert self.counts["rows_dropped_last"] == self.num_dropped + self._dropped()
         assert self.counts["leases_lost"] == self.num_lost + len(self.model.lost)
         rows = self.model.rows(self.model.num_delivered)
@@ -348,7 +350,7 @@ TestDeliveries = Deliveries.TestCase
 TestDeliveries.settings = settings(stateful_step_count=60)
 
 
-def delivery_of(start=START, **claims) -> Delivery:
+def delivery_of(start: Any = START, **claims: Any) -> Delivery:
     """Of a run whose claims are all there."""
     delivery = Delivery(start, Counter(), tells=True)
     for index in range(len(SPLITS)):
@@ -357,7 +359,7 @@ def delivery_of(start=START, **claims) -> Delivery:
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_after_the_last_epoch_a_state_says_how_it_ended(num_workers):
+def test_after_the_last_epoch_a_state_says_how_it_ended(num_workers: int) -> None:
     delivery = delivery_of(LoaderState(**{**vars(START), "num_workers": num_workers}))
     delivery.add(BatchSlice(segments_of(STREAM)))
     delivery.acknowledge()
@@ -369,7 +371,7 @@ def test_after_the_last_epoch_a_state_says_how_it_ended(num_workers):
     assert (ended.epoch, ended.first_epoch, ended.done) == (0, 0, done)
 
 
-def test_what_is_delivered_while_the_store_is_told_is_told_next():
+def test_what_is_delivered_while_the_store_is_told_is_told_next() -> None:
     delivery = delivery_of()
     reports = []
     for rows in (STREAM[:2], STREAM[2:3]):
@@ -383,7 +385,7 @@ def test_what_is_delivered_while_the_store_is_told_is_told_next():
     assert delivery.untold("advanced") == []
 
 
-def test_the_modules_of_delivery_import_no_torch():
+def test_the_modules_of_delivery_import_no_torch() -> None:
     modules = [f"featstore.loader.{name}" for name in ("claims", "delivery", "segment", "state")]
     code = f"import sys, {', '.join(modules)}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -397,12 +399,12 @@ class SendsSignal:
         signal.raise_signal(signal.SIGUSR1)
 
 
-def test_a_signal_handler_saves_the_state_and_closes_while_a_batch_is_acknowledged():
+def test_a_signal_handler_saves_the_state_and_closes_while_a_batch_is_acknowledged() -> None:
     delivery, seen = delivery_of(), []
     delivery.add(BatchSlice(segments_of(STREAM[:2])))
     delivery.add(BatchSlice(segments_of(STREAM[2:5]), watch=SendsSignal()))
 
-    def save(*_):
+    def save(*_: Any) -> None:
         seen.append((delivery.state.done, delivery.close()))
 
     before = signal.signal(signal.SIGUSR1, save)
@@ -425,14 +427,14 @@ class HoldsUp:
         self.may_end.wait(20)
 
 
-def test_a_forked_copy_is_refused_though_the_lock_was_held_when_it_was_made():
+def test_a_forked_copy_is_refused_though_the_lock_was_held_when_it_was_made() -> None:
     delivery, watch = delivery_of(), HoldsUp()
     delivery.add(BatchSlice(segments_of(STREAM[:3]), watch=watch))
     thread = threading.Thread(target=delivery.acknowledge)
     thread.start()
     assert watch.has_begun.wait(20)
 
-    def use():
+    def use() -> None:
         assert delivery.close() is False
         with pytest.raises(DispatchError, match=r"was copied into .* by a fork"):
             delivery.acknowledge()
@@ -444,7 +446,7 @@ def test_a_forked_copy_is_refused_though_the_lock_was_held_when_it_was_made():
     assert delivery.state.done == {0: 3}
 
 
-def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_told(table_url):
+def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_told(table_url: str) -> None:
     with FeatureLoader(table_url, slots=["row"], batch_size=40) as loader:
         batches = iter(loader)
         next(batches)
@@ -452,7 +454,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
         telling = loader._run._reports._telling
         is_held, may_end = threading.Event(), threading.Event()
 
-        def tell():
+        def tell() -> None:
             with telling:
                 is_held.set()
                 may_end.wait(20)
@@ -461,7 +463,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
         thread.start()
         assert is_held.wait(20)
 
-        def forget():
+        def forget() -> None:
             nonlocal batches
             loader._run = None
             del batches
@@ -475,7 +477,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
 
 
 @pytest.fixture
-def switching_often():
+def switching_often() -> Iterator[None]:
     """Threads take turns as often as they can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -484,13 +486,13 @@ def switching_often():
 
 
 @pytest.mark.usefixtures("switching_often")
-def test_a_run_stops_while_another_thread_claims():
+def test_a_run_stops_while_another_thread_claims() -> None:
     split = Split(path="a", num_rows=1)
     claims = [Claim(index=index, split=split, fence=1, end_row=1) for index in range(2000)]
     for _ in range(20):
         delivery, has_begun = Delivery(START, counts := Counter[Any](), tells=True), threading.Event()
 
-        def claim(delivery=delivery, has_begun=has_begun):
+        def claim(delivery: Any = delivery, has_begun: Any = has_begun) -> None:
             for number, one in enumerate(claims):
                 delivery.claim(one)
                 if number == 1000:
@@ -505,12 +507,12 @@ def test_a_run_stops_while_another_thread_claims():
 
 
 @pytest.mark.usefixtures("switching_often")
-def test_batches_given_by_one_thread_and_added_by_another_are_all_delivered_once():
+def test_batches_given_by_one_thread_and_added_by_another_are_all_delivered_once() -> None:
     """`give` and `add` count on the same slices."""
     delivery, handoff, num_batches = Delivery(START, Counter[Any](), tells=False), Handoff[Any](ahead=7), 3000
     delivery.run_ahead()
 
-    def make():
+    def make() -> None:
         for row in range(num_batches):
             delivery.add(BatchSlice((Segment(0, 1, row + 1, is_complete=False),)))
             handoff.put(row)
@@ -569,18 +571,18 @@ class Maker:
                 number, num_rows = number + 1, num_rows + (through - 1) % 5 + 1
 
 
-def num_rows_of(done, plan) -> int:
+def num_rows_of(done: Any, plan: Any) -> int:
     return sum(plan[i].num_rows if rows == "complete" else rows for i, rows in done.items())
 
 
 @pytest.mark.usefixtures("switching_often")
 @pytest.mark.parametrize("number", range(3))
-def test_a_loop_is_told_of_in_order_and_to_the_end_while_states_are_saved(number):
+def test_a_loop_is_told_of_in_order_and_to_the_end_while_states_are_saved(number: Any) -> None:
     """Each batch, when the loop has it, comes right after all that is delivered."""
     maker = Maker(f"told-{number}")
     states, has_ended = [], threading.Event()
 
-    def save():
+    def save() -> None:
         while not has_ended.is_set():
             states.append(maker.delivery.state.done)
 

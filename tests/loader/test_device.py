@@ -4,6 +4,7 @@ import gc
 import itertools
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 NUM_ROWS = 280
 
 
-def loader_for(table_url: str, **options) -> FeatureLoader:
+def loader_for(table_url: str, **options: Any) -> FeatureLoader:
     return FeatureLoader(table_url, **{"slots": ["row", "tags"], "labels": ["click"], "batch_size": 23, **options})
 
 
@@ -29,13 +30,13 @@ def our_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")]
 
 
-def rows_of(batches) -> list[int]:
+def rows_of(batches: Any) -> list[int]:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 100])
 @pytest.mark.parametrize("options", [{}, {"num_epochs": 2}, {"order": "static"}, {"shuffle": {"window_rows": 40}}], ids=str)
-def test_a_fed_loop_gets_the_same_batches(table_url, options, prefetch):
+def test_a_fed_loop_gets_the_same_batches(table_url: str, options: Any, prefetch: int) -> None:
     expected = [batch.clone() for batch in loader_for(table_url, **options)]
     found = list(loader_for(table_url, **options).to_device("cpu", prefetch=prefetch))
     assert len(found) == len(expected)
@@ -48,7 +49,9 @@ def test_a_fed_loop_gets_the_same_batches(table_url, options, prefetch):
 
 @pytest.mark.parametrize("order", ["dynamic", "static"])
 @pytest.mark.parametrize("num_epochs", [1, 2])
-def test_only_what_the_loop_was_given_is_delivered_however_far_the_feed_is_ahead(table_url, order, num_epochs):
+def test_only_what_the_loop_was_given_is_delivered_however_far_the_feed_is_ahead(
+    table_url: str, order: str, num_epochs: int
+) -> None:
     total = len(list(loader_for(table_url, order=order, num_epochs=num_epochs)))
     for step in range(1, total + 1):
         loader = loader_for(table_url, order=order, num_epochs=num_epochs)
@@ -63,7 +66,7 @@ def test_only_what_the_loop_was_given_is_delivered_however_far_the_feed_is_ahead
         assert sorted(before + rest) == sorted([*range(NUM_ROWS)] * num_epochs)
 
 
-def test_a_batch_counts_when_the_next_is_asked_for(table_url):
+def test_a_batch_counts_when_the_next_is_asked_for(table_url: str) -> None:
     loader = loader_for(table_url)
     batches = iter(loader.to_device("cpu", prefetch=3))
     next(batches)
@@ -75,7 +78,7 @@ def test_a_batch_counts_when_the_next_is_asked_for(table_url):
     assert our_threads() == []
 
 
-def test_many_breaks_and_collected_feeds_leave_no_thread(table_url):
+def test_many_breaks_and_collected_feeds_leave_no_thread(table_url: str) -> None:
     loader = loader_for(table_url)
     for step in range(30):
         for _ in itertools.islice(loader.to_device("cpu", prefetch=1 + step % 3), step % 4):
@@ -84,7 +87,7 @@ def test_many_breaks_and_collected_feeds_leave_no_thread(table_url):
         assert our_threads() == []
 
 
-def test_what_goes_wrong_in_the_feed_is_raised_in_the_loop_after_the_batches_before_it(table_url):
+def test_what_goes_wrong_in_the_feed_is_raised_in_the_loop_after_the_batches_before_it(table_url: str) -> None:
     batches = iter(loader_for(table_url, labels=["ripe"]).to_device("cpu"))
     with pytest.raises(DataFileError, match="label 'ripe' is null"):
         next(batches)
@@ -93,7 +96,7 @@ def test_what_goes_wrong_in_the_feed_is_raised_in_the_loop_after_the_batches_bef
         loader_for(table_url).to_device("cpu", prefetch=0)
 
 
-def test_the_batches_of_workers_are_fed_too(table_url):
+def test_the_batches_of_workers_are_fed_too(table_url: str) -> None:
     with loader_for(table_url) as loader:
         feed = DeviceFeed(DataLoader(loader, batch_size=None, num_workers=2), "cpu")
         assert sorted(rows_of(feed)) == list(range(NUM_ROWS))
@@ -101,7 +104,7 @@ def test_the_batches_of_workers_are_fed_too(table_url):
 
 
 @pytest.fixture
-def hundred(tmp_path) -> str:
+def hundred(tmp_path: Path) -> str:
     """One file of 100 rows; the first 60 are positives."""
     rows = pa.array(range(100), pa.int64())
     table = pa.table({"row": rows, "click": [row < 60 for row in range(100)]})
@@ -109,7 +112,7 @@ def hundred(tmp_path) -> str:
     return str(tmp_path)
 
 
-def of_hundred(hundred: str, **options) -> FeatureLoader:
+def of_hundred(hundred: str, **options: Any) -> FeatureLoader:
     return FeatureLoader(hundred, slots=["row"], **{"batch_size": 30, **options})
 
 
@@ -122,7 +125,7 @@ def until_ahead(loader: FeatureLoader, num_batches: int) -> None:
     time.sleep(0.1)
 
 
-def test_a_slow_loop_that_is_fed_and_drops_its_last_rows_ends_without_an_error(hundred):
+def test_a_slow_loop_that_is_fed_and_drops_its_last_rows_ends_without_an_error(hundred: str) -> None:
     """In dynamic order the store is told now and then: after every batch of this loop."""
     with of_hundred(hundred, drop_last=True, dispatch={"lease_s": 0.4}) as loader:
         rows = []
@@ -143,7 +146,9 @@ LEAVES_OUT: dict[str, Any] = {
 
 @pytest.mark.parametrize("leaves_out", LEAVES_OUT)
 @pytest.mark.parametrize("order", ["static", "dynamic"])
-def test_rows_left_out_count_only_after_the_batches_that_the_fed_loop_still_has(hundred, order, leaves_out):
+def test_rows_left_out_count_only_after_the_batches_that_the_fed_loop_still_has(
+    hundred: str, order: str, leaves_out: Any
+) -> None:
     """All of them come after the last batch."""
     options: dict[str, Any] = {"order": order, **LEAVES_OUT[leaves_out]}
     whole = rows_of(of_hundred(hundred, **options))
@@ -163,7 +168,9 @@ def test_rows_left_out_count_only_after_the_batches_that_the_fed_loop_still_has(
     assert loader.stats().get("rows_dropped_last", 0) == (5 if leaves_out == "drop_last" else 0)
 
 
-def test_ranks_that_stop_count_what_the_fed_loop_has_only_when_it_is_acknowledged(hundred, tmp_path, monkeypatch):
+def test_ranks_that_stop_count_what_the_fed_loop_has_only_when_it_is_acknowledged(
+    hundred: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of 13 batches of 8 rows the first rank could make 7 steps, and makes the 6 of the other."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
@@ -185,12 +192,12 @@ def test_ranks_that_stop_count_what_the_fed_loop_has_only_when_it_is_acknowledge
     assert our_threads() == []
 
 
-def fail_at_95(batch):
+def fail_at_95(batch: Any) -> Any:
     return {"x": torch.tensor([1 / (95 - row) for row in batch["row"].tolist()])}
 
 
 @pytest.mark.parametrize("fails", ["file", "transform"])
-def test_the_store_hears_of_what_the_fed_loop_had_before_an_error(tmp_path, fails):
+def test_the_store_hears_of_what_the_fed_loop_had_before_an_error(tmp_path: Path, fails: str) -> None:
     pq.write_table(pa.table({"row": range(100)}), tmp_path / "a.parquet", row_group_size=10)
     pq.write_table(pa.table({"row": range(100, 160)}), tmp_path / "b.parquet")
     snapshot = open_snapshot(str(tmp_path))
@@ -212,7 +219,7 @@ def test_the_store_hears_of_what_the_fed_loop_had_before_an_error(tmp_path, fail
     assert our_threads() == []
 
 
-def test_a_feed_over_what_has_no_state_says_so_when_asked_for_it(table_url):
+def test_a_feed_over_what_has_no_state_says_so_when_asked_for_it(table_url: str) -> None:
     with loader_for(table_url) as loader:
         batches = iter(DeviceFeed(DataLoader(loader, batch_size=None), "cpu"))
         next(batches)
@@ -226,19 +233,19 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 @needs_gpu
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_on_a_gpu_hold_what_they_should_while_memory_is_reused(table_url, num_workers):
+def test_batches_on_a_gpu_hold_what_they_should_while_memory_is_reused(table_url: str, num_workers: int) -> None:
     with loader_for(table_url, num_epochs=5) as loader:
         source = DataLoader(loader, batch_size=None, num_workers=num_workers, pin_memory=True) if num_workers else loader
         sums = []
         for batch in DeviceFeed(source, "cuda", prefetch=3):
-            torch.cuda._sleep(1_000_000)
+            torch.cuda._sleep(1_000_000)  # type: ignore[no-untyped-call]
             assert batch["row"].is_cuda
             sums.append(batch["row"].sum())
         assert sum(map(int, sums)) == 5 * sum(range(NUM_ROWS))
 
 
 @needs_gpu
-def test_a_batch_goes_to_the_gpu_as_one_copy_of_pinned_memory(table_url):
+def test_a_batch_goes_to_the_gpu_as_one_copy_of_pinned_memory(table_url: str) -> None:
     with loader_for(table_url) as loader, torch.profiler.profile() as profile:
         for _ in loader.to_device("cuda"):
             pass

@@ -1,5 +1,8 @@
 """Files of one table that differ: what is delivered of each, and what is refused with file, column, expected and found."""
 
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +23,7 @@ def not_null(type_: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", type_.value_type, nullable=False)) if pa.types.is_list(type_) else type_
 
 
-def delivered(snapshot, **arguments):
+def delivered(snapshot: Any, **arguments: Any) -> Any:
     """Rows of the second file, with missing floats as -1."""
     arguments = {"slots": ["id", "x", "tags", "pair"], "extras": ["note"], "batch_size": 100, **arguments}
     (batch,) = FeatureLoader(snapshot, **arguments)
@@ -29,7 +32,7 @@ def delivered(snapshot, **arguments):
     return {"id": batch["id"].tolist()[2:], **floats, **lists}
 
 
-def table_with(directory, second):
+def table_with(directory: Any, second: Any) -> Any:
     """A table of two files of its schema, the second of which another writer then replaced."""
     rows = pa.table(FULL, schema=SCHEMA)
     pq.write_table(rows, directory / "a.parquet")
@@ -59,13 +62,13 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("where", [None, "id is null or id > 0"], ids=["all", "filtered"])
-def test_rows_of_a_file_that_differs_are_delivered_in_the_table_s_types(tmp_path, name, where):
+def test_rows_of_a_file_that_differs_are_delivered_in_the_table_s_types(tmp_path: Path, name: Any, where: str | None) -> None:
     table, expected = OTHERS[name]
     assert delivered(table_with(tmp_path, table), where=where) == expected
 
 
 @pytest.mark.parametrize("num_row_groups", [0, 1])
-def test_a_file_without_rows_adds_none(tmp_path, num_row_groups):
+def test_a_file_without_rows_adds_none(tmp_path: Path, num_row_groups: int) -> None:
     snapshot = table_with(tmp_path, SCHEMA.empty_table())
     with pq.ParquetWriter(tmp_path / "b.parquet", SCHEMA) as writer:
         for _ in range(num_row_groups):
@@ -93,7 +96,9 @@ def test_a_file_without_rows_adds_none(tmp_path, num_row_groups):
         ("note", pa.array([1]), r"column 'note': expected string, found int64"),
     ],
 )
-def test_another_type_is_refused_with_file_column_expected_and_found(tmp_path, column, values, message, where):
+def test_another_type_is_refused_with_file_column_expected_and_found(
+    tmp_path: Path, column: str, values: Any, message: str, where: str | None
+) -> None:
     row = {"id": [1], "x": pa.array([0.5], pa.float32()), "tags": [[1]], "pair": pa.array([[1.0, 2.0]], SCHEMA.field(3).type)}
     snapshot = table_with(tmp_path, pa.table({**row, "note": ["a"], column: values}))
     with pytest.raises(DataFileError, match=rf"b\.parquet: {message}"):

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ STAGING = [None, {"mode": "whole", "ahead_files": 1}]
 REPEATS = 6
 
 
-def loader_for(table_url: str, staging=None) -> FeatureLoader:
+def loader_for(table_url: str, staging: Any = None) -> FeatureLoader:
     return FeatureLoader(table_url, slots=["*"], batch_size=40, staging=staging, memory_budget=1)
 
 
@@ -78,7 +79,7 @@ def throw(loader: FeatureLoader) -> None:
 
 @pytest.mark.parametrize("staging", STAGING, ids=["in place", "staged"])
 @pytest.mark.parametrize("end", [exhaust, leave, fail, forget, close, throw])
-def test_nothing_is_left_behind_however_often(table_url, end, staging):
+def test_nothing_is_left_behind_however_often(table_url: str, end: Any, staging: Any) -> None:
     before = set(Path(tempfile.gettempdir()).glob("featstore*"))
     descriptors = None
     for repeat in range(REPEATS):
@@ -91,7 +92,7 @@ def test_nothing_is_left_behind_however_often(table_url, end, staging):
     assert num_descriptors() <= descriptors
 
 
-def test_a_thread_that_begins_while_the_run_is_closed_is_ended_at_once(table_url):
+def test_a_thread_that_begins_while_the_run_is_closed_is_ended_at_once(table_url: str) -> None:
     before = set(Path(tempfile.gettempdir()).glob("featstore*"))
     run = loader_for(table_url).begin_run()
     run.close()
@@ -126,7 +127,9 @@ def leavings(num_workers: int) -> str:
 
 
 @pytest.mark.parametrize("num_workers", tiered([0, 2], bool))
-def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(table_url, tmp_path, num_workers):
+def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(
+    table_url: str, tmp_path: Path, num_workers: Any
+) -> None:
     program = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "signal"],
         stdout=subprocess.PIPE,
@@ -145,7 +148,7 @@ def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(
 
 
 @pytest.mark.parametrize("num_workers", tiered([0, 2], bool))
-def test_a_program_that_exits_in_the_middle_leaves_no_file(table_url, tmp_path, num_workers):
+def test_a_program_that_exits_in_the_middle_leaves_no_file(table_url: str, tmp_path: Path, num_workers: Any) -> None:
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "exit"]
     done = subprocess.run(command, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
     assert done.returncode == 3
@@ -153,7 +156,7 @@ def test_a_program_that_exits_in_the_middle_leaves_no_file(table_url, tmp_path, 
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_an_iteration_that_a_fork_copied_is_refused_with_the_fix(table_url):
+def test_an_iteration_that_a_fork_copied_is_refused_with_the_fix(table_url: str) -> None:
     with loader_for(table_url) as loader:
         batches = iter(loader)
         rows = next(batches).num_rows

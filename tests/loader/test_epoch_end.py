@@ -27,7 +27,7 @@ NUM_ROWS = NUM_FILES * FILE_ROWS
 
 
 @pytest.fixture
-def url(tmp_path) -> str:
+def url(tmp_path: Path) -> str:
     (tmp_path / "table").mkdir()
     for file in range(NUM_FILES):
         row = pa.array(range(file * FILE_ROWS, (file + 1) * FILE_ROWS), pa.int64())
@@ -36,11 +36,11 @@ def url(tmp_path) -> str:
 
 
 @pytest.fixture
-def store(tmp_path) -> str:
+def store(tmp_path: Path) -> str:
     return f"sqlite://{tmp_path}/store.sqlite"
 
 
-def make(url, store, **dispatch) -> FeatureLoader:
+def make(url: str, store: str, **dispatch: Any) -> FeatureLoader:
     options = {"store": store, "run_id": "a", "lease_s": LEASE_S, **dispatch}
     more: dict[str, Any] = {name: options.pop(name) for name in ("tail", "memory_budget") if name in options}
     return FeatureLoader(url, slots=["row"], batch_size=10, dispatch=options, **({"tail": "join"} | more))
@@ -60,7 +60,7 @@ class Other:
         self.coordinator._renewer._closed.set()
         self.coordinator._renewer.join()
 
-    def renew_until(self, is_over) -> None:
+    def renew_until(self, is_over: Any) -> None:
         """Shows that it lives, and dies once `is_over()` says so."""
         deadline = time.monotonic() + 30
         while not is_over() and time.monotonic() < deadline:
@@ -68,16 +68,18 @@ class Other:
             time.sleep(0.05)
 
 
-def rows_of(batches) -> list[int]:
+def rows_of(batches: Any) -> list[int]:
     return [row for batch in batches if not batch.is_padding for row in batch["row"].tolist()]
 
 
-def without(claim) -> list[int]:
+def without(claim: Any) -> list[int]:
     first = int(claim.split.path.removesuffix(".parquet")) * FILE_ROWS
     return [row for row in range(NUM_ROWS) if not first <= row < first + FILE_ROWS]
 
 
-def test_a_worker_that_comes_and_goes_reads_what_one_that_died_at_the_end_had_claimed_after_it_came(url, store):
+def test_a_worker_that_comes_and_goes_reads_what_one_that_died_at_the_end_had_claimed_after_it_came(
+    url: str, store: str
+) -> None:
     loader = make(url, store)
     batches = iter(loader)
     rows = next(batches)["row"].tolist()
@@ -85,7 +87,7 @@ def test_a_worker_that_comes_and_goes_reads_what_one_that_died_at_the_end_had_cl
     assert sorted(rows + rows_of(batches)) == list(range(NUM_ROWS))
 
 
-def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(url, store):
+def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(url: str, store: str) -> None:
     loader = make(url, store)
     other, ended = Other(loader, store), threading.Event()
 
@@ -105,14 +107,16 @@ def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(u
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_of_a_dataloaders_workers_the_last_to_end_reads_what_a_dead_worker_elsewhere_held(url, store, num_workers):
+def test_of_a_dataloaders_workers_the_last_to_end_reads_what_a_dead_worker_elsewhere_held(
+    url: str, store: str, num_workers: int
+) -> None:
     loader = make(url, store)
     Other(loader, store)
     rows = rows_of(DataLoader(loader, batch_size=None, num_workers=num_workers))
     assert sorted(rows) == list(range(NUM_ROWS))
 
 
-def test_a_rank_in_step_ends_at_once_while_a_living_rank_holds_its_last_batch(url, store):
+def test_a_rank_in_step_ends_at_once_while_a_living_rank_holds_its_last_batch(url: str, store: str) -> None:
     loader = make(url, store, in_step=True, lease_s=30.0)
     other, ended = Other(loader, store), threading.Event()
     with ThreadPoolExecutor(1) as threads:
@@ -126,14 +130,16 @@ def test_a_rank_in_step_ends_at_once_while_a_living_rank_holds_its_last_batch(ur
     assert took_s < 10, "it waited for the lease"
 
 
-def test_a_rank_in_step_takes_over_what_a_rank_that_is_dead_held(url, store):
+def test_a_rank_in_step_takes_over_what_a_rank_that_is_dead_held(url: str, store: str) -> None:
     loader = make(url, store, in_step=True)
     Other(loader, store)
     assert sorted(rows_of(loader)) == list(range(NUM_ROWS))
 
 
 @pytest.mark.parametrize("when", ["at the next epoch", "after set_epoch", "at close"])
-def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(url, store, caplog, when):
+def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(
+    url: str, store: str, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
     loader = make(url, store, in_step=True)
     other, ended = Other(loader, store), threading.Event()
     with ThreadPoolExecutor(1) as threads:
@@ -153,7 +159,9 @@ def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(url, stor
 
 @pytest.mark.parametrize("is_fed", [False, True])
 @pytest.mark.parametrize("tail", ["pad", "drop"])
-def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_every_rank(url, store, tail, is_fed, monkeypatch):
+def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_every_rank(
+    url: str, store: str, tail: str, is_fed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The holder was seen to live when the ranks ran out of rows, and dies before they stop."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     loaders, batches, other = [], [], None
@@ -174,7 +182,7 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
 
     barrier = threading.Barrier(2)
 
-    def train(rank) -> str:
+    def train(rank: Any) -> str:
         try:
             for _ in batches[rank]:
                 barrier.wait(timeout=20)
@@ -203,7 +211,9 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
     assert set(rows) >= set(range(NUM_ROWS)) - set(without(other.claim)), "a state said that unread rows were read"
 
 
-def test_what_a_dataloader_of_a_rank_left_unread_is_named_by_the_next_one(url, store, caplog):
+def test_what_a_dataloader_of_a_rank_left_unread_is_named_by_the_next_one(
+    url: str, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
     loader = make(url, store, in_step=True)
     other, ended = Other(loader, store), threading.Event()
     with ThreadPoolExecutor(1) as threads:
@@ -216,7 +226,7 @@ def test_what_a_dataloader_of_a_rank_left_unread_is_named_by_the_next_one(url, s
     assert f"rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777, which is silent" in caplog.text
 
 
-def test_a_dataloader_that_is_left_early_names_no_rows(url, store, caplog):
+def test_a_dataloader_that_is_left_early_names_no_rows(url: str, store: str, caplog: pytest.LogCaptureFixture) -> None:
     loader = make(url, store, in_step=True)
     batches = iter(DataLoader(loader, batch_size=None, num_workers=2))
     next(batches)
@@ -226,7 +236,9 @@ def test_a_dataloader_that_is_left_early_names_no_rows(url, store, caplog):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_workers_that_come_and_go_name_no_rows_of_their_own_siblings(url, store, caplog, capfd, num_workers):
+def test_workers_that_come_and_go_name_no_rows_of_their_own_siblings(
+    url: str, store: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], num_workers: int
+) -> None:
     loader = FeatureLoader(
         url, slots=["row"], batch_size=10, num_epochs=2, dispatch={"store": store, "run_id": "a", "lease_s": 30.0}
     )
@@ -236,7 +248,7 @@ def test_workers_that_come_and_go_name_no_rows_of_their_own_siblings(url, store,
     assert "unread" not in caplog.text + capfd.readouterr().err
 
 
-def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_error(url, store):
+def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_error(url: str, store: str) -> None:
     iter(make(url, store))  # The first worker of this run.
     loader = make(url, store, lease_s=4.0)
     other = Other(loader, store)
@@ -253,7 +265,7 @@ def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_e
         assert late.result(timeout=60) == []
 
 
-def test_rows_that_others_cut_off_are_not_counted_as_dropped(url, store, monkeypatch):
+def test_rows_that_others_cut_off_are_not_counted_as_dropped(url: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks share one file, which one of them has claimed whole before the other cuts it; neither reads far ahead."""
     for path in Path(url).glob("[1-9].parquet"):
         path.unlink()
@@ -268,7 +280,7 @@ def test_rows_that_others_cut_off_are_not_counted_as_dropped(url, store, monkeyp
     rows: list[list[int]] = [[], []]
     barrier = threading.Barrier(2)
 
-    def train(rank) -> None:
+    def train(rank: Any) -> None:
         for batch in batches[rank]:
             rows[rank] += batch["row"].tolist()
             time.sleep(0.004 * rank)
@@ -284,12 +296,14 @@ def test_rows_that_others_cut_off_are_not_counted_as_dropped(url, store, monkeyp
 
 
 @pytest.mark.parametrize("tail", ["pad", "drop"])
-def test_ranks_cannot_make_the_same_steps_and_be_independent(url, store, tail):
+def test_ranks_cannot_make_the_same_steps_and_be_independent(url: str, store: str, tail: str) -> None:
     with pytest.raises(ConfigError, match=f"tail {tail} and dispatch.in_step false contradict each other"):
         make(url, store, tail=tail, in_step=False)
 
 
-def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(url, store, monkeypatch, caplog):
+def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(
+    url: str, store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """One rank has reserved all rows when the other looks for some, and lives: no step is left to anybody."""
     for path in Path(url).glob("[1-9].parquet"):
         path.unlink()
@@ -315,14 +329,16 @@ def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(url, store, mo
     assert "rows are unread" not in caplog.text
 
 
-def _are_reserved(leases) -> bool:
+def _are_reserved(leases: Any) -> bool:
     """Whether nothing can be claimed or cut off."""
     return bool(leases) and all(lease.record and lease.record.reserved == FILE_ROWS for lease in leases)
 
 
 @pytest.mark.parametrize("num_epochs", [1, 2])
-def test_a_worker_that_starts_after_the_last_epoch_ends_empty_with_a_warning_if_it_is_told_to(url, store, caplog, num_epochs):
-    options = {"slots": ["row"], "batch_size": 10, "num_epochs": num_epochs}
+def test_a_worker_that_starts_after_the_last_epoch_ends_empty_with_a_warning_if_it_is_told_to(
+    url: str, store: str, caplog: pytest.LogCaptureFixture, num_epochs: int
+) -> None:
+    options: dict[str, Any] = {"slots": ["row"], "batch_size": 10, "num_epochs": num_epochs}
     dispatch = {"store": store, "run_id": "a"}
     assert len(rows_of(FeatureLoader(url, dispatch=dispatch, **options))) == num_epochs * NUM_ROWS
     with pytest.raises(DispatchError, match=r"nothing is left to read: .* run_id .* dispatch\.finished: end"):
@@ -338,6 +354,6 @@ def test_a_worker_that_starts_after_the_last_epoch_ends_empty_with_a_warning_if_
         ({"finished": "skip"}, "dispatch.finished: expected error or end, found 'skip'"),
     ],
 )
-def test_other_answers_are_refused(options, message):
+def test_other_answers_are_refused(options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         Dispatch(**options)

@@ -4,6 +4,8 @@ import io
 import math
 from collections import Counter
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +61,7 @@ COMPARISONS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 
 
 @st.composite
-def leaves(draw):
+def leaves(draw: Any) -> Any:
     name = draw(COLUMNS)
     one, two = (draw(st.sampled_from(LITERALS[name])) for _ in "ab")
     texts = [
@@ -92,7 +94,7 @@ ROWS = st.lists(st.fixed_dictionaries(MAYBE), max_size=24).map(
 )
 
 
-def footer_of(rows, *, schema=SCHEMA, row_group_size=4, **options):
+def footer_of(rows: Any, *, schema: Any = SCHEMA, row_group_size: int = 4, **options: Any) -> Footer:
     sink = io.BytesIO()
     table = pa.Table.from_pylist(rows, schema)
     pq.write_table(table.sort_by("id") if options.pop("is_sorted", False) else table, sink, row_group_size, **options)
@@ -100,7 +102,7 @@ def footer_of(rows, *, schema=SCHEMA, row_group_size=4, **options):
     return Footer(sink, "a.parquet")
 
 
-def asked(where, *, slots=("id", "tags", "row"), labels=(), **arguments):
+def asked(where: Any, *, slots: Any = ("id", "tags", "row"), labels: Any = (), **arguments: Any) -> Any:
     schema = SlotSchema.from_arrow(pa.schema([*SCHEMA, pa.field("dt", pa.string())]), ["dt"])
     return resolve(schema, slots=slots, labels=labels, where=where, **arguments)
 
@@ -109,7 +111,7 @@ DAY = Partition(values={"dt": "2026-11-01"}, is_decided=False)
 
 
 @given(rows=ROWS, where=WHERE, is_sorted=st.booleans(), statistics=st.sampled_from([True, ["id", "s"], False]))
-def test_pruning_loses_no_row_and_lets_none_in(rows, where, is_sorted, statistics):
+def test_pruning_loses_no_row_and_lets_none_in(rows: Any, where: Any, is_sorted: bool, statistics: Any) -> None:
     request = asked(where)
     with footer_of(rows, is_sorted=is_sorted, write_statistics=statistics) as footer:
         everything = RowGroupReader(footer, request.selection).read(range(len(footer.row_group_rows)))
@@ -128,7 +130,7 @@ def test_pruning_loses_no_row_and_lets_none_in(rows, where, is_sorted, statistic
         assert stats.counts["rows_filtered"] == len(mask) - len(expected)
 
 
-def counted(footer, request):
+def counted(footer: Any, request: Any) -> Any:
     counts = (stats := Stats()).counts
     FilteredReader(footer, [], request, DAY, stats).read(range(len(footer.row_group_rows)))
     return counts["row_groups_pruned"], counts["row_groups_skipped"]
@@ -154,12 +156,12 @@ SIMPLE = [{"id": n + 1, "x": float(n), "y": n % 2, "z": 1.0, "s": chr(97 + n), "
         ("sample(id, 0.5, 7) and id > 20", 5, 0),
     ],
 )
-def test_what_is_ruled_out_is_not_read(where, pruned, skipped):
+def test_what_is_ruled_out_is_not_read(where: str, pruned: int, skipped: int) -> None:
     with footer_of(SIMPLE) as footer:
         assert counted(footer, asked(where)) == (pruned, skipped)
 
 
-def write_damaged(path, ids):
+def write_damaged(path: Any, ids: Any) -> None:
     """64 rows in 4 row groups; the lists of the second row group cannot be read."""
     lists = pa.array([[n] * 50 for n in range(64)], pa.list_(pa.int64()))
     pq.write_table(pa.table({"id": ids, "tags": lists}), path, 16, compression="none")
@@ -170,7 +172,7 @@ def write_damaged(path, ids):
 
 
 @pytest.mark.parametrize(("where", "saved"), [("id = 6", "row_groups_pruned"), ("id % 7 = 6", "row_groups_skipped")])
-def test_other_columns_are_not_read_where_no_row_passes(tmp_path, where, saved):
+def test_other_columns_are_not_read_where_no_row_passes(tmp_path: Path, where: str, saved: str) -> None:
     write_damaged(tmp_path / "a.parquet", [n % 7 for n in range(64)])
     with pytest.raises(DataFileError, match=r"a\.parquet: column 'tags': row group 1 cannot be read"):
         list(FeatureLoader(tmp_path, slots=["tags"], where=where))
@@ -183,7 +185,7 @@ def test_other_columns_are_not_read_where_no_row_passes(tmp_path, where, saved):
 
 
 @pytest.mark.parametrize("shuffle", [None, {"window_rows": 40}, {"window_rows": 100, "interleave": 2}])
-def test_a_state_among_pruned_row_groups_goes_on_with_the_next_row(table_url, shuffle):
+def test_a_state_among_pruned_row_groups_goes_on_with_the_next_row(table_url: str, shuffle: Any) -> None:
     arguments = {
         "slots": ["row"],
         "where": "(row between 20 and 30 or row between 200 and 260) and row % 3 != 0",
@@ -191,7 +193,7 @@ def test_a_state_among_pruned_row_groups_goes_on_with_the_next_row(table_url, sh
         "shuffle": shuffle,
     }
 
-    def rows(loader):
+    def rows(loader: Any) -> Any:
         return [batch["row"].tolist() for batch in loader]
 
     whole = FeatureLoader(table_url, **arguments)
@@ -212,7 +214,7 @@ def test_a_state_among_pruned_row_groups_goes_on_with_the_next_row(table_url, sh
         first.close()
 
 
-def test_a_column_that_the_file_lacks_or_has_in_another_type_is_judged_as_it_is_read():
+def test_a_column_that_the_file_lacks_or_has_in_another_type_is_judged_as_it_is_read() -> None:
     rows = [{"id": n + 1, "row": n} for n in range(8)]
     narrow = pa.schema([pa.field("id", pa.int32()), pa.field("row", pa.int32())])
     with footer_of(rows, schema=narrow) as footer:

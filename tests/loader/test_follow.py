@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,23 +17,23 @@ import featstore
 from featstore.errors import ConfigError, StateError
 
 
-def append(url, dt, first, num_rows=20):
+def append(url: Any, dt: Any, first: Any, num_rows: int = 20) -> None:
     rows = {"row": pa.array(range(first, first + num_rows), pa.int64()), "dt": pa.array([dt] * num_rows)}
     write_deltalake(str(url), pa.table(rows), partition_by=["dt"], mode="append")
 
 
 @pytest.fixture
-def url(tmp_path):
+def url(tmp_path: Path) -> Any:
     append(tmp_path / "table", "2026-11-01", 1)
     return tmp_path / "table"
 
 
-def follower(url, **options):
+def follower(url: Any, **options: Any) -> Any:
     follow = {"every_s": 0.02, "until": "dt >= '2026-11-03'"} | options.pop("follow", {})
     return featstore.FeatureLoader(url, slots=["row"], batch_size=10, follow=follow, **options)
 
 
-def test_partitions_that_come_while_it_is_read_are_read_until_the_last(url):
+def test_partitions_that_come_while_it_is_read_are_read_until_the_last(url: Any) -> None:
     with follower(url) as loader:
         rows, batches = [], iter(loader)
         for batch in batches:
@@ -46,7 +47,7 @@ def test_partitions_that_come_while_it_is_read_are_read_until_the_last(url):
     assert sorted(rows) == [*range(1, 81)]
 
 
-def test_workers_agree_on_the_plans_and_share_each(url, tmp_path):
+def test_workers_agree_on_the_plans_and_share_each(url: Any, tmp_path: Path) -> None:
     """Each looks at the table by itself, at different times."""
     dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
     with follower(url, dispatch=dispatch, memory_budget=1) as one, follower(url, dispatch=dispatch, memory_budget=1) as other:
@@ -54,7 +55,7 @@ def test_workers_agree_on_the_plans_and_share_each(url, tmp_path):
         append(url, "2026-11-02", 21)
         found: list[list[Any]] = [[], []]
 
-        def read(number):
+        def read(number: Any) -> None:
             found[number] += [row for batch in both[number] for row in batch["row"].tolist()]
 
         threads = [threading.Thread(target=read, args=(number,)) for number in range(2)]
@@ -68,7 +69,7 @@ def test_workers_agree_on_the_plans_and_share_each(url, tmp_path):
     assert rows == list(range(1, 61))
 
 
-def test_closing_ends_the_wait_for_what_is_new(url):
+def test_closing_ends_the_wait_for_what_is_new(url: Any) -> None:
     loader = follower(url, follow={"every_s": 3600})
     batches = iter(loader)
     assert [len(next(batches)["row"]) for _ in range(2)] == [10, 10]
@@ -79,7 +80,7 @@ def test_closing_ends_the_wait_for_what_is_new(url):
     ends.join()
 
 
-def test_closing_in_the_middle_of_a_plan_ends_the_loop_and_leaves_a_state_to_go_on_from(url):
+def test_closing_in_the_middle_of_a_plan_ends_the_loop_and_leaves_a_state_to_go_on_from(url: Any) -> None:
     loader = follower(url, follow={"until": None}, memory_budget=1)
     batches = iter(loader)
     before = next(batches)["row"].tolist()
@@ -92,13 +93,13 @@ def test_closing_in_the_middle_of_a_plan_ends_the_loop_and_leaves_a_state_to_go_
         assert sorted(before + rows_of(again)) == list(range(1, 41))
 
 
-def rows_of(batches):
+def rows_of(batches: Any) -> Any:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
 @pytest.mark.parametrize("stop", range(9))
 @pytest.mark.parametrize("order", ["dynamic", "static"])
-def test_a_state_of_every_step_is_gone_on_from_with_what_came_meanwhile(url, stop, order):
+def test_a_state_of_every_step_is_gone_on_from_with_what_came_meanwhile(url: Any, stop: Any, order: str) -> None:
     """Plans of two, four and two batches of 10 rows; one more day is there when the state is loaded."""
     with follower(url, order=order, memory_budget=1) as loader:
         rows, batches = [], iter(loader)
@@ -122,7 +123,7 @@ def test_a_state_of_every_step_is_gone_on_from_with_what_came_meanwhile(url, sto
     assert Counter(rows) + Counter(rest) == Counter(range(1, 81))
 
 
-def test_a_state_that_was_saved_while_waiting_reads_nothing_again(url):
+def test_a_state_that_was_saved_while_waiting_reads_nothing_again(url: Any) -> None:
     loader = follower(url, follow={"until": "dt >= '2026-11-02'", "every_s": 3600})
     batches = iter(loader)
     rows = next(batches)["row"].tolist() + next(batches)["row"].tolist()
@@ -138,7 +139,7 @@ def test_a_state_that_was_saved_while_waiting_reads_nothing_again(url):
         assert sorted(rows + rows_of(again)) == list(range(1, 41))
 
 
-def test_states_of_one_that_waits_and_one_that_has_begun_are_united(url):
+def test_states_of_one_that_waits_and_one_that_has_begun_are_united(url: Any) -> None:
     append(url, "2026-11-02", 21)
     with follower(url) as loader:
         fresh = loader.state_dict()
@@ -151,7 +152,7 @@ def test_states_of_one_that_waits_and_one_that_has_begun_are_united(url):
         featstore.FeatureLoader.merge_states([waits | {"followed": [1, None]}, begun])
 
 
-def test_a_state_of_a_followed_table_is_of_no_loader_that_does_not_follow(url):
+def test_a_state_of_a_followed_table_is_of_no_loader_that_does_not_follow(url: Any) -> None:
     with follower(url) as one, featstore.FeatureLoader(url, slots=["row"], batch_size=10) as other:
         with pytest.raises(StateError, match="saved of a followed table, and this loader is of the other kind"):
             other.load_state_dict(one.state_dict())
@@ -159,7 +160,7 @@ def test_a_state_of_a_followed_table_is_of_no_loader_that_does_not_follow(url):
             one.load_state_dict(other.state_dict())
 
 
-def test_new_partitions_are_split_as_the_first_ones_are(url):
+def test_new_partitions_are_split_as_the_first_ones_are(url: Any) -> None:
     with follower(url, dispatch={"split_rows": 10}) as loader:
         batches = iter(loader)
         rows = [row for _ in range(2) for row in next(batches)["row"].tolist()]
@@ -173,7 +174,7 @@ def test_new_partitions_are_split_as_the_first_ones_are(url):
         assert sorted(rows + rows_of(batches)) == list(range(1, 61))
 
 
-def test_a_worker_that_comes_with_a_newer_version_joins_the_plans_of_the_others(url, tmp_path):
+def test_a_worker_that_comes_with_a_newer_version_joins_the_plans_of_the_others(url: Any, tmp_path: Path) -> None:
     """It opens the table when two plans were there already, and reads what is left of the second."""
     dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "in_step": True}  # One thread asks both.
     options = {"dispatch": dispatch, "memory_budget": 1}
@@ -189,7 +190,7 @@ def test_a_worker_that_comes_with_a_newer_version_joins_the_plans_of_the_others(
     assert Counter(rows) == Counter(range(1, 61))
 
 
-def test_a_loader_that_follows_is_no_dataset_of_a_dataloader(url):
+def test_a_loader_that_follows_is_no_dataset_of_a_dataloader(url: Any) -> None:
     with follower(url) as loader:
         with pytest.raises(TypeError, match="has no len"):
             len(follower(url, order="static"))
@@ -206,11 +207,11 @@ def test_a_loader_that_follows_is_no_dataset_of_a_dataloader(url):
         ({"follow": {"every": 1}}, "follow: unknown key 'every'"),
     ],
 )
-def test_what_cannot_be_followed_is_refused(url, options, message):
+def test_what_cannot_be_followed_is_refused(url: Any, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         follower(url, **options)
 
 
-def test_plain_files_cannot_be_followed(table_url):
+def test_plain_files_cannot_be_followed(table_url: str) -> None:
     with pytest.raises(ConfigError, match="found plain Parquet files"):
         follower(table_url)

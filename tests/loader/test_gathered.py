@@ -1,3 +1,4 @@
+import random
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ def made(batch: Columns) -> Any:
     return batch.made()
 
 
-def columns(sizes):
+def columns(sizes: Any) -> Any:
     """Pieces of rows numbered through, from which every column follows."""
     pieces: dict[Any, list[Any]] = {IDS: [], TAGS: [], PAIR: [], CLICK: []}
     first = 0
@@ -35,7 +36,7 @@ def columns(sizes):
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=4), st.randoms(use_true_random=False), st.lists(st.integers(0, 32)))
-def test_each_part_is_one_batch_in_one_buffer_per_dtype(sizes, random, inner):
+def test_each_part_is_one_batch_in_one_buffer_per_dtype(sizes: list[int], random: random.Random, inner: list[int]) -> None:
     order = list(range(sum(sizes)))
     random.shuffle(order)
     cuts = [0, *sorted(min(cut, len(order)) for cut in inner), len(order)]
@@ -53,13 +54,13 @@ def test_each_part_is_one_batch_in_one_buffer_per_dtype(sizes, random, inner):
         assert sum(map(len, batch.buffers.values())) == total + tags.values.numel() + tags.offsets.numel()
 
 
-def test_columns_are_let_go_of_as_they_are_gathered():
+def test_columns_are_let_go_of_as_they_are_gathered() -> None:
     given_columns = columns([4])
     gather_batches(given_columns, places_of(np.arange(4), np.array([0, 4])), Pool(), Pool())
     assert given_columns == {}
 
 
-def test_memory_serves_again_when_no_batch_refers_to_it():
+def test_memory_serves_again_when_no_batch_refers_to_it() -> None:
     pool = Pool()
     places = places_of(np.arange(4), np.array([0, 2, 4]))
     batches = gather_batches(columns([4]), places, pool, Pool())

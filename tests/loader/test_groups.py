@@ -1,6 +1,8 @@
 """A table with slot groups through the loader: staged or not, the batches of one table."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +27,12 @@ ADDED = [
 INPUTS = {"row": "double", "double": "double", "many": "list<double>", "clicked": "double", "request": "string"}
 
 
-def spec_of(slots):
+def spec_of(slots: Any) -> Any:
     document = {"spec": 1, "inputs": INPUTS, "labels": {"click": "clicked"}, "keep": ["request"], "slots": slots}
     return load_spec(document | {"output": {"rows_per_row_group": 32, "rows_per_file": 100}})
 
 
-def raw_rows(clicked):
+def raw_rows(clicked: Any) -> pa.Table:
     rows = np.arange(NUM_ROWS, dtype=np.float64)
     many = [[float(row)] * (row % 4) for row in range(NUM_ROWS)]
     columns = {"row": rows, "double": rows * 2, "many": many, "clicked": np.full(NUM_ROWS, clicked)}
@@ -38,7 +40,7 @@ def raw_rows(clicked):
 
 
 @pytest.fixture(scope="session")
-def url(tmp_path_factory) -> str:
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """300 rows in three files, two slots of a group, and labels anew: 1 where they were 0."""
     root = tmp_path_factory.mktemp("grouped")
     for name, clicked in (("raw", 0.0), ("ripe", 1.0)):
@@ -51,7 +53,7 @@ def url(tmp_path_factory) -> str:
     return job.table_url
 
 
-def assert_whole(loader, *, num_rows=NUM_ROWS):
+def assert_whole(loader: Any, *, num_rows: Any = NUM_ROWS) -> None:
     seen = []
     for batch in loader:
         rows = batch["row"].numpy()
@@ -63,7 +65,7 @@ def assert_whole(loader, *, num_rows=NUM_ROWS):
 
 
 @pytest.mark.parametrize("staging", [None, {"mode": "whole"}, {"mode": "whole", "ahead_files": 1}, {"mode": "ranges"}])
-def test_columns_of_groups_come_with_their_rows(url, staging):
+def test_columns_of_groups_come_with_their_rows(url: str, staging: Any) -> None:
     shuffle = {"window_rows": 64, "interleave": 2}
     with FeatureLoader(url, slots=["*"], labels=["click"], batch_size=7, staging=staging, shuffle=shuffle, seed=3) as loader:
         assert_whole(loader)
@@ -71,7 +73,7 @@ def test_columns_of_groups_come_with_their_rows(url, staging):
 
 
 @pytest.mark.parametrize("staging", [None, {"mode": "direct"}], ids=["staged", "direct"])
-def test_a_remote_table_with_groups(url, loopback, staging):
+def test_a_remote_table_with_groups(url: str, loopback: Any, staging: Any) -> None:
     local = open_snapshot(url)
     files = []
     for file in local.data_files:
@@ -86,35 +88,35 @@ def test_a_remote_table_with_groups(url, loopback, staging):
     assert api.Table(table).to_arrow().equals(api.open_table(url).to_arrow())
 
 
-def test_a_filter_reads_columns_of_groups(url):
+def test_a_filter_reads_columns_of_groups(url: str) -> None:
     with FeatureLoader(url, slots=["row"], where="double < 100 and click = 1") as loader:
         assert sorted(float(row) for batch in loader for row in batch["row"]) == [float(row) for row in range(50)]
 
 
-def test_only_groups_that_are_read_are_staged(url):
+def test_only_groups_that_are_read_are_staged(url: str) -> None:
     with FeatureLoader(url, slots=["row"], staging={"mode": "whole"}) as loader:
         assert sum(batch.num_rows for batch in loader) == NUM_ROWS
         assert loader.stats()["staging_num_staged"] == 3
 
 
-def test_the_budget_must_hold_a_split_with_its_groups(url):
+def test_the_budget_must_hold_a_split_with_its_groups(url: str) -> None:
     largest = max(file.size_bytes for file in open_snapshot(url).data_files)
     with pytest.raises(BudgetError, match="3 files that are open at once"):
         FeatureLoader(url, slots=["*"], labels=["click"], staging={"mode": "whole", "budget_bytes": largest + 1})
 
 
-def test_a_state_is_of_one_version_of_the_groups(url):
+def test_a_state_is_of_one_version_of_the_groups(url: str) -> None:
     digests = {open_snapshot(url, version=version).digest for version in (0, 1, 2)}
     assert len(digests) == 3
 
 
-def test_a_cache_is_filled_with_the_files_of_groups_too(url, tmp_path):
+def test_a_cache_is_filled_with_the_files_of_groups_too(url: str, tmp_path: Path) -> None:
     config = tmp_path / "train.yaml"
     config.write_text(f'table: {url}\nslots: ["*"]\nstaging: {{directory: {tmp_path / "cache"}, mode: whole}}\n')
     assert warm(str(config)).counts.num_staged == 9
 
 
-def test_a_groups_file_that_is_cut_otherwise_is_refused(url, tmp_path):
+def test_a_groups_file_that_is_cut_otherwise_is_refused(url: str, tmp_path: Path) -> None:
     snapshot = open_snapshot(url)
     file = snapshot.data_files[0]
     other = tmp_path / "other.parquet"

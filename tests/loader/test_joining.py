@@ -14,7 +14,7 @@ from featstore.reading.columns import Ragged
 IDS, TAGS, PAIR = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair")
 
 
-def parts(sizes, dtype=np.int32):
+def parts(sizes: Any, dtype: Any = np.int32) -> Any:
     """Rows numbered through, from which every column follows; offsets begin above 0."""
     found: dict[Any, list[Any]] = {IDS: [], TAGS: [], PAIR: []}
     first = 0
@@ -29,7 +29,7 @@ def parts(sizes, dtype=np.int32):
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=4), st.sampled_from([np.int32, np.int64]))
-def test_parts_come_one_after_the_other(sizes, dtype):
+def test_parts_come_one_after_the_other(sizes: list[int], dtype: Any) -> None:
     found: Mapping[Any, Any] = joined(parts(sizes, dtype), Pool())
     rows = range(sum(sizes))
     assert list(found) == [IDS, TAGS, PAIR]
@@ -41,7 +41,7 @@ def test_parts_come_one_after_the_other(sizes, dtype):
     assert [values.tolist() for values in tags] == [[row] * (row % 3) for row in rows]
 
 
-def test_a_kept_column_keeps_its_memory():
+def test_a_kept_column_keeps_its_memory() -> None:
     pool = Pool()
     kept: Any = joined(parts([3, 4]), pool)[IDS]
     expected = kept.tolist()

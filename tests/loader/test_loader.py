@@ -5,6 +5,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,11 @@ from featstore.table.open import open_snapshot
 NUM_ROWS = 280
 
 
-def rows_of(loader) -> list[int]:
+def rows_of(loader: Any) -> list[int]:
     return [row for batch in loader for row in batch["row"].tolist()]
 
 
-def divide_by_rows(loader) -> None:
+def divide_by_rows(loader: Any) -> None:
     for batch in loader:
         _ = 1 // int(batch["row"][0])
 
@@ -51,7 +52,7 @@ def our_files() -> set[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_behind():
+def _nothing_left_behind() -> Iterator[None]:
     before = our_files()
     yield
     gc.collect()
@@ -59,24 +60,24 @@ def _nothing_left_behind():
     assert our_files() <= before
 
 
-def test_without_shuffle_rows_come_in_the_order_of_the_files(table_url):
+def test_without_shuffle_rows_come_in_the_order_of_the_files(table_url: str) -> None:
     assert rows_of(FeatureLoader(table_url, slots=["row"], batch_size=33)) == list(range(NUM_ROWS))
 
 
 @pytest.mark.parametrize("batch_size", [1, 16, 33, 1000])
-def test_every_batch_is_full_but_the_last(table_url, batch_size):
+def test_every_batch_is_full_but_the_last(table_url: str, batch_size: int) -> None:
     sizes = [batch.num_rows for batch in FeatureLoader(table_url, slots=["row"], batch_size=batch_size)]
     assert sizes[:-1] == [batch_size] * (NUM_ROWS // batch_size - (NUM_ROWS % batch_size == 0))
     assert sum(sizes) == NUM_ROWS
 
 
-def test_drop_last_leaves_out_the_short_batch_and_counts_its_rows(table_url):
+def test_drop_last_leaves_out_the_short_batch_and_counts_its_rows(table_url: str) -> None:
     loader = FeatureLoader(table_url, slots=["row"], batch_size=33, drop_last=True)
     assert {batch.num_rows for batch in loader} == {33}
     assert loader.stats()["rows_dropped_last"] == NUM_ROWS % 33
 
 
-def test_a_table_may_be_a_snapshot_or_have_one(table_url):
+def test_a_table_may_be_a_snapshot_or_have_one(table_url: str) -> None:
     snapshot = open_snapshot(table_url)
     with_one = type("Table", (), {"snapshot": snapshot})()
     assert rows_of(FeatureLoader(snapshot, slots=["row"])) == rows_of(FeatureLoader(with_one, slots=["row"]))
@@ -85,7 +86,7 @@ def test_a_table_may_be_a_snapshot_or_have_one(table_url):
 
 
 @pytest.mark.parametrize("shuffle", [{"window_rows": 1}, {"window_rows": 40}, {"window_rows": 10_000, "interleave": 3}])
-def test_shuffled_rows_keep_together_and_come_once(table_url, shuffle):
+def test_shuffled_rows_keep_together_and_come_once(table_url: str, shuffle: Any) -> None:
     seen = []
     for batch in FeatureLoader(table_url, slots=["*"], extras=["note"], batch_size=33, shuffle=shuffle, seed=3):
         rows = batch["row"].tolist()
@@ -98,7 +99,7 @@ def test_shuffled_rows_keep_together_and_come_once(table_url, shuffle):
     assert seen != sorted(seen)
 
 
-def test_seed_and_epoch_decide_the_order(table_url):
+def test_seed_and_epoch_decide_the_order(table_url: str) -> None:
     def order(seed: int, epoch: int) -> list[int]:
         loader = FeatureLoader(table_url, slots=["row"], shuffle={"window_rows": 40}, seed=seed)
         loader.set_epoch(epoch)
@@ -108,7 +109,7 @@ def test_seed_and_epoch_decide_the_order(table_url):
     assert len({tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
 
 
-def test_each_iteration_is_the_next_epochs(table_url):
+def test_each_iteration_is_the_next_epochs(table_url: str) -> None:
     loader = FeatureLoader(table_url, slots=["row"], shuffle={}, num_epochs=2)
     twice = rows_of(loader)
     again = rows_of(loader)
@@ -119,29 +120,29 @@ def test_each_iteration_is_the_next_epochs(table_url):
     assert sorted(again[:NUM_ROWS]) == sorted(again[NUM_ROWS:]) == list(range(NUM_ROWS))
 
 
-def test_where_prunes_partitions_and_filters_rows(table_url):
+def test_where_prunes_partitions_and_filters_rows(table_url: str) -> None:
     loader = FeatureLoader(table_url, slots=["row"], where="dt >= '2026-11-03' and (click = 1 or row % 4 = 0)", batch_size=9)
     expected = [row for row in range(70, NUM_ROWS) if row % 2 or row % 4 == 0]
     assert rows_of(loader) == expected
     assert loader.stats()["rows_filtered"] == NUM_ROWS - 70 - len(expected)
 
 
-def test_where_may_read_partition_keys_row_by_row(table_url):
+def test_where_may_read_partition_keys_row_by_row(table_url: str) -> None:
     rows = rows_of(FeatureLoader(table_url, slots=["row"], where="dt = '2026-11-01' or row = 100"))
     assert rows == [*range(70), 100]
 
 
-def test_where_that_matches_no_partition_is_told_of(table_url):
+def test_where_that_matches_no_partition_is_told_of(table_url: str) -> None:
     with pytest.raises(SelectionError, match="matches no partition of the table, which has dt=2026-11-01"):
         FeatureLoader(table_url, slots=["row"], where="dt = '1999-01-01'")
 
 
-def test_missing_marks_count_as_null_in_where(table_url):
+def test_missing_marks_count_as_null_in_where(table_url: str) -> None:
     assert rows_of(FeatureLoader(table_url, slots=["row"], where="row is null")) == [0]
 
 
 @pytest.mark.parametrize(("null", "expected"), [("drop", None), (-1, -1.0)])
-def test_a_null_label_is_dropped_or_filled_as_told(table_url, null, expected):
+def test_a_null_label_is_dropped_or_filled_as_told(table_url: str, null: Any, expected: float | None) -> None:
     loader = FeatureLoader(table_url, slots=["row"], labels=[{"name": "ripe", "null": null}], batch_size=33)
     found = {row: label for b in loader for row, label in zip(b["row"].tolist(), b.labels["ripe"].tolist(), strict=True)}
     values = {row: expected if row % 10 == 0 else float(row % 3) for row in range(NUM_ROWS)}
@@ -150,17 +151,17 @@ def test_a_null_label_is_dropped_or_filled_as_told(table_url, null, expected):
     assert loader.stats()[counted] == 28
 
 
-def test_a_null_label_raises_unless_told_otherwise(table_url):
+def test_a_null_label_raises_unless_told_otherwise(table_url: str) -> None:
     with pytest.raises(DataFileError, match=r"part.parquet: label 'ripe' is null in 2 of 16 rows; .*null: drop"):
         rows_of(FeatureLoader(table_url, slots=["row"], labels=["ripe"]))
 
 
-def test_a_null_weight_raises(table_url):
+def test_a_null_weight_raises(table_url: str) -> None:
     with pytest.raises(DataFileError, match=r"weight 'ripe' is null in 2 of 16 rows$"):
         rows_of(FeatureLoader(table_url, slots=["row"], weight="ripe"))
 
 
-def test_buckets_hold_every_sign_and_keep_missing_at_zero(tmp_path):
+def test_buckets_hold_every_sign_and_keep_missing_at_zero(tmp_path: Path) -> None:
     signs = [0, 1, 2, 9, 10, 2**53 + 1, 2**63 - 1]
     pq.write_table(pa.table({"row": signs, "tags": [[sign, 0] for sign in signs]}), tmp_path / "a.parquet")
     slots = [{"name": "row", "buckets": 10}, {"name": "tags", "buckets": 10, "max_len": 1}]
@@ -170,13 +171,13 @@ def test_buckets_hold_every_sign_and_keep_missing_at_zero(tmp_path):
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_ids_arrive_bit_for_bit(ids):
+def test_ids_arrive_bit_for_bit(ids: list[int]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         pq.write_table(pa.table({"row": [*ids, None]}), f"{directory}/a.parquet")
         assert rows_of(FeatureLoader(directory, slots=["row"])) == [*ids, 0]
 
 
-def test_a_slot_that_older_files_lack_is_missing_there(tmp_path):
+def test_a_slot_that_older_files_lack_is_missing_there(tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"new": [[7], []], "row": pa.array([3, 4], pa.int32())}), tmp_path / "b.parquet")
     (batch,) = FeatureLoader(tmp_path, slots=["row", "new"])
@@ -184,12 +185,12 @@ def test_a_slot_that_older_files_lack_is_missing_there(tmp_path):
     assert [values.tolist() for values in batch["new"]] == [[0], [0], [7], []]
 
 
-def test_no_tensor_warns_of_memory_that_cannot_be_written(table_url):
+def test_no_tensor_warns_of_memory_that_cannot_be_written(table_url: str) -> None:
     batch = next(iter(FeatureLoader(table_url, slots=["*"], labels=["click"], batch_size=8)))
     assert isinstance(batch["row"], torch.Tensor)
 
 
-def test_a_file_replaced_since_it_was_listed_is_told_of(table_url, tmp_path):
+def test_a_file_replaced_since_it_was_listed_is_told_of(table_url: str, tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": [1, 2]}), tmp_path / "a.parquet")
     loader = FeatureLoader(tmp_path, slots=["row"])
     pq.write_table(pa.table({"row": [1, 2, 3]}), tmp_path / "a.parquet")
@@ -198,7 +199,7 @@ def test_a_file_replaced_since_it_was_listed_is_told_of(table_url, tmp_path):
 
 
 @pytest.mark.parametrize("staging", [{"mode": "whole"}, {"mode": "whole", "ahead_files": 1}, {"mode": "ranges"}])
-def test_staged_rows_are_the_same_rows(table_url, staging):
+def test_staged_rows_are_the_same_rows(table_url: str, staging: Any) -> None:
     with FeatureLoader(table_url, slots=["row"], staging=staging, shuffle={"interleave": 2}, seed=5) as loader:
         staged = rows_of(loader)
         assert loader.stats()["staging_num_staged"] == 5
@@ -206,13 +207,13 @@ def test_staged_rows_are_the_same_rows(table_url, staging):
 
 
 @pytest.mark.parametrize("staging", [None, {"mode": "ranges"}, {"mode": "direct"}], ids=["staged", "ranges", "direct"])
-def test_a_remote_table_is_staged_or_read_where_it_is(table_url, loopback, staging):
+def test_a_remote_table_is_staged_or_read_where_it_is(table_url: str, loopback: Any, staging: Any) -> None:
     with FeatureLoader(served(table_url, loopback), slots=["row"], staging=staging) as loader:
         assert rows_of(loader) == list(range(NUM_ROWS))
         assert loader.stats().get("staging_num_staged", 0) == (0 if staging == {"mode": "direct"} else 5)
 
 
-def served(table_url, loopback):
+def served(table_url: str, loopback: Any) -> Any:
     """The table with its files on the server."""
     for path in sorted(Path(table_url).rglob("*.parquet")):
         loopback.files["/" + str(path.relative_to(table_url))] = path.read_bytes()
@@ -222,7 +223,7 @@ def served(table_url, loopback):
 
 
 @pytest.fixture
-def wide_url(tmp_path, monkeypatch):
+def wide_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A table of 40 slots in files of several MB; the hole limit, which follows the latency of a busy machine, is fixed."""
     monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
     random = np.random.default_rng(1)
@@ -234,7 +235,9 @@ def wide_url(tmp_path, monkeypatch):
     return str(tmp_path / "t")
 
 
-def test_by_ranges_only_what_is_selected_comes_and_a_wider_selection_adds_to_it(wide_url, tmp_path, loopback):
+def test_by_ranges_only_what_is_selected_comes_and_a_wider_selection_adds_to_it(
+    wide_url: str, tmp_path: Path, loopback: Any
+) -> None:
     table, local = served(wide_url, loopback), dict[str, Any](seed=3, shuffle={"interleave": 2})
     staging = {"mode": "ranges", "directory": str(tmp_path / "cache")}
     all_bytes = sum(file.size_bytes for file in table.data_files)
@@ -249,7 +252,7 @@ def test_by_ranges_only_what_is_selected_comes_and_a_wider_selection_adds_to_it(
     assert 0 < sum(fetched_bytes) < all_bytes
 
 
-def test_a_file_staged_for_other_slots_is_refused_and_never_read_as_zeros(wide_url, tmp_path):
+def test_a_file_staged_for_other_slots_is_refused_and_never_read_as_zeros(wide_url: str, tmp_path: Path) -> None:
     """As if the plan of ranges had forgotten a slot."""
     file = open_snapshot(wide_url).data_files[0]
     request = resolve(open_snapshot(wide_url).schema, slots=["row", "s7"])
@@ -265,7 +268,7 @@ def test_a_file_staged_for_other_slots_is_refused_and_never_read_as_zeros(wide_u
             SplitReader(work, request=request, order=order, stats=Stats())
 
 
-def test_ranges_of_files_that_exceed_the_budget_as_a_whole_are_read(wide_url, loopback):
+def test_ranges_of_files_that_exceed_the_budget_as_a_whole_are_read(wide_url: str, loopback: Any) -> None:
     table = served(wide_url, loopback)
     budget_bytes = min(file.size_bytes for file in table.data_files) // 2
     staging = {"mode": "ranges", "budget_bytes": budget_bytes}
@@ -275,12 +278,12 @@ def test_ranges_of_files_that_exceed_the_budget_as_a_whole_are_read(wide_url, lo
         FeatureLoader(table, slots=["row"], staging=staging | {"mode": "auto"})
 
 
-def test_a_budget_below_the_largest_file_is_refused_at_once(table_url):
+def test_a_budget_below_the_largest_file_is_refused_at_once(table_url: str) -> None:
     with pytest.raises(BudgetError, match=r"part\.parquet"):
         FeatureLoader(table_url, slots=["row"], staging={"mode": "whole", "budget_bytes": 100})
 
 
-def test_a_budget_below_the_files_open_at_once_is_refused_at_once(table_url):
+def test_a_budget_below_the_files_open_at_once_is_refused_at_once(table_url: str) -> None:
     largest = max(file.size_bytes for file in open_snapshot(table_url).data_files)
     staging = {"mode": "whole", "budget_bytes": largest + 1}
     assert len(rows_of(FeatureLoader(table_url, slots=["row"], staging=staging))) == NUM_ROWS
@@ -288,7 +291,7 @@ def test_a_budget_below_the_files_open_at_once_is_refused_at_once(table_url):
         FeatureLoader(table_url, slots=["row"], staging=staging, shuffle={"interleave": 2})
 
 
-def test_a_staged_file_that_is_no_parquet_is_named(table_url, tmp_path):
+def test_a_staged_file_that_is_no_parquet_is_named(table_url: str, tmp_path: Path) -> None:
     snapshot = open_snapshot(table_url)
     (tmp_path / "bad.parquet").write_bytes(b"0" * snapshot.data_files[0].size_bytes)
     bad = type(snapshot.data_files[0])(**{**vars(snapshot.data_files[0]), "url": str(tmp_path / "bad.parquet")})
@@ -313,12 +316,12 @@ def test_a_staged_file_that_is_no_parquet_is_named(table_url, tmp_path):
         ({"staging": 3}, "staging: expected keys of Staging"),
     ],
 )
-def test_options_that_cannot_be_are_refused(table_url, arguments, message):
+def test_options_that_cannot_be_are_refused(table_url: str, arguments: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         FeatureLoader(table_url, slots=["row"], **arguments)
 
 
-def test_a_loader_in_dynamic_order_has_no_length(table_url):
+def test_a_loader_in_dynamic_order_has_no_length(table_url: str) -> None:
     loader = FeatureLoader(table_url, slots=["row"])
     assert bool(loader)
     with pytest.raises(TypeError, match="dynamic order has no len"):
@@ -329,7 +332,7 @@ def test_a_loader_in_dynamic_order_has_no_length(table_url):
 
 @pytest.mark.parametrize("staging", [None, {"mode": "whole", "ahead_files": 1}], ids=["in place", "staged"])
 @pytest.mark.parametrize("budget", [1, "1GB"])
-def test_a_break_ends_all_threads(table_url, staging, budget):
+def test_a_break_ends_all_threads(table_url: str, staging: Any, budget: Any) -> None:
     loader = FeatureLoader(table_url, slots=["*"], batch_size=1, staging=staging, memory_budget=budget)
     for _ in range(3):
         for _ in loader:
@@ -338,13 +341,13 @@ def test_a_break_ends_all_threads(table_url, staging, budget):
     loader.close()
 
 
-def test_an_exception_in_the_loop_ends_all_threads(table_url):
+def test_an_exception_in_the_loop_ends_all_threads(table_url: str) -> None:
     with pytest.raises(ZeroDivisionError):
         divide_by_rows(FeatureLoader(table_url, slots=["row"], batch_size=1))
     assert our_threads() == []
 
 
-def test_a_loader_made_in_the_loop_lives_until_its_end(table_url):
+def test_a_loader_made_in_the_loop_lives_until_its_end(table_url: str) -> None:
     total = 0
     for batch in FeatureLoader(table_url, slots=["row"], batch_size=100, staging={"mode": "whole"}):
         gc.collect()
@@ -352,7 +355,7 @@ def test_a_loader_made_in_the_loop_lives_until_its_end(table_url):
     assert total == NUM_ROWS
 
 
-def test_a_closed_iteration_says_so(table_url):
+def test_a_closed_iteration_says_so(table_url: str) -> None:
     loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
     first = iter(loader)
     next(first)
@@ -363,13 +366,13 @@ def test_a_closed_iteration_says_so(table_url):
     assert len(rows_of(loader)) == NUM_ROWS
 
 
-def test_an_exhausted_iteration_stays_exhausted(table_url):
+def test_an_exhausted_iteration_stays_exhausted(table_url: str) -> None:
     batches = iter(FeatureLoader(table_url, slots=["row"], batch_size=1000))
     assert len(list(batches)) == 1
     assert list(batches) == []
 
 
-def test_close_from_another_thread_ends_a_waiting_consumer(table_url):
+def test_close_from_another_thread_ends_a_waiting_consumer(table_url: str) -> None:
     loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
     batches = iter(loader)
     next(batches)
@@ -380,7 +383,7 @@ def test_close_from_another_thread_ends_a_waiting_consumer(table_url):
         next(batches)
 
 
-def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url):
+def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url: str) -> None:
     program = (
         "from featstore.loader.loader import FeatureLoader\n"
         f"loader = FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', staging={{'mode': 'whole'}})\n"
@@ -393,14 +396,14 @@ def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url):
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-def test_a_batch_outlives_its_loader(table_url):
+def test_a_batch_outlives_its_loader(table_url: str) -> None:
     batch = next(iter(FeatureLoader(table_url, slots=["*"], batch_size=16)))
     gc.collect()
     assert batch["row"].tolist() == list(range(16))
     assert np.array_equal(batch["half"].numpy(), np.arange(16, dtype=np.float32) / 2)
 
 
-def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(tmp_path, loopback):
+def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(tmp_path: Path, loopback: Any) -> None:
     """The second half of the only file is sent after closing has begun, while the consumer waits for its first batch."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"row": pa.array(range(100), pa.int64())}), path, row_group_size=10)
@@ -409,7 +412,7 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(tmp_path, loop
     loopback.gates["/a.parquet"] = threading.Event()
     loopback.half_sent.clear()
 
-    def close():
+    def close() -> None:
         assert loopback.half_sent.wait(30)
         run = loader._run
         assert run is not None
@@ -428,7 +431,7 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(tmp_path, loop
     assert loader.state_dict()["complete"] == []
 
 
-def test_a_file_without_row_groups_is_read_as_no_rows(tmp_path):
+def test_a_file_without_row_groups_is_read_as_no_rows(tmp_path: Path) -> None:
     schema = pa.schema([("row", pa.int64()), ("tags", pa.list_(pa.int64()))])
     pq.ParquetWriter(tmp_path / "a.parquet", schema).close()
     pq.write_table(pa.table({"row": [1, 2], "tags": [[1], []]}, schema=schema), tmp_path / "b.parquet")
@@ -438,11 +441,11 @@ def test_a_file_without_row_groups_is_read_as_no_rows(tmp_path):
         assert sorted(row for batch in loader for row in batch["row"].tolist()) == [1, 2]
 
 
-def test_a_file_replaced_by_one_of_equal_size_is_staged_anew(tmp_path):
+def test_a_file_replaced_by_one_of_equal_size_is_staged_anew(tmp_path: Path) -> None:
     table, cache = tmp_path / "table", str(tmp_path / "cache")
     table.mkdir()
 
-    def delivered(values):
+    def delivered(values: Any) -> Any:
         pq.write_table(pa.table({"row": pa.array(values, pa.int64())}), table / "a.parquet")
         options = {"mode": "whole", "directory": cache}
         with FeatureLoader(str(table), slots=["row"], staging=options) as loader:
@@ -453,7 +456,7 @@ def test_a_file_replaced_by_one_of_equal_size_is_staged_anew(tmp_path):
     assert (first, second) == ([1, 2, 3], [7, 8, 9])
 
 
-def test_a_lost_store_leaves_no_thread_behind(table_url, tmp_path):
+def test_a_lost_store_leaves_no_thread_behind(table_url: str, tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
     dispatch = {"store": f"sqlite://{store}", "run_id": "lost"}
     loader = FeatureLoader(table_url, slots=["row"], batch_size=8, dispatch=dispatch, memory_budget=1)
@@ -469,7 +472,7 @@ def test_a_lost_store_leaves_no_thread_behind(table_url, tmp_path):
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")]
 
 
-def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url):
+def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url: str) -> None:
     loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
     for batch in loader:
         columns: Any = batch._columns
@@ -481,7 +484,7 @@ def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url):
     assert block() is None
 
 
-def test_slots_are_no_extras(tmp_path):
+def test_slots_are_no_extras(tmp_path: Path) -> None:
     spec: Any = {
         "spec": 1,
         "inputs": {"tags": "list<string>"},
@@ -493,7 +496,7 @@ def test_slots_are_no_extras(tmp_path):
         FeatureLoader(tmp_path / "table", slots=["tags"], extras=["tags"])
 
 
-def test_the_end_of_an_epoch_says_what_it_waited_for(table_url, loopback, caplog):
+def test_the_end_of_an_epoch_says_what_it_waited_for(table_url: str, loopback: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "featstore.loader.iteration")
     with FeatureLoader(served(table_url, loopback), slots=["row"], staging={"mode": "whole"}, num_epochs=2) as loader:
         assert loader.verdict() == ""

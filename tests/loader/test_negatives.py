@@ -1,5 +1,6 @@
 """Fewer negatives, each weighing more: drawn by rows alone, whatever the order and the workers."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ NUM_ROWS = 4000
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tenth of the rows are positives; a label in a hundred is unknown."""
     root = tmp_path_factory.mktemp("negatives")
     row = np.arange(NUM_ROWS)
@@ -30,7 +31,9 @@ def url(tmp_path_factory):
     return str(root)
 
 
-def drawn(url, rate, *, null="drop", weight=None, seed=7, column=None, **arguments):
+def drawn(
+    url: str, rate: Any, *, null: Any = "drop", weight: Any = None, seed: int = 7, column: Any = None, **arguments: Any
+) -> Any:
     negatives = {"label": "click", "rate": rate, "seed": seed, "column": column}
     labels = [{"name": "click", "null": null}]
     loader = FeatureLoader(url, slots=["row"], labels=labels, weight=weight, negatives=negatives, batch_size=64, **arguments)
@@ -43,7 +46,7 @@ def drawn(url, rate, *, null="drop", weight=None, seed=7, column=None, **argumen
 
 
 @pytest.mark.parametrize("column", [None, "key"])
-def test_all_positives_and_a_share_of_the_negatives_come_with_their_weights(url, column):
+def test_all_positives_and_a_share_of_the_negatives_come_with_their_weights(url: str, column: str | None) -> None:
     found, stats = drawn(url, 0.25, weight="w", column=column)
     positives = {n for n in range(NUM_ROWS) if n % 10 == 3}
     negatives = set(found) - positives
@@ -56,23 +59,23 @@ def test_all_positives_and_a_share_of_the_negatives_come_with_their_weights(url,
         assert weight == (0.5 if row % 2 else 2.0) * (1 if row in positives else 4)
 
 
-def test_without_a_weight_column_there_is_one(url):
+def test_without_a_weight_column_there_is_one(url: str) -> None:
     found, _ = drawn(url, 0.5)
     assert dict(found.values()) == {0.0: 2.0, 1.0: 1.0}
 
 
 @pytest.mark.parametrize("column", [None, "key"])
-def test_what_is_drawn_does_not_depend_on_how_it_is_read_and_is_nested(url, column):
+def test_what_is_drawn_does_not_depend_on_how_it_is_read_and_is_nested(url: str, column: str | None) -> None:
     tenth, half = (set(drawn(url, rate, column=column)[0]) for rate in (0.1, 0.5))
     assert tenth < half
-    shuffled = {"shuffle": {"window_rows": 300, "interleave": 2}, "staging": {"mode": "whole"}}
+    shuffled: dict[str, Any] = {"shuffle": {"window_rows": 300, "interleave": 2}, "staging": {"mode": "whole"}}
     assert set(drawn(url, 0.1, column=column, **shuffled)[0]) == tenth
     assert set(drawn(url, 0.1, column=column, where="row >= 500")[0]) == {row for row in tenth if row >= 500}
     assert set(drawn(url, 0.1, column=column, seed=8)[0]) != tenth
     assert len(drawn(url, 1, column=column)[0]) == NUM_ROWS - 40
 
 
-def test_a_column_draws_as_sample_does(url):
+def test_a_column_draws_as_sample_does(url: str) -> None:
     found, _ = drawn(url, 0.3, column="key", seed=-5)
     sampled = FeatureLoader(url, slots=["row"], where="sample(key, 0.3, -5)")
     expected = {row for batch in sampled for row in batch["row"].tolist()}
@@ -81,7 +84,7 @@ def test_a_column_draws_as_sample_does(url):
     }
 
 
-def test_places_are_a_contract(url):
+def test_places_are_a_contract(url: str) -> None:
     """The hash of a row without a column: of seed, path of the data file, number of the row in it."""
     found, _ = drawn(url, 0.5, null=0.0)
     paths = hashing.value_hash(pa.array(["2.parquet"] * 1000))
@@ -90,7 +93,7 @@ def test_places_are_a_contract(url):
     assert {row for row in found if 2000 <= row < 3000} == kept | {row for row in range(2000, 3000) if row % 10 == 3}
 
 
-def test_a_missing_row_id_is_told_of(tmp_path):
+def test_a_missing_row_id_is_told_of(tmp_path: Path) -> None:
     table = pa.table({"click": [0, 1], "key": ["a", None]})
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(DataFileError, match=r"a\.parquet: negatives\.column 'key' is missing in 1 of 2 rows: leave it out"):
@@ -108,12 +111,12 @@ def test_a_missing_row_id_is_told_of(tmp_path):
         ({"label": "click", "rat": 0.5}, r"negatives: unknown key 'rat'; did you mean 'rate'"),
     ],
 )
-def test_negatives_that_cannot_be_drawn_are_refused(url, negatives, message):
+def test_negatives_that_cannot_be_drawn_are_refused(url: str, negatives: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         FeatureLoader(url, slots=["row"], labels=["click"], negatives=negatives)
 
 
-def test_negatives_are_part_of_what_a_state_is_of(url):
+def test_negatives_are_part_of_what_a_state_is_of(url: str) -> None:
     schema = open_snapshot(url).schema
     plain = resolve(schema, slots=["row"], labels=["click"])
     loaders = [

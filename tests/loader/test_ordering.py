@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,26 +20,26 @@ from featstore.loader.ordering import Ordering
 SHUFFLE = {"window_rows": 40, "interleave": 1}
 
 
-def loader(url, **options):
+def loader(url: Any, **options: Any) -> Any:
     return featstore.FeatureLoader(url, **dict[str, Any](slots=["row"], batch_size=20, seed=5, shuffle=SHUFFLE) | options)
 
 
-def batches(of):
+def batches(of: Any) -> Any:
     return [batch["row"].tolist() for batch in of]
 
 
 @pytest.fixture
-def as_rank(monkeypatch):
+def as_rank(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes this process one of a job of several, as far as a loader sees it."""
 
-    def become(rank, world):
+    def become(rank: Any, world: Any) -> None:
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", str(world))
 
     return become
 
 
-def of_all_ranks(as_rank, url, tmp_path, world, **options):
+def of_all_ranks(as_rank: Any, url: Any, tmp_path: Path, world: Any, **options: Any) -> Any:
     """The batches of each rank, one after the other: the store only numbers the passes."""
     found = []
     for rank in range(world):
@@ -50,7 +51,9 @@ def of_all_ranks(as_rank, url, tmp_path, world, **options):
     return found
 
 
-def test_static_order_is_one_order_of_rows_however_many_workers_deal_it_out(table_url, as_rank, tmp_path):
+def test_static_order_is_one_order_of_rows_however_many_workers_deal_it_out(
+    table_url: str, as_rank: Any, tmp_path: Path
+) -> None:
     with loader(table_url, order="static") as one:
         whole, length = batches(one), len(one)
     assert (len(whole), length) == (14, 14)
@@ -61,7 +64,7 @@ def test_static_order_is_one_order_of_rows_however_many_workers_deal_it_out(tabl
         assert dealt == whole
 
 
-def test_static_order_with_dataloader_workers_is_that_of_the_process_alone(table_url):
+def test_static_order_with_dataloader_workers_is_that_of_the_process_alone(table_url: str) -> None:
     with loader(table_url, order="static") as one, loader(table_url, order="static") as other:
         whole = batches(one)
         workers = DataLoader(other, batch_size=None, num_workers=2)
@@ -70,7 +73,7 @@ def test_static_order_with_dataloader_workers_is_that_of_the_process_alone(table
 
 
 @pytest.mark.parametrize("stop", range(0, 14, 3))
-def test_static_order_resumes_on_another_number_of_workers(table_url, as_rank, tmp_path, stop):
+def test_static_order_resumes_on_another_number_of_workers(table_url: str, as_rank: Any, tmp_path: Path, stop: Any) -> None:
     with loader(table_url, order="static") as one:
         iterator = iter(one)
         for _ in range(stop):
@@ -88,7 +91,7 @@ def test_static_order_resumes_on_another_number_of_workers(table_url, as_rank, t
     assert [batch for step in itertools.zip_longest(*shares) for batch in step if batch is not None] == rest
 
 
-def test_static_order_drops_the_last_batch_of_all_and_says_so_in_its_length(table_url):
+def test_static_order_drops_the_last_batch_of_all_and_says_so_in_its_length(table_url: str) -> None:
     with loader(table_url, order="static", batch_size=27, drop_last=True, num_epochs=2) as one:
         assert len(one) == 20
         assert [len(batch) for batch in batches(one)] == [27] * 20
@@ -98,7 +101,7 @@ def test_static_order_drops_the_last_batch_of_all_and_says_so_in_its_length(tabl
 
 
 @pytest.mark.parametrize("options", [{"where": "row < 100"}, {"labels": [{"name": "ripe", "null": "drop"}]}])
-def test_static_order_has_no_length_where_rows_are_left_out(table_url, options):
+def test_static_order_has_no_length_where_rows_are_left_out(table_url: str, options: Any) -> None:
     with loader(table_url, order="static", **options) as one:
         with pytest.raises(TypeError, match="is known only when they are read"):
             len(one)
@@ -107,13 +110,15 @@ def test_static_order_has_no_length_where_rows_are_left_out(table_url, options):
 
 
 @pytest.mark.parametrize("mini_epochs", [1, 2, 5])
-def test_in_rank_order_each_worker_has_its_own_files_and_all_have_all(table_url, as_rank, tmp_path, mini_epochs):
+def test_in_rank_order_each_worker_has_its_own_files_and_all_have_all(
+    table_url: str, as_rank: Any, tmp_path: Path, mini_epochs: int
+) -> None:
     order = {"kind": "rank", "mini_epochs": mini_epochs}
     shares = of_all_ranks(as_rank, table_url, tmp_path, 2, order=order)
     assert sorted(row for share in shares for batch in share for row in batch) == list(range(280))
 
 
-def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(tmp_path, as_rank):
+def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(tmp_path: Path, as_rank: Any) -> None:
     """A real table of 400 files, in four mini-epochs of two workers: an eighth of them at a time."""
     paths = [f"dt=2026-11-{day:02}" for day in range(1, 21)]
     rows = [(path.removeprefix("dt="), number) for path in paths for number in range(20)]
@@ -133,14 +138,14 @@ def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(tmp_pa
     assert max(seen) <= -(-num_files // 8)
 
 
-def test_rank_order_has_no_length(table_url):
+def test_rank_order_has_no_length(table_url: str) -> None:
     with loader(table_url, order="rank") as one, pytest.raises(TypeError, match="a loader in rank order has no len"):
         len(one)
 
 
 @pytest.mark.parametrize("kind", ["static", "rank"])
 @pytest.mark.parametrize("stop", [0, 1, 6, 13])
-def test_a_state_in_the_middle_is_gone_on_from_in_the_same_order(table_url, kind, stop):
+def test_a_state_in_the_middle_is_gone_on_from_in_the_same_order(table_url: str, kind: str, stop: int) -> None:
     with loader(table_url, order=kind) as one:
         iterator = iter(one)
         before = [next(iterator)["row"].tolist() for _ in range(stop)]
@@ -154,7 +159,7 @@ def test_a_state_in_the_middle_is_gone_on_from_in_the_same_order(table_url, kind
     assert sorted(itertools.chain(*before, *found)) == list(range(280))
 
 
-def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(table_url, as_rank, tmp_path):
+def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(table_url: str, as_rank: Any, tmp_path: Path) -> None:
     """Two workers take turns as they like; replayed, each delivers the same rows in the same order."""
     url, path = f"sqlite://{tmp_path}/x.db", tmp_path / "order.json"
     as_rank(0, 2)
@@ -188,7 +193,7 @@ def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(table_url, as_rank, 
             assert list(itertools.chain(*batches(one))) == rows[rank]
 
 
-def test_the_store_of_a_run_is_what_replay_replays(table_url, tmp_path):
+def test_the_store_of_a_run_is_what_replay_replays(table_url: str, tmp_path: Path) -> None:
     """Two epochs, by name of the run alone; another loader shared the run."""
     store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
     with loader(table_url, dispatch=store, num_epochs=2) as one, loader(table_url, dispatch=store, where="row < 99") as other:
@@ -205,7 +210,7 @@ def test_the_store_of_a_run_is_what_replay_replays(table_url, tmp_path):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_loader_tells_the_order_of_its_epochs_where_no_store_outlives_it(table_url, num_workers):
+def test_a_loader_tells_the_order_of_its_epochs_where_no_store_outlives_it(table_url: str, num_workers: int) -> None:
     with loader(table_url) as one:
         with pytest.raises(DispatchError, match=r"no record of epoch \(any\)"):
             one.recorded_order()
@@ -220,7 +225,7 @@ def test_a_loader_tells_the_order_of_its_epochs_where_no_store_outlives_it(table
             assert list(itertools.chain(*batches(again))) == list(itertools.chain(*found[0]))
 
 
-def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(table_url, tmp_path):
+def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(table_url: str, tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/x.db"
     with loader(table_url, dispatch={"store": url, "run_id": "a"}) as one:
         rows = list(itertools.chain(*batches(one)))
@@ -251,12 +256,12 @@ def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(table_u
         ({"kind": "replay", "recording": "/no/such/file"}, "order.recording: /no/such/file: expected a recorded order"),
     ],
 )
-def test_an_order_that_cannot_be_is_refused(options, message):
+def test_an_order_that_cannot_be_is_refused(options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         Ordering(**options)
 
 
-def test_a_rank_in_step_goes_epochs_ahead_of_one_that_still_holds_a_batch_of_the_first(table_url, tmp_path):
+def test_a_rank_in_step_goes_epochs_ahead_of_one_that_still_holds_a_batch_of_the_first(table_url: str, tmp_path: Path) -> None:
     """No barrier: the slow one's rows are its own, and all others of three epochs are read meanwhile."""
     store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "in_step": True}
     with (
@@ -272,7 +277,7 @@ def test_a_rank_in_step_goes_epochs_ahead_of_one_that_still_holds_a_batch_of_the
     assert sorted(rows + others) == sorted([*range(280)] * 3)
 
 
-def test_a_host_prefers_files_that_it_has_staged(table_url, tmp_path):
+def test_a_host_prefers_files_that_it_has_staged(table_url: str, tmp_path: Path) -> None:
     """A later pass claims what is in the cache first, where positions allow."""
     staging = {"directory": str(tmp_path / "cache"), "mode": "whole", "budget_bytes": "1GB"}
     asked = []

@@ -2,7 +2,9 @@
 
 import itertools
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,27 +17,27 @@ Dispatch = dict[str, Any]
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def dispatch(request, tmp_path) -> Dispatch:
+def dispatch(request: pytest.FixtureRequest, tmp_path: Path) -> Dispatch:
     url = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite://{tmp_path}/store.sqlite"
     return {"store": url, "run_id": "a"}
 
 
-def make(table_url: str, dispatch: Dispatch, **options) -> FeatureLoader:
+def make(table_url: str, dispatch: Dispatch, **options: Any) -> FeatureLoader:
     return FeatureLoader(table_url, **{"slots": ["row"], "batch_size": 23, "dispatch": dispatch, **options})
 
 
-def restored(table_url: str, dispatch: Dispatch, state) -> FeatureLoader:
+def restored(table_url: str, dispatch: Dispatch, state: Any) -> FeatureLoader:
     loader = make(table_url, dispatch)
     loader.load_state_dict(state)
     return loader
 
 
-def rows_of(batches) -> list[int]:
+def rows_of(batches: Any) -> list[int]:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
 @pytest.fixture
-def half_way(table_url, dispatch):
+def half_way(table_url: str, dispatch: Dispatch) -> Iterator[Any]:
     """A state after three batches, and their rows; the store stays in use."""
     with make(table_url, dispatch) as loader:
         batches = iter(loader)
@@ -44,7 +46,7 @@ def half_way(table_url, dispatch):
         yield rows, loader.state_dict()
 
 
-def test_each_launch_from_one_checkpoint_reads_all_that_is_left(table_url, dispatch, half_way):
+def test_each_launch_from_one_checkpoint_reads_all_that_is_left(table_url: str, dispatch: Dispatch, half_way: Any) -> None:
     before, state = half_way
     for num_batches in (4, 2, None):
         with restored(table_url, dispatch, state) as loader:
@@ -53,7 +55,9 @@ def test_each_launch_from_one_checkpoint_reads_all_that_is_left(table_url, dispa
 
 
 @pytest.mark.parametrize("absent", [(), (1,)], ids=["both", "one died before it restored"])
-def test_ranks_that_restore_together_share_what_is_left_at_each_launch(table_url, tmp_path, monkeypatch, absent):
+def test_ranks_that_restore_together_share_what_is_left_at_each_launch(
+    table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: Any
+) -> None:
     dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
     monkeypatch.setenv("WORLD_SIZE", "2")
     state = make(table_url, dispatch).state_dict() | {"workers": [0, 1]}
@@ -74,7 +78,7 @@ def test_ranks_that_restore_together_share_what_is_left_at_each_launch(table_url
     assert sorted(rows) == list(range(NUM_ROWS))
 
 
-def test_a_second_run_or_loader_under_one_run_id_is_told_that_nothing_is_left(table_url, dispatch):
+def test_a_second_run_or_loader_under_one_run_id_is_told_that_nothing_is_left(table_url: str, dispatch: Dispatch) -> None:
     first = make(table_url, dispatch)
     assert len(rows_of(first)) == NUM_ROWS
     with pytest.raises(DispatchError, match=r"epochs 0 to 0: nothing is left to read.* a run_id of its own"):
@@ -82,7 +86,9 @@ def test_a_second_run_or_loader_under_one_run_id_is_told_that_nothing_is_left(ta
     assert len(rows_of(make(table_url, dispatch | {"run_id": "b"}))) == NUM_ROWS
 
 
-def test_a_rank_that_comes_when_the_others_have_read_all_has_an_empty_epoch(table_url, tmp_path, monkeypatch):
+def test_a_rank_that_comes_when_the_others_have_read_all_has_an_empty_epoch(
+    table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
     monkeypatch.setenv("WORLD_SIZE", "2")
     numbers = []
@@ -104,7 +110,9 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize("options", SELECTIONS, ids=str)
-def test_loaders_with_another_selection_share_no_leases_and_take_no_state(table_url, dispatch, options):
+def test_loaders_with_another_selection_share_no_leases_and_take_no_state(
+    table_url: str, dispatch: Dispatch, options: Any
+) -> None:
     one, other = make(table_url, dispatch), make(table_url, dispatch, **options)
     assert len(rows_of(one)) == NUM_ROWS
     assert len(rows_of(other)) == (28 if "where" in options else NUM_ROWS)
@@ -113,7 +121,7 @@ def test_loaders_with_another_selection_share_no_leases_and_take_no_state(table_
 
 
 @pytest.mark.parametrize("run_id", ["", "none"])
-def test_a_durable_store_needs_a_run_id(table_url, tmp_path, monkeypatch, run_id):
+def test_a_durable_store_needs_a_run_id(table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id)
     store = f"sqlite://{tmp_path}/store.sqlite"
     for url in (store, "tcp://127.0.0.1:1"):

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -18,13 +20,13 @@ SCHEMA = SlotSchema(
 )
 
 
-def test_slots_come_in_the_order_asked_for_each_once():
+def test_slots_come_in_the_order_asked_for_each_once() -> None:
     request = resolve(SCHEMA, slots=["tags", "price*", "*", {"name": "user", "buckets": 10}])
     assert [item.slot.name for item in request.slots] == ["tags", "price", "price_bin", "user"]
     assert request.slots[3].buckets == 10
 
 
-def test_the_selection_holds_what_where_reads_but_no_partition_key():
+def test_the_selection_holds_what_where_reads_but_no_partition_key() -> None:
     request = resolve(
         SCHEMA, slots=["user"], labels=["click"], extras=["dt", "note"], where="dt > '1' and price > 2 and cost < 1"
     )
@@ -76,16 +78,16 @@ def test_the_selection_holds_what_where_reads_but_no_partition_key():
         ({"where": "usr = 1"}, SelectionError, "no column 'usr'"),
     ],
 )
-def test_what_the_table_cannot_give_is_refused(arguments, error, message):
+def test_what_the_table_cannot_give_is_refused(arguments: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         resolve(SCHEMA, **{"slots": ["user"], **arguments})
 
 
-def digest(slots):
+def digest(slots: Any) -> Any:
     return resolve(SCHEMA, slots=slots).digest
 
 
-def test_options_that_change_batches_change_the_digest_and_those_that_do_not_leave_it():
+def test_options_that_change_batches_change_the_digest_and_those_that_do_not_leave_it() -> None:
     plain = digest(["user", "tags", "price"])
     assert plain == "4fc9d512fdac3ff7bfa98a5419784d56"
     assert digest(["user", {"name": "tags"}, {"name": "price", "dtype": "float32"}]) == plain
@@ -93,6 +95,6 @@ def test_options_that_change_batches_change_the_digest_and_those_that_do_not_lea
     assert len({plain, *(digest(["user", "tags", "price", other]) for other in others)}) == 4
 
 
-def test_indices_may_be_int32():
+def test_indices_may_be_int32() -> None:
     (item,) = resolve(SCHEMA, slots=[{"name": "price_bin", "dtype": "int32"}]).slots
     assert item.dtype == "int32"

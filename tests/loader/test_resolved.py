@@ -1,3 +1,6 @@
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -9,12 +12,12 @@ A, B = (Slot(name=name, kind=SlotKind.ID) for name in "ab")
 SELECTION = Selection(slots=(A, B))
 
 
-def footer(directory, name, **columns) -> Footer:
+def footer(directory: Any, name: Any, **columns: Any) -> Footer:
     pq.write_table(pa.table(columns), directory / name)
     return Footer(directory / name)
 
 
-def test_a_selection_is_looked_for_once_in_files_of_one_schema_and_anew_in_others(tmp_path):
+def test_a_selection_is_looked_for_once_in_files_of_one_schema_and_anew_in_others(tmp_path: Path) -> None:
     resolved = Resolved()
     first, alike = (footer(tmp_path, name, a=[1], b=[2]) for name in ("1", "2"))
     found = resolved.of(first, SELECTION)
@@ -26,7 +29,7 @@ def test_a_selection_is_looked_for_once_in_files_of_one_schema_and_anew_in_other
     assert resolved.of(first, Selection(slots=(A,))).slots == {"a": "a"}
 
 
-def test_only_a_few_selections_are_kept(tmp_path):
+def test_only_a_few_selections_are_kept(tmp_path: Path) -> None:
     resolved, file = Resolved(), footer(tmp_path, "1", a=[1], b=[2])
     first = resolved.of(file, SELECTION)
     for _ in range(5):

@@ -4,6 +4,7 @@ import itertools
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,16 +32,16 @@ ORDERS = [
 ]
 
 
-def make(table_url: str, **options) -> FeatureLoader:
+def make(table_url: str, **options: Any) -> FeatureLoader:
     return FeatureLoader(table_url, **{"slots": ["row", "tags"], "batch_size": 23, "seed": 9, **options})
 
 
-def content(batch) -> list[tuple[torch.Tensor, ...]]:
+def content(batch: Any) -> list[tuple[torch.Tensor, ...]]:
     columns = [batch[name] for name in batch.slots] + list(batch.labels.values())
     return [(c.values, c.offsets) if isinstance(c, Jagged) else (c,) for c in columns]
 
 
-def assert_same(found, expected) -> None:
+def assert_same(found: Any, expected: Any) -> None:
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         for mine, theirs in zip(content(one), content(other), strict=True):
@@ -48,7 +49,7 @@ def assert_same(found, expected) -> None:
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=str)
-def test_a_loader_resumed_at_any_batch_goes_on_bit_for_bit(table_url, options):
+def test_a_loader_resumed_at_any_batch_goes_on_bit_for_bit(table_url: str, options: Any) -> None:
     with make(table_url, **options) as loader:
         states, batches = [loader.state_dict()], []
         for batch in loader:
@@ -68,7 +69,7 @@ def test_a_loader_resumed_at_any_batch_goes_on_bit_for_bit(table_url, options):
         assert_same(list(resumed), following)
 
 
-def test_a_batch_is_delivered_when_the_next_is_asked_for_or_acknowledged(table_url):
+def test_a_batch_is_delivered_when_the_next_is_asked_for_or_acknowledged(table_url: str) -> None:
     loader = make(table_url)
     batches = iter(loader)
     next(batches)
@@ -83,7 +84,7 @@ def test_a_batch_is_delivered_when_the_next_is_asked_for_or_acknowledged(table_u
     assert loader.state_dict()["partial"] == {"0": 46}
 
 
-def test_a_batch_acknowledged_after_a_break_is_delivered(table_url):
+def test_a_batch_acknowledged_after_a_break_is_delivered(table_url: str) -> None:
     loader = make(table_url)
     before = [row for batch in itertools.islice(loader, 3) for row in batch["row"].tolist()]
     loader.ack()
@@ -94,7 +95,7 @@ def test_a_batch_acknowledged_after_a_break_is_delivered(table_url):
     assert before + after == list(range(NUM_ROWS))
 
 
-def test_a_state_does_not_depend_on_the_batch_size(table_url):
+def test_a_state_does_not_depend_on_the_batch_size(table_url: str) -> None:
     loader = make(table_url)
     list(itertools.islice(loader, 5))
     state = loader.state_dict()
@@ -102,7 +103,7 @@ def test_a_state_does_not_depend_on_the_batch_size(table_url):
     assert rest == list(range(4 * 23, NUM_ROWS))
 
 
-def test_a_state_with_everything_delivered_yields_nothing_and_then_the_next_epoch(table_url):
+def test_a_state_with_everything_delivered_yields_nothing_and_then_the_next_epoch(table_url: str) -> None:
     loader = make(table_url)
     for _ in loader:
         loader.ack()
@@ -112,7 +113,7 @@ def test_a_state_with_everything_delivered_yields_nothing_and_then_the_next_epoc
     assert sum(batch.num_rows for batch in resumed) == NUM_ROWS
 
 
-def test_a_loader_restored_twice_begins_twice_at_the_same_place(table_url):
+def test_a_loader_restored_twice_begins_twice_at_the_same_place(table_url: str) -> None:
     loader = make(table_url)
     list(itertools.islice(loader, 3))
     state = loader.state_dict()
@@ -121,7 +122,7 @@ def test_a_loader_restored_twice_begins_twice_at_the_same_place(table_url):
         assert next(iter(loader))["row"][0] == 46
 
 
-def test_a_restored_loader_repeats_only_what_was_not_delivered_of_its_epoch(table_url):
+def test_a_restored_loader_repeats_only_what_was_not_delivered_of_its_epoch(table_url: str) -> None:
     options = {"shuffle": {"window_rows": 40}}
     loader = make(table_url, **options)
     loader.set_epoch(3)
@@ -132,7 +133,7 @@ def test_a_restored_loader_repeats_only_what_was_not_delivered_of_its_epoch(tabl
     assert sorted(before[: 5 * 23] + after) == list(range(NUM_ROWS))
 
 
-def make_resumed(table_url: str, state, **options) -> FeatureLoader:
+def make_resumed(table_url: str, state: Any, **options: Any) -> FeatureLoader:
     loader = make(table_url, **options)
     loader.load_state_dict(state)
     return loader
@@ -147,30 +148,32 @@ def make_resumed(table_url: str, state, **options) -> FeatureLoader:
         ({"num_epochs": 2}, "of another num_epochs"),
     ],
 )
-def test_a_state_of_another_order_is_refused(table_url, options, message):
+def test_a_state_of_another_order_is_refused(table_url: str, options: Any, message: str) -> None:
     with pytest.raises(StateError, match=message):
         make(table_url, **options).load_state_dict(make(table_url).state_dict())
 
 
-def test_a_state_of_another_table_is_refused(table_url):
+def test_a_state_of_another_table_is_refused(table_url: str) -> None:
     state = make(table_url).state_dict() | {"table": "0" * 64}
     with pytest.raises(StateError, match="of another table, or version of it, than this loader's"):
         make(table_url).load_state_dict(state)
 
 
-def test_a_state_of_another_window_is_refused(table_url):
+def test_a_state_of_another_window_is_refused(table_url: str) -> None:
     state = make(table_url, shuffle={"window_rows": 5}).state_dict()
     with pytest.raises(StateError, match=r"of another shuffle.window_rows than this loader's: saved with 5, found 6"):
         make(table_url, shuffle={"window_rows": 6}).load_state_dict(state)
 
 
-def test_a_state_with_workers_missing_is_refused(table_url):
+def test_a_state_with_workers_missing_is_refused(table_url: str) -> None:
     state = make(table_url).state_dict() | {"num_workers": 2}
     with pytest.raises(StateError, match=r"worker \[1\] missing: unite the states"):
         make(table_url).load_state_dict(state)
 
 
-def test_two_workers_of_one_store_share_an_epoch_and_their_merged_state_resumes_on_one(table_url, tmp_path, monkeypatch):
+def test_two_workers_of_one_store_share_an_epoch_and_their_merged_state_resumes_on_one(
+    table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {"dispatch": {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}, "shuffle": {"window_rows": 30}}
     loaders = []
     for rank in range(2):
@@ -195,12 +198,12 @@ def test_two_workers_of_one_store_share_an_epoch_and_their_merged_state_resumes_
     assert sorted(rows + rest) == list(range(NUM_ROWS))
 
 
-def iter_as(rank: int, loader: FeatureLoader, monkeypatch):
+def iter_as(rank: int, loader: FeatureLoader, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("RANK", str(rank))
     return iter(loader)
 
 
-def test_a_run_that_is_taken_up_again_in_its_store_goes_on_where_it_was(table_url, tmp_path):
+def test_a_run_that_is_taken_up_again_in_its_store_goes_on_where_it_was(table_url: str, tmp_path: Path) -> None:
     dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
     with make(table_url, dispatch=dispatch) as first:
         before = [row for batch in itertools.islice(first, 5) for row in batch["row"].tolist()]
@@ -209,13 +212,15 @@ def test_a_run_that_is_taken_up_again_in_its_store_goes_on_where_it_was(table_ur
     assert sorted(before[: 4 * 23] + after) == list(range(NUM_ROWS))
 
 
-def test_workers_with_another_plan_are_refused_by_a_shared_store(table_url, tmp_path, monkeypatch):
+def test_workers_with_another_plan_are_refused_by_a_shared_store(
+    table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(DispatchError, match="WORLD_SIZE"):
         make(table_url)
 
 
-def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url, monkeypatch):
+def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dispatch = {"store": "memory://half-a-batch", "run_id": "a"}
     loaders = [make(table_url, batch_size=200, dispatch=dispatch) for _ in range(2)]
     iterators = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
@@ -225,7 +230,7 @@ def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url
     assert sorted(rows) == list(range(NUM_ROWS))
 
 
-def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url, monkeypatch):
+def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step ends when both have done it; a rank that has ended takes part no more, as with torch's Join."""
     dispatch = {"store": "memory://in-step", "run_id": "a", "lease_s": 1.0, "in_step": True}
     loaders = [make(table_url, batch_size=30, dispatch=dispatch) for _ in range(2)]
@@ -260,13 +265,13 @@ def pause(loader: FeatureLoader) -> None:
     reports.coordinator._renewer._renew = lambda store: None
 
 
-def one_large_file(directory, row_group_size: int = 2000) -> str:
+def one_large_file(directory: Any, row_group_size: int = 2000) -> str:
     """Of one row group, unless told otherwise: nothing can be cut off."""
     pq.write_table(pa.table({"row": range(2000)}), directory / "a.parquet", row_group_size=row_group_size)
     return str(directory)
 
 
-def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(tmp_path):
+def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(tmp_path: Path) -> None:
     dispatch = {"store": "memory://lost", "run_id": "a", "lease_s": 0.3, "in_step": True}
     one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
     batches = iter(one)
@@ -283,7 +288,7 @@ def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(tmp
     assert before + taken + [row for batch in theirs for row in batch["row"].tolist()] == list(range(2000))
 
 
-def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path):
+def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path: Path) -> None:
     dispatch = {"store": "memory://lost-and-found", "run_id": "a", "lease_s": 0.3, "in_step": True}
     one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
     batches = iter(one)
@@ -301,7 +306,7 @@ def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path):
     assert one.stats()["leases_lost"] == 1
 
 
-def cut_in_two(directory, name, **options):
+def cut_in_two(directory: Any, name: Any, **options: Any) -> Any:
     """Two loaders of one file, the first in its middle when the second comes and cuts the rest in two; rows so far."""
     url = one_large_file(directory, row_group_size=50)
     dispatch = {"store": f"memory://{name}", "run_id": "a", "in_step": True}  # One thread asks both.
@@ -315,7 +320,7 @@ def cut_in_two(directory, name, **options):
 
 
 @pytest.mark.parametrize("shuffle", [None, {"window_rows": 100}])
-def test_a_worker_with_nothing_to_do_reads_half_of_what_the_other_has_left(tmp_path, shuffle):
+def test_a_worker_with_nothing_to_do_reads_half_of_what_the_other_has_left(tmp_path: Path, shuffle: Any) -> None:
     _, loaders, batches, rows = cut_in_two(tmp_path, f"cut-{shuffle}", shuffle=shuffle)
     for mine, rest in zip(rows, reversed(batches), strict=True):
         mine += [row for batch in rest for row in batch["row"].tolist()]
@@ -326,7 +331,9 @@ def test_a_worker_with_nothing_to_do_reads_half_of_what_the_other_has_left(tmp_p
 
 @pytest.mark.parametrize("num_resumed", [1, 2, 3])
 @pytest.mark.parametrize("shuffle", [None, {"window_rows": 100}])
-def test_a_split_that_was_cut_goes_on_on_any_number_of_workers(tmp_path, shuffle, num_resumed, monkeypatch):
+def test_a_split_that_was_cut_goes_on_on_any_number_of_workers(
+    tmp_path: Path, shuffle: Any, num_resumed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dispatch = {"store": f"memory://cut-state-{shuffle is None}-{num_resumed}", "run_id": "a"}
     url = one_large_file(tmp_path, row_group_size=50)
     loaders = [make(url, slots=["row"], batch_size=50, dispatch=dispatch, shuffle=shuffle) for _ in range(2)]
@@ -357,7 +364,7 @@ def test_a_split_that_was_cut_goes_on_on_any_number_of_workers(tmp_path, shuffle
 QUARANTINED = r"rows are missing that no worker could read: .* epoch 0: a\.parquet#0- from row 0"
 
 
-def test_a_file_that_cannot_be_read_is_left_out_at_last_and_named_when_all_else_was_delivered(tmp_path):
+def test_a_file_that_cannot_be_read_is_left_out_at_last_and_named_when_all_else_was_delivered(tmp_path: Path) -> None:
     for name in "ab":
         pq.write_table(pa.table({"row": range(100)}), tmp_path / f"{name}.parquet")
     dispatch: dict[str, Any] = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "r", "max_failures": 2}
@@ -371,7 +378,7 @@ def test_a_file_that_cannot_be_read_is_left_out_at_last_and_named_when_all_else_
     assert [line.split for line in next(iter(receipts(dispatch["store"], "r").values())).quarantined] == ["a.parquet#0-"]
 
 
-def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url):
+def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url: str) -> None:
     dispatch = {"store": "memory://gives-up", "run_id": "a"}
     one, other = (make(table_url, dispatch=dispatch) for _ in range(2))
     batches = iter(one)
@@ -383,7 +390,7 @@ def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url):
 
 
 @pytest.mark.parametrize("shuffle", [None, {"window_rows": 40}])
-def test_a_loop_that_sets_each_epoch_goes_on_in_the_restored_one_and_reads_each_once(table_url, shuffle):
+def test_a_loop_that_sets_each_epoch_goes_on_in_the_restored_one_and_reads_each_once(table_url: str, shuffle: Any) -> None:
     loader = make(table_url, shuffle=shuffle)
     loader.set_epoch(1)
     batches = iter(loader)
@@ -400,7 +407,7 @@ def test_a_loop_that_sets_each_epoch_goes_on_in_the_restored_one_and_reads_each_
     assert [sorted(rows) for rows in epochs] == [list(range(NUM_ROWS))] * 3
 
 
-def test_a_loop_that_begins_anew_reads_each_epoch_whole_also_the_restored_one(table_url):
+def test_a_loop_that_begins_anew_reads_each_epoch_whole_also_the_restored_one(table_url: str) -> None:
     loader = make(table_url)
     loader.set_epoch(1)
     list(itertools.islice(loader, 5))
@@ -414,7 +421,7 @@ def test_a_loop_that_begins_anew_reads_each_epoch_whole_also_the_restored_one(ta
 
 
 @pytest.mark.parametrize("num_batches", [1, 3, 4, 17, 33])
-def test_a_resume_decodes_less_than_a_row_group_again(tmp_path, num_batches):
+def test_a_resume_decodes_less_than_a_row_group_again(tmp_path: Path, num_batches: int) -> None:
     ids = pa.array(range(1, 1001), pa.int64())
     pq.write_table(pa.table({"row": ids}), tmp_path / "a.parquet", row_group_size=100)
     before = make(str(tmp_path), slots=["row"], batch_size=30)

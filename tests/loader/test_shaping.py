@@ -1,6 +1,8 @@
 """What a slot's options make of its values, and that ids stay whole integers on the way."""
 
 import tempfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +23,13 @@ EDGES = st.one_of(
 LISTS = st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), EDGES), max_size=4)), min_size=1, max_size=12)
 
 
-def batch_of(directory, slots, **arguments):
+def batch_of(directory: Any, slots: Any, **arguments: Any) -> Any:
     (batch,) = FeatureLoader(directory, slots=slots, **arguments)
     return batch
 
 
 @given(rows=LISTS, buckets=st.one_of(st.none(), st.integers(2, 2**40)), pad=st.one_of(st.none(), st.integers(1, 5)))
-def test_ids_of_lists_never_pass_through_floats(rows, buckets, pad):
+def test_ids_of_lists_never_pass_through_floats(rows: Any, buckets: Any, pad: Any) -> None:
     with tempfile.TemporaryDirectory() as directory:
         pq.write_table(pa.table({"ids": pa.array(rows, pa.list_(pa.int64()))}), f"{directory}/a.parquet")
         options = {key: value for key, value in (("buckets", buckets), ("pad", pad)) if value is not None}
@@ -42,7 +44,7 @@ def test_ids_of_lists_never_pass_through_floats(rows, buckets, pad):
 
 
 @given(ids=st.lists(st.one_of(st.none(), EDGES), min_size=1, max_size=20))
-def test_ids_of_scalars_and_fixed_widths_never_pass_through_floats(ids):
+def test_ids_of_scalars_and_fixed_widths_never_pass_through_floats(ids: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         pair = pa.array([[id_, id_] for id_ in ids], pa.list_(pa.int64(), 2))
         pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "pair": pair}), f"{directory}/a.parquet")
@@ -52,14 +54,14 @@ def test_ids_of_scalars_and_fixed_widths_never_pass_through_floats(ids):
     assert batch["pair"].tolist() == [[id_, id_] for id_ in expected]
 
 
-def test_padding_cuts_and_fills_views_that_begin_in_the_middle():
+def test_padding_cuts_and_fills_views_that_begin_in_the_middle() -> None:
     ragged = Ragged(np.array([9, 1, 2, 3, 4], np.int64), np.array([1, 4, 4, 5], np.int32))
     assert padded(ragged, 2, 0).tolist() == [[1, 2], [0, 0], [4, 0]]
     assert np.isnan(padded(Ragged(np.empty(0, np.float32), np.zeros(2, np.int64)), 3, np.nan)).all()
 
 
 @pytest.mark.parametrize(("batch_size", "shuffle"), [(50, None), (7, {"window_rows": 40}), (280, {"interleave": 2})])
-def test_padded_and_converted_slots_are_those_of_the_plain_ones(table_url, batch_size, shuffle):
+def test_padded_and_converted_slots_are_those_of_the_plain_ones(table_url: str, batch_size: int, shuffle: Any) -> None:
     plain = ["row", "half", "tags"]
     asked = [
         {"name": "row", "buckets": 2**31, "dtype": "int32"},
@@ -79,7 +81,7 @@ def test_padded_and_converted_slots_are_those_of_the_plain_ones(table_url, batch
             assert all(torch.equal(copy[name], other[name]) for name in plain)
 
 
-def test_float16_keeps_missing_values_and_shows_what_is_too_large(tmp_path):
+def test_float16_keeps_missing_values_and_shows_what_is_too_large(tmp_path: Path) -> None:
     values = pa.array([1.5, None, 1e6], pa.float32())
     pq.write_table(pa.table({"a": values, "b": pa.array([[1.0], [], None], pa.list_(pa.float32()))}), tmp_path / "a.parquet")
     batch = batch_of(tmp_path, [{"name": "a", "dtype": "float16"}, {"name": "b", "pad": 2, "dtype": "float16"}])

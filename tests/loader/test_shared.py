@@ -5,9 +5,11 @@ import os
 import pickle
 import resource
 import signal
+from collections.abc import Iterator
 from contextlib import nullcontext
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +25,7 @@ from featstore.loader.tensors import Batch
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
-def loader_for(table_url: str, **options) -> FeatureLoader:
+def loader_for(table_url: str, **options: Any) -> FeatureLoader:
     return FeatureLoader(table_url, **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options})
 
 
@@ -34,7 +36,7 @@ def content(batch: Batch) -> list[object]:
 
 
 @pytest.fixture
-def batch(table_url):
+def batch(table_url: str) -> Iterator[Any]:
     with loader_for(table_url) as loader:
         batches = iter(loader)
         next(batches)
@@ -54,7 +56,7 @@ def num_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras(batch):
+def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras(batch: Any) -> None:
     found = shared(batch)
     assert is_shared(found)
     assert not is_shared(batch)
@@ -64,12 +66,12 @@ def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras
     assert all(begin <= buffer.address < begin + len(memory) for buffer in buffers if buffer is not None)
 
 
-def test_a_batch_without_extras_has_none_after_the_journey(table_url):
+def test_a_batch_without_extras_has_none_after_the_journey(table_url: str) -> None:
     with loader_for(table_url, extras=[]) as loader:
         assert shared(next(iter(loader))).extras.num_columns == 0
 
 
-def test_a_batch_is_sent_as_it_is_and_its_memory_serves_again(batch):
+def test_a_batch_is_sent_as_it_is_and_its_memory_serves_again(batch: Any) -> None:
     kept = shared(batch)
     before, places = num_descriptors(), set()
     for _ in range(10):
@@ -86,7 +88,7 @@ def test_a_batch_is_sent_as_it_is_and_its_memory_serves_again(batch):
     assert content(kept) == content(batch)
 
 
-def test_a_batch_that_is_sent_twice_reaches_both_receivers(batch):
+def test_a_batch_that_is_sent_twice_reaches_both_receivers(batch: Any) -> None:
     found = shared(batch)
     messages = [ForkingPickler.dumps(found), ForkingPickler.dumps(found)]
     first, second = map(pickle.loads, messages)
@@ -96,7 +98,7 @@ def test_a_batch_that_is_sent_twice_reaches_both_receivers(batch):
     assert content(second) == content(batch)
 
 
-def test_a_received_batch_that_is_sent_on_is_a_copy(batch):
+def test_a_received_batch_that_is_sent_on_is_a_copy(batch: Any) -> None:
     received = pickle.loads(ForkingPickler.dumps(batch))
     further = pickle.loads(ForkingPickler.dumps(received))
     del received
@@ -105,7 +107,7 @@ def test_a_received_batch_that_is_sent_on_is_a_copy(batch):
     assert content(further) == content(batch)
 
 
-def test_extras_stay_what_they_are_when_torch_has_moved_the_tensors_elsewhere(batch):
+def test_extras_stay_what_they_are_when_torch_has_moved_the_tensors_elsewhere(batch: Any) -> None:
     expected = batch.extras.to_pydict()
     for found in (shared(batch), pickle.loads(ForkingPickler.dumps(batch))):
         extras = found.extras
@@ -120,7 +122,7 @@ def test_extras_stay_what_they_are_when_torch_has_moved_the_tensors_elsewhere(ba
         assert extras.to_pydict() == expected
 
 
-def test_a_batch_of_which_a_tensor_was_sent_by_itself_is_sent_as_a_copy(batch):
+def test_a_batch_of_which_a_tensor_was_sent_by_itself_is_sent_as_a_copy(batch: Any) -> None:
     found = shared(batch)
     kept = ForkingPickler.dumps(found["row"])  # to be received, it must not be thrown away
     others = [shared(batch) for _ in range(3)]
@@ -130,7 +132,7 @@ def test_a_batch_of_which_a_tensor_was_sent_by_itself_is_sent_as_a_copy(batch):
     assert torch.equal(pickle.loads(kept), batch["row"])
 
 
-def test_too_few_descriptors_are_told_with_what_to_do():
+def test_too_few_descriptors_are_told_with_what_to_do() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
     try:
@@ -140,13 +142,13 @@ def test_too_few_descriptors_are_told_with_what_to_do():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def send_and_die(results, table_url: str) -> None:
+def send_and_die(results: Any, table_url: str) -> None:
     with loader_for(table_url) as loader:
         results.send_bytes(ForkingPickler.dumps(next(iter(loader))))
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_worker_that_died_before_its_batch_was_received_is_named(table_url):
+def test_a_worker_that_died_before_its_batch_was_received_is_named(table_url: str) -> None:
     results, sender = multiprocessing.Pipe(duplex=False)
     spawning = multiprocessing.get_context("spawn")
     worker = spawning.Process(target=send_and_die, args=(sender, table_url))
@@ -163,7 +165,7 @@ def test_a_worker_that_died_before_its_batch_was_received_is_named(table_url):
         pickle.loads(message)
 
 
-def test_a_batch_that_cannot_be_opened_for_want_of_descriptors_is_told(batch):
+def test_a_batch_that_cannot_be_opened_for_want_of_descriptors_is_told(batch: Any) -> None:
     message = ForkingPickler.dumps(shared(batch))
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
@@ -174,7 +176,7 @@ def test_a_batch_that_cannot_be_opened_for_want_of_descriptors_is_told(batch):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_batch_costs_one_descriptor_where_torch_passes_it(batch, monkeypatch):
+def test_a_batch_costs_one_descriptor_where_torch_passes_it(batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "are_supported", lambda: False)
     before = num_descriptors()
     found = shared(batch)
@@ -186,7 +188,7 @@ def test_a_batch_costs_one_descriptor_where_torch_passes_it(batch, monkeypatch):
     assert received.columns.memory.is_shared()
 
 
-def test_the_batches_of_workers_cost_one_descriptor_each(table_url):
+def test_the_batches_of_workers_cost_one_descriptor_each(table_url: str) -> None:
     with loader_for(table_url) as loader:
         batches = iter(DataLoader(loader, batch_size=None, num_workers=1))
         kept = [next(batches)]
@@ -199,7 +201,7 @@ def test_the_batches_of_workers_cost_one_descriptor_each(table_url):
         del batches
 
 
-def test_a_batch_from_a_worker_may_be_copied_pickled_and_moved_on(table_url):
+def test_a_batch_from_a_worker_may_be_copied_pickled_and_moved_on(table_url: str) -> None:
     with loader_for(table_url) as loader:
         (first, *_) = DataLoader(loader, batch_size=None, num_workers=1)
     assert is_shared(first)
@@ -208,7 +210,7 @@ def test_a_batch_from_a_worker_may_be_copied_pickled_and_moved_on(table_url):
     assert first.to("meta")["row"].is_meta
 
 
-def test_a_pinning_dataloader_works_where_nothing_can_be_pinned(table_url):
+def test_a_pinning_dataloader_works_where_nothing_can_be_pinned(table_url: str) -> None:
     with loader_for(table_url) as loader:
         batches = DataLoader(loader, batch_size=None, num_workers=2, pin_memory=True)
         with nullcontext() if torch.accelerator.is_available() else pytest.warns(UserWarning, match="no accelerator is found"):
@@ -217,7 +219,7 @@ def test_a_pinning_dataloader_works_where_nothing_can_be_pinned(table_url):
 
 
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="pins memory, which needs an accelerator")
-def test_a_pinned_batch_of_a_worker_is_one_pinned_buffer(table_url):
+def test_a_pinned_batch_of_a_worker_is_one_pinned_buffer(table_url: str) -> None:
     with loader_for(table_url) as loader:
         for batch in DataLoader(loader, batch_size=None, num_workers=2, pin_memory=True):
             assert batch.columns.memory.is_pinned()
@@ -225,12 +227,12 @@ def test_a_pinned_batch_of_a_worker_is_one_pinned_buffer(table_url):
 
 
 @pytest.mark.parametrize("take", [module._taken, module._shared_memory])
-def test_no_room_in_shared_memory_is_told_with_what_to_do(take):
+def test_no_room_in_shared_memory_is_told_with_what_to_do(take: Any) -> None:
     with pytest.raises(SharedMemoryError, match=r"no room in shared memory: .*give the container more.*smaller batch_size"):
         take(10**15)
 
 
-def test_extras_of_every_type_arrive(batch):
+def test_extras_of_every_type_arrive(batch: Any) -> None:
     table = pa.table({"a": [[1], None, []], "b": ["x", None, "z"], "c": pa.array([1, 2, 1]).dictionary_encode()})
     found = shared(Batch(batch.columns, num_rows=batch.num_rows, extras=table.slice(1)))
     assert found.extras.equals(table.slice(1))

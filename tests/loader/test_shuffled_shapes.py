@@ -17,7 +17,7 @@ SLOTS = [
 OTHERS = ["row", {"name": "half", "dtype": "float16"}, {"name": "tags", "buckets": 50, "dtype": "int32"}, "pair"]
 
 
-def rows_of(loader, tag):
+def rows_of(loader: Any, tag: Any) -> Any:
     """By the row's number all that the batches say of it, slots last."""
     found = {}
     for batch in loader:
@@ -30,7 +30,7 @@ def rows_of(loader, tag):
 
 @pytest.mark.parametrize("slots", [SLOTS, OTHERS])
 @pytest.mark.parametrize("mode", ["view", "clone"])
-def test_shuffled_rows_have_the_values_of_rows_in_order(table_url, slots, mode):
+def test_shuffled_rows_have_the_values_of_rows_in_order(table_url: str, slots: Any, mode: str) -> None:
     ordered = rows_of(FeatureLoader(table_url, slots=slots, labels=["click"], extras=["note"], batch_size=32), "note")
     shuffled = FeatureLoader(
         table_url, slots=slots, labels=["click"], extras=["note"], batch_size=32, seed=3, shuffle={"window_rows": 40}
@@ -42,7 +42,7 @@ def test_shuffled_rows_have_the_values_of_rows_in_order(table_url, slots, mode):
     assert found == ordered
 
 
-def test_shuffled_rows_drawn_by_a_filter_are_those_in_order(table_url):
+def test_shuffled_rows_drawn_by_a_filter_are_those_in_order(table_url: str) -> None:
     options: dict[str, Any] = {
         "slots": SLOTS,
         "where": "row % 3 = 1 and ripe is not null",
@@ -54,8 +54,8 @@ def test_shuffled_rows_drawn_by_a_filter_are_those_in_order(table_url):
     assert 0 < len(ordered) < 280
 
 
-def test_a_transform_sees_shuffled_batches_whole(table_url):
-    def doubled(batch):
+def test_a_transform_sees_shuffled_batches_whole(table_url: str) -> None:
+    def doubled(batch: Any) -> Any:
         return {"twice": batch["half"] * 2}
 
     loader = FeatureLoader(table_url, slots=["row", "half"], batch_size=32, shuffle={"window_rows": 40}, transform=doubled)

@@ -1,6 +1,7 @@
 """Data files become splits of the size that was asked for, and every row still comes once."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from featstore.loader.splitting import make_splits, split_size
 from featstore.table.open import open_snapshot
 
 
-def test_files_larger_than_the_size_are_cut_at_their_row_groups(table_url):
+def test_files_larger_than_the_size_are_cut_at_their_row_groups(table_url: str) -> None:
     files = open_snapshot(table_url).data_files
     assert [split.num_rows for split in make_splits(files, None)] == [70, 0, 45, 101, 64]
     by_rows = list(make_splits(files, SplitSize(num_rows=40)))
@@ -24,7 +25,7 @@ def test_files_larger_than_the_size_are_cut_at_their_row_groups(table_url):
 
 @pytest.mark.parametrize("size", [{"split_rows": 20}, {"split_bytes": "1KB"}])
 @pytest.mark.parametrize("shuffle", [None, {"window_rows": 30, "interleave": 3}])
-def test_every_row_comes_once_whatever_the_size_of_splits(table_url, size, shuffle):
+def test_every_row_comes_once_whatever_the_size_of_splits(table_url: str, size: Any, shuffle: Any) -> None:
     with featstore.FeatureLoader(table_url, slots=["row"], batch_size=33, dispatch=size, shuffle=shuffle) as loader:
         assert sorted(row for batch in loader for row in batch["row"].tolist()) == list(range(280))
 
@@ -37,6 +38,6 @@ def test_every_row_comes_once_whatever_the_size_of_splits(table_url, size, shuff
         ({"split_bytes": "many"}, "dispatch.split_bytes"),
     ],
 )
-def test_a_size_that_is_none_is_refused(options, message):
+def test_a_size_that_is_none_is_refused(options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         split_size(Dispatch(**options))

@@ -1,5 +1,7 @@
 """Staged files that somebody removes while they wait for their reader."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +12,7 @@ NUM_FILES, FILE_ROWS = 6, 500
 
 
 @pytest.mark.parametrize("what", ["files", "files and records"])
-def test_staged_files_that_somebody_removes_are_read_on(tmp_path, what):
+def test_staged_files_that_somebody_removes_are_read_on(tmp_path: Path, what: str) -> None:
     (tmp_path / "table").mkdir()
     for file in range(NUM_FILES):
         row = pa.array(range(file * FILE_ROWS, (file + 1) * FILE_ROWS), pa.int64())

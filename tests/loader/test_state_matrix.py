@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,13 +25,15 @@ NUM_ROWS = 280
 WHEN = {"start": 0, "middle": 4, "end": 1000, "epoch 2": 4}
 
 
-def workers(table_url, store, num_workers, monkeypatch, **options) -> list[FeatureLoader]:
+def workers(
+    table_url: str, store: Any, num_workers: Any, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> list[FeatureLoader]:
     dispatch = {"store": f"sqlite://{store}", "run_id": "a"}
     monkeypatch.setenv("WORLD_SIZE", str(num_workers))
     return [FeatureLoader(table_url, slots=["row"], batch_size=11, dispatch=dispatch, **options) for _ in range(num_workers)]
 
 
-def begun(loaders, monkeypatch) -> list[Any]:
+def begun(loaders: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found = []
     for rank, loader in enumerate(loaders):
         monkeypatch.setenv("RANK", str(rank))
@@ -38,16 +41,16 @@ def begun(loaders, monkeypatch) -> list[Any]:
     return found
 
 
-def rows_of(batches) -> list[int]:
+def rows_of(batches: Any) -> list[int]:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
-def together(shares) -> list[int]:
+def together(shares: Any) -> list[int]:
     with ThreadPoolExecutor(len(shares)) as threads:
         return [row for rows in threads.map(rows_of, shares) for row in rows]
 
 
-def saved(loaders, shares, num_batches) -> tuple[list[int], dict[str, Any]]:
+def saved(loaders: Any, shares: Any, num_batches: Any) -> tuple[list[int], dict[str, Any]]:
     """Rows of some batches that the workers took in turn, and their state, the last batches counted."""
     rows: list[int] = []
     turns, num_ended = itertools.cycle(shares), 0
@@ -70,7 +73,15 @@ CASES = [(*case, True) for case in itertools.product([1, 2, 4], [1, 3, 8])] + [(
 
 @pytest.mark.parametrize(("num_saved", "num_resumed", "is_shuffled"), CASES)
 @pytest.mark.parametrize("when", WHEN)
-def test_the_epoch_is_complete(table_url, tmp_path, monkeypatch, when, num_saved, num_resumed, is_shuffled):
+def test_the_epoch_is_complete(
+    table_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    when: Any,
+    num_saved: Any,
+    num_resumed: Any,
+    is_shuffled: Any,
+) -> None:
     shuffle = {"window_rows": 30, "interleave": 2} if is_shuffled else None
     loaders = workers(table_url, tmp_path / "saved.sqlite", num_saved, monkeypatch, shuffle=shuffle)
     if when == "epoch 2":
@@ -98,29 +109,29 @@ LEAVES_OUT: dict[str, Any] = {
 }
 
 
-def doubled(batch):
+def doubled(batch: Any) -> Any:
     return {"double": 2 * batch["row"]}
 
 
-def expected_of(table_url, options) -> set[int]:
+def expected_of(table_url: str, options: Any) -> set[int]:
     """The rows that are not filtered out."""
     options = {key: value for key, value in options.items() if key not in ("drop_last", "transform")}
     return set(rows_of(FeatureLoader(table_url, slots=["row"], **options)))
 
 
-def dropped_by(loaders) -> int:
+def dropped_by(loaders: Any) -> int:
     counts = [loader.stats() for loader in loaders]
     return sum(count.get(f"rows_dropped_{end}", 0) for count in counts for end in ("last", "tail"))
 
 
-def together_in_step(feeds, num_steps: int) -> list[int]:
+def together_in_step(feeds: Any, num_steps: int) -> list[int]:
     """The rows of so many steps of each rank; padding has none."""
     with ThreadPoolExecutor(len(feeds)) as threads:
         parts = list(threads.map(lambda feed: list(itertools.islice(feed, num_steps)), feeds))
     return rows_of(batch for batches in parts for batch in batches if not batch.is_padding)
 
 
-def fed(loaders, monkeypatch) -> list[Any]:
+def fed(loaders: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     feeds = []
     for rank, loader in enumerate(loaders):
         monkeypatch.setenv("RANK", str(rank))
@@ -128,7 +139,7 @@ def fed(loaders, monkeypatch) -> list[Any]:
     return feeds
 
 
-def until_still(loaders) -> None:
+def until_still(loaders: Any) -> None:
     """Waits until the feeds are as far ahead as they come."""
     before = None
     while before != (before := [loader.stats()["batches"] for loader in loaders]):
@@ -141,8 +152,15 @@ def until_still(loaders) -> None:
 @pytest.mark.parametrize("leaves_out", LEAVES_OUT)
 @pytest.mark.parametrize("order", ["dynamic", "static"])
 def test_fed_ranks_go_on_where_their_loops_were(
-    table_url, tmp_path, monkeypatch, order, leaves_out, tail, transform, num_steps
-):
+    table_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    order: str,
+    leaves_out: Any,
+    tail: str,
+    transform: Any,
+    num_steps: int,
+) -> None:
     options: dict[str, Any] = {"order": order, "transform": transform, **LEAVES_OUT[leaves_out]}
     expected = expected_of(table_url, options)
     saved_by = workers(table_url, tmp_path / "saved.sqlite", 2, monkeypatch, tail=tail, **options)
@@ -175,12 +193,14 @@ def test_fed_ranks_go_on_where_their_loops_were(
 @pytest.mark.parametrize("tail", ["drop", "pad", "join"])
 @pytest.mark.parametrize("leaves_out", LEAVES_OUT)
 @pytest.mark.parametrize("num_workers", tiered([0, 2], bool))
-def test_a_feed_over_a_stateful_dataloader_goes_on_where_its_loop_was(table_url, leaves_out, tail, transform, num_workers):
+def test_a_feed_over_a_stateful_dataloader_goes_on_where_its_loop_was(
+    table_url: str, leaves_out: Any, tail: str, transform: Any, num_workers: Any
+) -> None:
     if num_workers and (tail, leaves_out == "drop_last") != ("join", False):
         pytest.skip("one rank alone has no tail; each of several workers drops rows of its own")
     options: dict[str, Any] = {"tail": tail, "transform": transform, **LEAVES_OUT[leaves_out]}
 
-    def feed_of(state=None):
+    def feed_of(state: Any = None) -> Any:
         loader = FeatureLoader(table_url, slots=["row"], batch_size=30, **options)
         batches = StatefulDataLoader(loader, batch_size=None, num_workers=num_workers)
         if state is not None:

@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,19 +18,19 @@ pytestmark = [
 NUM_ROWS = 280
 
 
-def loader_for(table_url: str, **options) -> FeatureLoader:
+def loader_for(table_url: str, **options: Any) -> FeatureLoader:
     return FeatureLoader(table_url, **{"slots": ["row"], "batch_size": 40, "shuffle": {"window_rows": 40}, **options})
 
 
-def batches_of(loader: FeatureLoader, num_workers: int, **options) -> StatefulDataLoader:
+def batches_of(loader: FeatureLoader, num_workers: int, **options: Any) -> StatefulDataLoader:
     return StatefulDataLoader(loader, batch_size=None, num_workers=num_workers, **options)
 
 
-def rows_of(batches) -> list[int]:
+def rows_of(batches: Any) -> list[int]:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
-def steps(table_url: str, num_workers: int, **options) -> list[tuple[list[int], dict[str, Any]]]:
+def steps(table_url: str, num_workers: int, **options: Any) -> list[tuple[list[int], dict[str, Any]]]:
     """What an epoch has delivered after each of its batches, the state then, and both once it has ended."""
     with loader_for(table_url, **options) as loader:
         batches = batches_of(loader, num_workers)
@@ -42,7 +43,7 @@ def steps(table_url: str, num_workers: int, **options) -> list[tuple[list[int], 
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_an_epoch_goes_on_after_any_batch(table_url, num_workers):
+def test_an_epoch_goes_on_after_any_batch(table_url: str, num_workers: int) -> None:
     found = steps(table_url, num_workers)
     assert sorted(found[-1][0]) == list(range(NUM_ROWS))
     chosen = found[:-1] if num_workers == 0 else (found[0], found[1], found[len(found) // 2], found[-2])
@@ -54,7 +55,7 @@ def test_an_epoch_goes_on_after_any_batch(table_url, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_epochs_after_a_restored_one_are_those_that_would_have_come(table_url, num_workers):
+def test_the_epochs_after_a_restored_one_are_those_that_would_have_come(table_url: str, num_workers: int) -> None:
     with loader_for(table_url) as loader:
         expected = [rows_of(loader) for _ in range(3)]
     for before, state in (steps(table_url, num_workers)[step] for step in (3, -1)):
@@ -71,7 +72,7 @@ def test_the_epochs_after_a_restored_one_are_those_that_would_have_come(table_ur
             assert loader.state_dict()["epoch"] == 3
 
 
-def test_persistent_workers_go_on_and_save_their_next_epoch_too(table_url):
+def test_persistent_workers_go_on_and_save_their_next_epoch_too(table_url: str) -> None:
     before, state = steps(table_url, 2)[2]
     with loader_for(table_url) as loader:
         batches = batches_of(loader, 2, persistent_workers=True)
@@ -86,7 +87,7 @@ def test_persistent_workers_go_on_and_save_their_next_epoch_too(table_url):
         assert sorted(before + rows_of(batches)) == list(range(NUM_ROWS))
 
 
-def test_one_state_may_be_loaded_again(table_url):
+def test_one_state_may_be_loaded_again(table_url: str) -> None:
     before, state = steps(table_url, 2)[3]
     with loader_for(table_url) as loader:
         for _ in range(2):
@@ -96,7 +97,7 @@ def test_one_state_may_be_loaded_again(table_url):
 
 
 @pytest.mark.slow
-def test_several_epochs_in_one_iteration_of_several_workers_are_refused(table_url):
+def test_several_epochs_in_one_iteration_of_several_workers_are_refused(table_url: str) -> None:
     with loader_for(table_url, num_epochs=2) as loader:
         with pytest.raises(StateError, match="StatefulDataLoader of several workers: expected a loader with num_epochs 1"):
             rows_of(batches_of(loader, 2))
@@ -104,7 +105,7 @@ def test_several_epochs_in_one_iteration_of_several_workers_are_refused(table_ur
         assert len(rows_of(batches)) == 2 * NUM_ROWS
 
 
-def test_a_durable_store_takes_no_states_of_single_workers(table_url, tmp_path):
+def test_a_durable_store_takes_no_states_of_single_workers(table_url: str, tmp_path: Path) -> None:
     dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
     before, state = steps(table_url, 2, dispatch=dispatch)[2]
     assert before

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ SLOT = Slot(name="a", kind=SlotKind.ID)
 
 
 @pytest.mark.skipif(KERNELS is None, reason="Arrow reads a row group as a whole")
-def test_a_row_group_is_read_no_further_once_the_iteration_is_closed(tmp_path):
+def test_a_row_group_is_read_no_further_once_the_iteration_is_closed(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "a.parquet")
     budget = Budget(None)
     with StoppingFooter(tmp_path / "a.parquet", "a.parquet", budget) as footer:

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ ROWS = (10, 0, 400, 30)  # Of the files: one has most of the rows, and a single 
 
 
 @pytest.fixture(scope="module")
-def uneven_url(tmp_path_factory) -> str:
+def uneven_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     root, first = tmp_path_factory.mktemp("uneven"), 0
     for index, num_rows in enumerate(ROWS):
         row = pa.array(range(first, first + num_rows), pa.int64())
@@ -39,7 +40,7 @@ class InStep:
         self.barrier.wait(timeout=20)
 
 
-def loaders(url: str, directory, num_ranks: int, monkeypatch, **options) -> list[Any]:
+def loaders(url: str, directory: Any, num_ranks: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Any]:
     """Of ranks in this process, each iterated already: (loader, its batches)."""
     dispatch = {"store": f"sqlite://{directory}/store.sqlite", "run_id": "a", "lease_s": 1.0}
     monkeypatch.setenv("WORLD_SIZE", str(num_ranks))
@@ -55,7 +56,7 @@ def train_in_step(ranks: list[Any]) -> list[list[Any]]:
     """The batches of each rank, as (rows, is_padding)."""
     barrier = InStep(len(ranks))
 
-    def train(batches) -> list[Any]:
+    def train(batches: Any) -> list[Any]:
         seen = []
         for batch in batches:
             barrier.step()
@@ -77,7 +78,9 @@ def real_rows(seen: list[list[Any]]) -> list[int]:
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
 @pytest.mark.parametrize("order", ["dynamic", "static", "rank"])
-def test_padded_ranks_make_equally_many_steps_and_every_row_counts_once(uneven_url, order, num_ranks, monkeypatch, tmp_path):
+def test_padded_ranks_make_equally_many_steps_and_every_row_counts_once(
+    uneven_url: str, order: str, num_ranks: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     ranks = loaders(uneven_url, tmp_path, num_ranks, monkeypatch, tail="pad", order=order)
     seen = train_in_step(ranks)
     assert len({len(batches) for batches in seen}) == 1
@@ -90,7 +93,9 @@ def test_padded_ranks_make_equally_many_steps_and_every_row_counts_once(uneven_u
 
 
 @pytest.mark.parametrize("order", ["dynamic", "static", "rank"])
-def test_ranks_that_drop_stop_together_and_no_row_comes_twice(uneven_url, order, monkeypatch, tmp_path):
+def test_ranks_that_drop_stop_together_and_no_row_comes_twice(
+    uneven_url: str, order: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     ranks = loaders(uneven_url, tmp_path, 2, monkeypatch, tail="drop", order=order)
     seen = train_in_step(ranks)
     assert len(seen[0]) == len(seen[1])
@@ -103,13 +108,15 @@ def test_ranks_that_drop_stop_together_and_no_row_comes_twice(uneven_url, order,
         assert loader.state_dict()["epoch"] == 1
 
 
-def test_ranks_that_join_end_apart(uneven_url, monkeypatch, tmp_path):
+def test_ranks_that_join_end_apart(uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ranks = loaders(uneven_url, tmp_path, 2, monkeypatch, tail="join", order="rank")
     one, other = (list(batches) for _, batches in ranks)
     assert len(one) != len(other)
 
 
-def test_padding_weighs_nothing_on_its_way_and_in_a_copy(uneven_url, monkeypatch, tmp_path):
+def test_padding_weighs_nothing_on_its_way_and_in_a_copy(
+    uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     ranks = loaders(uneven_url, tmp_path, 2, monkeypatch, tail="pad", order="rank", weight="weight")
     found = []
     with ThreadPoolExecutor(2) as threads:
@@ -124,7 +131,9 @@ def test_padding_weighs_nothing_on_its_way_and_in_a_copy(uneven_url, monkeypatch
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad"])
-def test_the_rank_that_leaves_its_loop_early_is_named_where_others_wait(uneven_url, tail, monkeypatch, tmp_path, caplog):
+def test_the_rank_that_leaves_its_loop_early_is_named_where_others_wait(
+    uneven_url: str, tail: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (one, first), (_, second) = loaders(uneven_url, tmp_path, 2, monkeypatch, tail=tail, order="rank")
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(next, [first, second]))
@@ -134,21 +143,23 @@ def test_the_rank_that_leaves_its_loop_early_is_named_where_others_wait(uneven_u
         list(second)
 
 
-def test_a_rank_that_says_nothing_is_named_in_the_end(uneven_url, monkeypatch, tmp_path):
+def test_a_rank_that_says_nothing_is_named_in_the_end(uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a", "lease_s": 0.2, "stall_s": 0.3}
     (_, first), _ = loaders(uneven_url, tmp_path, 2, monkeypatch, tail="drop", order="rank", dispatch=dispatch)
     with pytest.raises(DispatchError, match=r"waited \d s at step 1 for rank 1 \(step 0\), which went no further"):
         next(first)
 
 
-def test_a_pass_begun_before_is_refused(uneven_url, monkeypatch, tmp_path):
+def test_a_pass_begun_before_is_refused(uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     options = {"tail": "pad", "order": "rank"}
     loaders(uneven_url, tmp_path, 2, monkeypatch, **options)
     with pytest.raises(DispatchError, match="tail pad: this pass was begun before"):
         loaders(uneven_url, tmp_path, 2, monkeypatch, **options)
 
 
-def test_a_single_rank_needs_no_agreement_and_an_exhausted_one_stays_so(uneven_url, monkeypatch, tmp_path):
+def test_a_single_rank_needs_no_agreement_and_an_exhausted_one_stays_so(
+    uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     batches = iter(FeatureLoader(uneven_url, slots=["row"], batch_size=7, tail="pad"))
     assert len(list(batches)) == 63
     (tmp_path / "two").mkdir()
@@ -158,7 +169,9 @@ def test_a_single_rank_needs_no_agreement_and_an_exhausted_one_stays_so(uneven_u
 
 
 @pytest.mark.parametrize(("tail", "expected"), [("drop", [31, 31]), ("pad", [32, 32]), ("join", [32, 31])])
-def test_in_static_order_the_length_counts_the_tail(uneven_url, tail, expected, monkeypatch, tmp_path):
+def test_in_static_order_the_length_counts_the_tail(
+    uneven_url: str, tail: str, expected: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     ranks = loaders(uneven_url, tmp_path, 2, monkeypatch, tail=tail, order="static")
     lengths = []
     for rank, (loader, _) in enumerate(ranks):
@@ -168,7 +181,7 @@ def test_in_static_order_the_length_counts_the_tail(uneven_url, tail, expected, 
     assert lengths == expected
 
 
-def test_an_unknown_tail_is_refused(uneven_url):
+def test_an_unknown_tail_is_refused(uneven_url: str) -> None:
     with pytest.raises(ConfigError, match="tail: expected one of drop, pad, join, found 'cut'"):
         FeatureLoader(uneven_url, slots=["row"], tail="cut")
 
@@ -177,7 +190,7 @@ TOLD = st.builds(Told, st.sampled_from(["goes", "ended"]), st.integers(0, 5))
 
 
 @given(st.integers(1, 5), st.lists(TOLD, min_size=1, max_size=4), st.booleans())
-def test_an_answer_never_changes_as_others_go_on(step, others, is_mine):
+def test_an_answer_never_changes_as_others_go_on(step: int, others: list[Any], is_mine: bool) -> None:
     """Who goes says so again with more steps, or ends after what it promised: whatever it says, a decision holds."""
     before = answer(step, others, is_mine=is_mine)
     for more in range(3):
@@ -190,7 +203,7 @@ def test_an_answer_never_changes_as_others_go_on(step, others, is_mine):
     assert before in (final, Answer.WAIT)
 
 
-def test_padding_keeps_tensors_of_other_columns(uneven_url):
+def test_padding_keeps_tensors_of_other_columns(uneven_url: str) -> None:
     batch = next(iter(FeatureLoader(uneven_url, slots=["row"], batch_size=7)))
     assert not batch.is_padding
     assert torch.equal(batch["row"], torch.arange(7))

@@ -2,6 +2,7 @@
 
 import io
 import time
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("telling")
     random = np.random.default_rng(1)
     for number in range(3):
@@ -33,7 +34,7 @@ def url(tmp_path_factory):
     return str(root)
 
 
-def stored_bytes(url, name, row_groups=4):
+def stored_bytes(url: str, name: Any, row_groups: int = 4) -> Any:
     files = [pq.ParquetFile(f"{url}/{number}.parquet") for number in range(3)]
     found = [
         (column.path_in_schema.split(".")[0], column.total_compressed_size)
@@ -45,7 +46,7 @@ def stored_bytes(url, name, row_groups=4):
 
 
 @pytest.mark.parametrize("where", [None, "y = 1"])
-def test_each_slot_has_its_bytes_and_its_share_of_the_time(url, where):
+def test_each_slot_has_its_bytes_and_its_share_of_the_time(url: str, where: str | None) -> None:
     loader = FeatureLoader(url, slots=["id", "tags"], labels=["y"], where=where)
     assert loader.stats()["slots"] == {}
     num_rows = sum(batch.num_rows for batch in loader)
@@ -61,13 +62,13 @@ def test_each_slot_has_its_bytes_and_its_share_of_the_time(url, where):
     assert stats["stages"]["decode"]["rows"] == stats["stages"]["delivery"]["rows"] == num_rows
 
 
-def require_parts(stats):
+def require_parts(stats: Any) -> None:
     """Times of slots lie within those of the stages, on the same clock, so that it does not matter how fast the machine is."""
     for name in ("decode_s", "assemble_s"):
         assert sum(told[name] for told in stats["slots"].values()) <= stats[name] * (1 + 1e-9)
 
 
-def test_what_converting_a_slot_takes_is_no_part_of_decoding(url):
+def test_what_converting_a_slot_takes_is_no_part_of_decoding(url: str) -> None:
     loader = FeatureLoader(url, slots=["id", {"name": "tags", "pad": 200}], labels=["y"])
     assert sum(batch.num_rows for batch in loader) == 60_000
     stats = loader.stats()
@@ -76,15 +77,15 @@ def test_what_converting_a_slot_takes_is_no_part_of_decoding(url):
     assert stats["slots"]["y"]["assemble_s"] == 0  # a label
 
 
-def test_row_groups_that_are_ruled_out_cost_no_bytes(url):
+def test_row_groups_that_are_ruled_out_cost_no_bytes(url: str) -> None:
     loader = FeatureLoader(url, slots=["id", "tags"], where="idle = 2")
     assert list(loader) == []
     assert loader.stats()["slots"] == {}
     assert loader.stats()["row_groups_pruned"] == 12
 
 
-def test_stages_say_what_they_did_and_what_they_waited_for(url):
-    def slow(batch):
+def test_stages_say_what_they_did_and_what_they_waited_for(url: str) -> None:
+    def slow(batch: Any) -> Any:
         time.sleep(0.01)
         return {}
 
@@ -101,7 +102,7 @@ def test_stages_say_what_they_did_and_what_they_waited_for(url):
     assert stages["delivery"]["batches"] == num_batches == 60
 
 
-def test_each_stage_tells_seconds_of_its_own():
+def test_each_stage_tells_seconds_of_its_own() -> None:
     names = ("decode_s", "decode_room_s", "assemble_s", "transform_s", "transform_wait_s", "transform_room_s", "wait_s")
     stats = Stats()
     stats.seconds.update({name: float(number) for number, name in enumerate(names)})
@@ -119,11 +120,11 @@ def test_each_stage_tells_seconds_of_its_own():
     }
 
 
-def test_the_time_until_an_item_is_taken_is_counted():
+def test_the_time_until_an_item_is_taken_is_counted() -> None:
     stats = Stats()
     closed = []
 
-    def items():
+    def items() -> Generator[int, None, None]:
         try:
             yield from range(3)
         finally:
@@ -139,7 +140,7 @@ def test_the_time_until_an_item_is_taken_is_counted():
     assert closed == [True]
 
 
-def test_a_bar_shows_rows_waiting_and_staged_bytes():
+def test_a_bar_shows_rows_waiting_and_staged_bytes() -> None:
     terminal, stats = Terminal(), Stats()
     bar = RowBar("train", 1000, wait_s=0.0, file=terminal)
     stats.seconds["wait_s"] = 1e9
@@ -150,7 +151,7 @@ def test_a_bar_shows_rows_waiting_and_staged_bytes():
     assert "waited 100%, 3 MB staged" in terminal.getvalue()
 
 
-def test_a_bar_is_silent_where_nobody_looks():
+def test_a_bar_is_silent_where_nobody_looks() -> None:
     nowhere = io.StringIO()
     bar = RowBar("train", file=nowhere)
     bar.show(500, Stats(), 0)
@@ -166,7 +167,7 @@ def test_a_bar_is_silent_where_nobody_looks():
         ({"progress": False}, None),
     ],
 )
-def test_a_loader_shows_a_bar_if_asked(url, monkeypatch, arguments, shown):
+def test_a_loader_shows_a_bar_if_asked(url: str, monkeypatch: pytest.MonkeyPatch, arguments: Any, shown: str | None) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     config = {"table": url, "slots": ["id"], "progress": True, **arguments}
@@ -176,7 +177,7 @@ def test_a_loader_shows_a_bar_if_asked(url, monkeypatch, arguments, shown):
     assert (terminal.getvalue() == "") == (shown is None)
 
 
-def test_workers_of_a_dataloader_show_none_where_nobody_looks(url, capfd):
+def test_workers_of_a_dataloader_show_none_where_nobody_looks(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     loader = FeatureLoader(url, slots=["id"], progress=True)
     for _ in DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context="fork"):
         pass

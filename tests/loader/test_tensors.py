@@ -1,6 +1,7 @@
 import io
 import multiprocessing
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ def parts(column: torch.Tensor | Jagged) -> tuple[torch.Tensor, ...]:
     return (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
 
 
-def test_a_batch_has_each_column_in_its_shape(table_url):
+def test_a_batch_has_each_column_in_its_shape(table_url: str) -> None:
     batch = make(table_url)
     assert batch["row"].tolist() == list(range(50))
     assert (batch["half"].dtype, tuple(batch["pair"].shape)) == (torch.float32, (50, 2))
@@ -57,20 +58,20 @@ def test_a_batch_has_each_column_in_its_shape(table_url):
     assert repr(batch) == "Batch(num_rows=50, slots=['row', 'half', 'tags', 'pair'], labels=['click'])"
 
 
-def test_a_slot_that_was_not_selected_answers_with_the_nearest(table_url):
+def test_a_slot_that_was_not_selected_answers_with_the_nearest(table_url: str) -> None:
     with pytest.raises(KeyError, match="no slot 'tag' in the batch; did you mean 'tags'"):
         make(table_url)["tag"]
 
 
 @pytest.mark.parametrize("batch_size", [7, 16, 50, 1000])
 @pytest.mark.parametrize("copy", [Batch.clone, lambda batch: batch.to("cpu"), lambda batch: pickle.loads(pickle.dumps(batch))])
-def test_a_packed_batch_equals_its_views(table_url, batch_size, copy):
+def test_a_packed_batch_equals_its_views(table_url: str, batch_size: int, copy: Any) -> None:
     batch = make(table_url, batch_size)
     assert_equal(copy(batch), batch)
     assert_equal(copy(copy(batch)), batch)
 
 
-def test_a_packed_batch_is_one_buffer_per_dtype(table_url):
+def test_a_packed_batch_is_one_buffer_per_dtype(table_url: str) -> None:
     packed = make(table_url).clone()
     storages = {packed[name].untyped_storage().data_ptr() for name in ("row", "pair")}
     storages |= {packed["tags"].values.untyped_storage().data_ptr(), packed["tags"].offsets.untyped_storage().data_ptr()}
@@ -79,20 +80,20 @@ def test_a_packed_batch_is_one_buffer_per_dtype(table_url):
     assert packed["half"].untyped_storage().data_ptr() == packed.weight.untyped_storage().data_ptr()
 
 
-def test_a_clone_is_yours_to_write(table_url):
+def test_a_clone_is_yours_to_write(table_url: str) -> None:
     batch = make(table_url)
     clone = batch.clone()
     clone["row"].fill_(-1)
     assert batch["row"].tolist() == list(range(50))
 
 
-def test_a_batch_moves_to_a_device_by_its_buffers(table_url):
+def test_a_batch_moves_to_a_device_by_its_buffers(table_url: str) -> None:
     moved = make(table_url).to("meta", non_blocking=True)
     assert moved["tags"].values.device.type == moved.labels["click"].device.type == "meta"
     assert moved["pair"].shape == (50, 2)
 
 
-def test_a_batch_travels_between_processes_as_shared_memory(table_url):
+def test_a_batch_travels_between_processes_as_shared_memory(table_url: str) -> None:
     batch = make(table_url, 280)
     sink = io.BytesIO()
     multiprocessing.reduction.ForkingPickler(sink, pickle.HIGHEST_PROTOCOL).dump(batch)
@@ -100,7 +101,7 @@ def test_a_batch_travels_between_processes_as_shared_memory(table_url):
     assert len(sink.getvalue()) < 280 * 6 * 8
 
 
-def test_extras_travel_without_the_memory_around_them():
+def test_extras_travel_without_the_memory_around_them() -> None:
     big = pa.table({"text": pa.array(["x" * 100] * 10_000)}).slice(5, 2)
     batch = Batch(_NoColumns(), num_rows=2, extras=big)  # type: ignore[arg-type]
     assert len(pickle.dumps(batch)) < 2000
@@ -113,7 +114,7 @@ class _NoColumns:
         return self
 
 
-def test_jagged_rows_and_lengths():
+def test_jagged_rows_and_lengths() -> None:
     jagged = Jagged(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 2, 3]))
     assert jagged.lengths().tolist() == [2, 0, 1]
     assert [row.tolist() for row in jagged] == [[1, 2], [], [3]]
@@ -126,7 +127,7 @@ def test_jagged_rows_and_lengths():
     assert [row.tolist() for row in jagged.to_nested().unbind()] == [[1, 2], [], [3]]
 
 
-def test_dense_puts_float_slots_side_by_side(tmp_path):
+def test_dense_puts_float_slots_side_by_side(tmp_path: Path) -> None:
     lists = pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))
     columns = {"a": pa.array([1.0, None], pa.float32()), "b": lists.cast(pa.list_(pa.float32(), 2)), "c": lists, "id": [1, 2]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
@@ -148,6 +149,6 @@ def test_dense_puts_float_slots_side_by_side(tmp_path):
         (["halve"], KeyError, "did you mean 'half'"),
     ],
 )
-def test_what_cannot_be_dense_is_refused(table_url, slots, error, message):
+def test_what_cannot_be_dense_is_refused(table_url: str, slots: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         make(table_url).dense(slots)

@@ -1,7 +1,11 @@
 """`dispatch: auto` in real processes that torchrun starts: they meet in the job's own store and read every row once."""
 
 import json
+import subprocess
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,8 +44,14 @@ if group:
     ids=["torchrun's store", "torchrun's store with DataLoader workers", "a store that rank 0 starts"],
 )
 def test_processes_of_torchrun_share_each_epoch(
-    table_url, tmp_path, monkeypatch, torchrun, has_agent_store, group, num_workers
-):
+    table_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    torchrun: Callable[..., subprocess.CompletedProcess[str]],
+    has_agent_store: bool,
+    group: str,
+    num_workers: int,
+) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", str(int(not has_agent_store)))
     done = torchrun(tmp_path / "worker.py", table_url, tmp_path, group, num_workers)
@@ -51,7 +61,7 @@ def test_processes_of_torchrun_share_each_epoch(
         assert Counter(row for share in shares for row in share[epoch]) == Counter(range(NUM_ROWS))
 
 
-def test_a_process_of_several_without_a_place_to_meet_is_told_so(table_url, monkeypatch):
+def test_a_process_of_several_without_a_place_to_meet_is_told_so(table_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -59,7 +69,7 @@ def test_a_process_of_several_without_a_place_to_meet_is_told_so(table_url, monk
         FeatureLoader(table_url, slots=["row"])
 
 
-def test_a_port_that_rank_0_cannot_have_is_named(table_url, monkeypatch, loopback):
+def test_a_port_that_rank_0_cannot_have_is_named(table_url: str, monkeypatch: pytest.MonkeyPatch, loopback: Any) -> None:
     port = loopback.url.rpartition(":")[2]
     for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, value)

@@ -3,6 +3,7 @@
 import pickle
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,21 +19,21 @@ from featstore.loader.tensors import Jagged
 NUM_ROWS = 280
 
 
-def doubled(batch):
+def doubled(batch: Any) -> Any:
     return {"double": batch["row"] * 2, "half": batch["half"] + 1, "again": batch["tags"], "odd": batch["row"] % 2 == 1}
 
 
-def copied(batch):
+def copied(batch: Any) -> Any:
     return batch.clone()
 
 
-def rows_of(batches):
+def rows_of(batches: Any) -> Any:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
 @pytest.mark.parametrize("batch_size", [7, 50, 1000])
 @pytest.mark.parametrize("shuffle", [None, {"window_rows": 40, "interleave": 2}])
-def test_what_it_returns_is_added_or_put_in_place(table_url, batch_size, shuffle):
+def test_what_it_returns_is_added_or_put_in_place(table_url: str, batch_size: int, shuffle: Any) -> None:
     loader = FeatureLoader(
         table_url,
         slots=["row", "half", "tags"],
@@ -56,15 +57,15 @@ def test_what_it_returns_is_added_or_put_in_place(table_url, batch_size, shuffle
     assert loader.stats()["transform_s"] > 0
 
 
-def test_it_may_return_a_batch(table_url):
+def test_it_may_return_a_batch(table_url: str) -> None:
     for batch in FeatureLoader(table_url, slots=["row"], batch_size=50, transform=copied):
         batch["row"].fill_(1)
 
 
-def test_it_runs_in_another_thread_in_the_order_of_the_batches(table_url):
+def test_it_runs_in_another_thread_in_the_order_of_the_batches(table_url: str) -> None:
     seen = []
 
-    def note(batch):
+    def note(batch: Any) -> Any:
         seen.append((threading.current_thread().name, batch["row"][0].item()))
         return {}
 
@@ -73,7 +74,7 @@ def test_it_runs_in_another_thread_in_the_order_of_the_batches(table_url):
     assert all(name.startswith("featstore") for name, _ in seen)
 
 
-def test_a_state_goes_on_with_the_next_transformed_batch(table_url):
+def test_a_state_goes_on_with_the_next_transformed_batch(table_url: str) -> None:
     arguments: dict[str, Any] = {
         "slots": ["row", "half", "tags"],
         "batch_size": 33,
@@ -91,7 +92,7 @@ def test_a_state_goes_on_with_the_next_transformed_batch(table_url):
     assert before + [batch["double"].tolist() for batch in second] == whole
 
 
-def test_workers_of_a_dataloader_apply_it(table_url):
+def test_workers_of_a_dataloader_apply_it(table_url: str) -> None:
     loader = FeatureLoader(table_url, slots=["row", "half", "tags"], batch_size=50, transform=doubled)
     found = Counter(
         row
@@ -101,18 +102,18 @@ def test_workers_of_a_dataloader_apply_it(table_url):
     assert found == Counter(2 * row for row in range(NUM_ROWS))
 
 
-def test_every_order_drops_and_counts_the_last_short_batch(table_url):
+def test_every_order_drops_and_counts_the_last_short_batch(table_url: str) -> None:
     arguments: dict[str, Any] = {"slots": ["row", "half", "tags"], "batch_size": 33, "transform": doubled, "drop_last": True}
     loader = FeatureLoader(table_url, order="static", **arguments)
     assert {batch.num_rows for batch in loader} == {33}
     assert loader.stats()["rows_dropped_last"] == NUM_ROWS % 33
 
 
-def divides(batch):
+def divides(batch: Any) -> Any:
     return {"x": 1 / batch["half"], "y": torch.tensor([1 // int(row != 75) for row in batch["row"]])}
 
 
-def asks_for_what_is_not_there(batch):
+def asks_for_what_is_not_there(batch: Any) -> Any:
     return {"x": batch["hlf"]}
 
 
@@ -132,7 +133,7 @@ def asks_for_what_is_not_there(batch):
         (lambda _: {"x": Jagged(torch.ones(2), torch.tensor([0, 2]))}, "slot 'x': expected 30 rows, found 1"),
     ],
 )  # fmt: skip
-def test_an_exception_names_the_rows_and_is_chained(table_url, transform, message):
+def test_an_exception_names_the_rows_and_is_chained(table_url: str, transform: Any, message: str) -> None:
     loader = FeatureLoader(table_url, slots=["row", "half"], batch_size=30, transform=transform)
     with pytest.raises(BatchError, match=message) as caught:
         list(loader)
@@ -140,7 +141,7 @@ def test_an_exception_names_the_rows_and_is_chained(table_url, transform, messag
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")]
 
 
-def test_batches_before_a_failure_are_delivered(table_url):
+def test_batches_before_a_failure_are_delivered(table_url: str) -> None:
     rows: list[Any] = []
     with pytest.raises(BatchError):
         rows.extend(
@@ -152,7 +153,7 @@ def test_batches_before_a_failure_are_delivered(table_url):
 
 
 @pytest.mark.parametrize("batch_size", [1, 50])
-def test_a_break_ends_its_thread_too(table_url, batch_size):
+def test_a_break_ends_its_thread_too(table_url: str, batch_size: int) -> None:
     loader = FeatureLoader(table_url, slots=["*"], batch_size=batch_size, transform=doubled, memory_budget=1)
     for _ in range(3):
         iteration = iter(loader)
@@ -163,7 +164,7 @@ def test_a_break_ends_its_thread_too(table_url, batch_size):
             next(iteration)
 
 
-def test_a_config_names_the_function(tmp_path, monkeypatch):
+def test_a_config_names_the_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "a.parquet")
     (tmp_path / "my_features.py").write_text("def tripled(batch):\n    return {'t': 3 * batch['a']}\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,24 +1,26 @@
 """The debug flag: who writes to a batch in place is told which column."""
 
+from typing import Any
+
 import pytest
 
 from featstore.errors import BatchError
 from featstore.loader.loader import FeatureLoader
 
 
-def write_row(batch):
+def write_row(batch: Any) -> None:
     batch["row"][0] = 7
 
 
-def write_list(batch):
+def write_list(batch: Any) -> None:
     batch["tags"].values.mul_(2)
 
 
-def write_label(batch):
+def write_label(batch: Any) -> None:
     batch.labels["click"].numpy()[:] = 5
 
 
-def write_weight(batch):
+def write_weight(batch: Any) -> None:
     batch.weight.add_(1)
 
 
@@ -32,7 +34,7 @@ def write_weight(batch):
         (write_weight, r"batch\.weight"),
     ],
 )
-def test_a_write_is_found_when_the_next_batch_is_asked_for(table_url, write, named, shuffle):
+def test_a_write_is_found_when_the_next_batch_is_asked_for(table_url: str, write: Any, named: str, shuffle: Any) -> None:
     loader = FeatureLoader(
         table_url, slots=["row", "tags"], labels=["click"], weight="half", batch_size=50, debug=True, shuffle=shuffle
     )
@@ -42,7 +44,7 @@ def test_a_write_is_found_when_the_next_batch_is_asked_for(table_url, write, nam
         next(batches)
 
 
-def test_a_write_is_found_at_ack(table_url):
+def test_a_write_is_found_at_ack(table_url: str) -> None:
     loader = FeatureLoader.from_config({"table": table_url, "slots": ["row"], "debug": True})
     write_row(next(iter(loader)))
     with pytest.raises(BatchError):
@@ -50,7 +52,7 @@ def test_a_write_is_found_at_ack(table_url):
     loader.close()
 
 
-def test_a_copy_may_be_written_and_reading_is_no_write(table_url):
+def test_a_copy_may_be_written_and_reading_is_no_write(table_url: str) -> None:
     for batch in FeatureLoader(table_url, slots=["*"], labels=["click"], batch_size=33, debug=True):
         write_row(batch.clone())
         assert batch["pair"].sum() == 0

@@ -1,9 +1,11 @@
 """Column chunks of files made by hand: what a writer would not write, and what only a damaged file holds."""
 
 import os
+import random
 import struct
 import zlib
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ FIVE_AND_SIX = struct.pack("<2q", 5, 6)
 NOT_WANTED = b"\1"
 
 
-def varint(number):
+def varint(number: Any) -> bytes:
     encoded = bytearray()
     while number > 127:
         encoded.append(number & 127 | 128)
@@ -33,7 +35,7 @@ def varint(number):
     return bytes([*encoded, number])
 
 
-def integers(numbers):
+def integers(numbers: Any) -> Any:
     """A Thrift struct of the compact protocol: i32 fields from 1 on, but where there is None."""
     encoded, last = b"", 0
     for field, number in enumerate(numbers, 1):
@@ -43,12 +45,21 @@ def integers(numbers):
     return encoded, last
 
 
-def signed_crc(data, *, flipped=0):
+def signed_crc(data: Any, *, flipped: int = 0) -> Any:
     """The checksum as headers have it, with some of its bits flipped."""
     return struct.unpack("<i", struct.pack("<I", zlib.crc32(data) ^ flipped))[0]
 
 
-def page(data, *, num_values=2, kind=DATA, encoding=PLAIN, levels=RLE, full_size=None, crc=None):
+def page(
+    data: Any,
+    *,
+    num_values: int = 2,
+    kind: Any = DATA,
+    encoding: Any = PLAIN,
+    levels: Any = RLE,
+    full_size: Any = None,
+    crc: Any = None,
+) -> Any:
     """A page: its header, and the data as they are."""
     header, last = integers([kind, len(data) if full_size is None else full_size, len(data), crc])
     field = {DATA: 5, DICTIONARY: 7}[kind]
@@ -56,7 +67,9 @@ def page(data, *, num_values=2, kind=DATA, encoding=PLAIN, levels=RLE, full_size
     return header + bytes([(field - last) << 4 | 12]) + of_kind + b"\0\0" + data
 
 
-def page_v2(levels, values, *, num_values, repetition_bytes, definition_bytes, full_size, crc=None):
+def page_v2(
+    levels: Any, values: Any, *, num_values: Any, repetition_bytes: Any, definition_bytes: Any, full_size: Any, crc: Any = None
+) -> Any:
     header, last = integers([DATA_V2, full_size, len(levels) + len(values), crc])
     of_kind = integers([num_values, 0, num_values, PLAIN, definition_bytes, repetition_bytes])[0]
     return header + bytes([(8 - last) << 4 | 12]) + of_kind + b"\0\0" + levels + values
@@ -67,7 +80,16 @@ BOUNDS = {"page_bytes": 1 << 20}
 COLUMN = {"mark": bytes(8), "max_repetition": 0, "max_definition": 1, "null_below": 1, "offsets": 0, "values": 16}
 
 
-def decode(tmp_path, chunks, *, codec=UNCOMPRESSED, stop=b"\0", checks=True, decompress=None, **other):
+def decode(
+    tmp_path: Path,
+    chunks: Any,
+    *,
+    codec: Any = UNCOMPRESSED,
+    stop: bytes = b"\0",
+    checks: bool = True,
+    decompress: Any = None,
+    **other: Any,
+) -> Any:
     """How many values each column of one chunk has, or -1, and what was written."""
     of: dict[str, Any] = {**LENGTHS, **BOUNDS, **COLUMN, **other}
     num_rows, num_threads, room_bytes = (of[name] for name in LENGTHS)
@@ -91,11 +113,11 @@ def decode(tmp_path, chunks, *, codec=UNCOMPRESSED, stop=b"\0", checks=True, dec
 GOOD = page(PRESENT + FIVE_AND_SIX)
 
 
-def test_two_values_that_are_there(tmp_path):
+def test_two_values_that_are_there(tmp_path: Path) -> None:
     assert decode(tmp_path, [GOOD]) == ((2,), [[5, 6]])
 
 
-def test_threads_share_the_columns(tmp_path):
+def test_threads_share_the_columns(tmp_path: Path) -> None:
     chunks = [page(PRESENT + struct.pack("<2q", number, -number)) for number in range(50)]
     assert decode(tmp_path, chunks, num_threads=3) == ((2,) * 50, [[number, -number] for number in range(50)])
 
@@ -125,7 +147,7 @@ def test_threads_share_the_columns(tmp_path):
     ],
     ids=lambda of: of[:12].hex() if isinstance(of, bytes) else str(of),
 )
-def test_what_does_not_fit_is_left_out(tmp_path, chunk, column):
+def test_what_does_not_fit_is_left_out(tmp_path: Path, chunk: Any, column: Any) -> None:
     assert decode(tmp_path, [chunk], **column)[0] == (-1,)
 
 
@@ -144,11 +166,11 @@ ENDLESS = page(b"\2\0\0\0\xff\xff" * 2, num_values=2**31 - 1)
     ],
     ids=["a page more", "endless levels", "endless lists", "levels", "bytes", "a dictionary's bytes"],
 )
-def test_a_page_that_claims_more_than_the_footer_allows_is_for_nobody_to_read(tmp_path, chunk, column):
+def test_a_page_that_claims_more_than_the_footer_allows_is_for_nobody_to_read(tmp_path: Path, chunk: Any, column: Any) -> None:
     assert decode(tmp_path, [GOOD, chunk], **column)[0][1] == -2
 
 
-def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_path):
+def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(GOOD)
     columns = tuple((bytes(8), 0, 1, 1, bytearray(), bytearray(16)) for _ in range(2))
@@ -176,12 +198,12 @@ def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_p
     ],
     ids=str,
 )
-def test_arguments_that_do_not_fit_are_refused(tmp_path, bad, message):
+def test_arguments_that_do_not_fit_are_refused(tmp_path: Path, bad: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode(tmp_path, [GOOD], **bad)
 
 
-def test_an_index_of_no_bits_is_the_first_of_the_dictionary(tmp_path):
+def test_an_index_of_no_bits_is_the_first_of_the_dictionary(tmp_path: Path) -> None:
     dictionary = page(struct.pack("<q", 7), kind=DICTIONARY, num_values=1)
     chunk = dictionary + page(PRESENT + b"\0" + b"\3", encoding=RLE_DICTIONARY)  # width 0; one packed group
     assert decode(tmp_path, [chunk]) == ((2,), [[7, 7]])
@@ -193,7 +215,7 @@ V2 = {"num_values": 2, "repetition_bytes": 2, "definition_bytes": 2, "full_size"
 LISTS = {"max_repetition": 1, "offsets": 12}
 
 
-def checked_pages(flipped):
+def checked_pages(flipped: Any) -> Any:
     """Chunks of each kind of page, whose checksums are wrong in these bits, and how each is decoded."""
     levels, indices = b"\4\0\4\1", page(PRESENT + b"\0\3", encoding=RLE_DICTIONARY)
     dictionary = page(ONE_VALUE, kind=DICTIONARY, num_values=1, crc=signed_crc(ONE_VALUE, flipped=flipped))
@@ -206,7 +228,7 @@ def checked_pages(flipped):
 
 
 @pytest.mark.parametrize("kind", range(3), ids=["V1", "dictionary", "V2"])
-def test_a_page_that_does_not_match_its_checksum_is_left_out(tmp_path, kind):
+def test_a_page_that_does_not_match_its_checksum_is_left_out(tmp_path: Path, kind: Any) -> None:
     chunk, of = checked_pages(0)[kind]
     (values,) = decode(tmp_path, [chunk], **of)[1]
     assert decode(tmp_path, [chunk], **of)[0] == (2,)
@@ -216,12 +238,12 @@ def test_a_page_that_does_not_match_its_checksum_is_left_out(tmp_path, kind):
         assert decode(tmp_path, [chunk], checks=False, **of) == ((2,), [values])
 
 
-def test_no_other_column_is_left_out_for_it(tmp_path):
+def test_no_other_column_is_left_out_for_it(tmp_path: Path) -> None:
     chunks = [GOOD, checked_pages(1)[0][0], checked_pages(0)[0][0]]
     assert decode(tmp_path, chunks, num_threads=2)[0] == (2, -1, 2)
 
 
-def test_a_dictionary_and_several_pages_share_the_room(tmp_path):
+def test_a_dictionary_and_several_pages_share_the_room(tmp_path: Path) -> None:
     dictionary = snappy_page(FIVE_AND_SIX, kind=DICTIONARY)
     indices = snappy_page(PRESENT + b"\1\3\2", encoding=RLE_DICTIONARY)  # one packed group: 0, 1
     chunk = dictionary + indices + snappy_page(PRESENT + struct.pack("<2q", 8, 9))
@@ -230,7 +252,7 @@ def test_a_dictionary_and_several_pages_share_the_room(tmp_path):
     assert decode(tmp_path, [chunk], codec=SNAPPY, num_rows=4, values=32, room_bytes=too_small)[0] == (-1,)
 
 
-def snappy_page(data, *, as_stored=None, **how):
+def snappy_page(data: Any, *, as_stored: Any = None, **how: Any) -> Any:
     stored = pa.compress(data, "snappy", asbytes=True) if as_stored is None else as_stored
     return page(stored, full_size=len(data), **how)
 
@@ -246,7 +268,7 @@ def snappy_page(data, *, as_stored=None, **how):
     ],
     ids=["as asked", "too short", "no bytes", "an error", "no function"],
 )
-def test_pages_of_another_codec_are_handed_out(tmp_path, decompress, expected):
+def test_pages_of_another_codec_are_handed_out(tmp_path: Path, decompress: Any, expected: Any) -> None:
     of = {"codec": ZSTD, "max_definition": 0, "null_below": 0, "decompress": decompress}
     found, values = decode(tmp_path, [page(b"\1x", full_size=16)] * 3, num_threads=2, **of)
     assert found == expected * 3
@@ -254,17 +276,17 @@ def test_pages_of_another_codec_are_handed_out(tmp_path, decompress, expected):
 
 
 @pytest.mark.parametrize("full_size", [2 + 3 + 16, 4, 0])
-def test_levels_of_a_v2_page_within_what_it_says_of_them(tmp_path, full_size):
+def test_levels_of_a_v2_page_within_what_it_says_of_them(tmp_path: Path, full_size: Any) -> None:
     levels = b"\4\0" + b"\4\1"  # each a row of its own; both there
     sizes = {"num_values": 2, "repetition_bytes": 2, "definition_bytes": 3}
     chunk = page_v2(levels, FIVE_AND_SIX, full_size=full_size, **sizes)
-    lists = {"max_repetition": 1, "offsets": 12}
+    lists: dict[str, Any] = {"max_repetition": 1, "offsets": 12}
     assert decode(tmp_path, [chunk], **lists)[0] == (-1,)
     chunk = page_v2(levels, FIVE_AND_SIX, full_size=20, **(sizes | {"definition_bytes": 2}))
     assert decode(tmp_path, [chunk], **lists) == ((2,), [[5, 6]])
 
 
-def decompressed(tmp_path, stored, size):
+def decompressed(tmp_path: Path, stored: Any, size: Any) -> Any:
     """The words that the kernels find in a snappy page of `size` bytes, None where they find it malformed."""
     chunk = page(stored, full_size=size, num_values=size // 8)
     found, (words,) = decode(tmp_path, [chunk], codec=SNAPPY, num_rows=size // 8, values=size, max_definition=0, null_below=0)
@@ -272,7 +294,7 @@ def decompressed(tmp_path, stored, size):
 
 
 @st.composite
-def compressible(draw):
+def compressible(draw: Any) -> Any:
     """Whole words with repetitions near and far, of one byte and of many."""
     parts = draw(st.lists(st.tuples(st.binary(min_size=1, max_size=90), st.sampled_from([1, 2, 9, 400])), max_size=12))
     data = b"".join(part * count for part, count in parts)
@@ -282,33 +304,33 @@ def compressible(draw):
 
 @settings(deadline=None)
 @given(compressible())
-def test_what_arrow_compresses_comes_back(tmp_path_factory, data):
+def test_what_arrow_compresses_comes_back(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     stored = pa.compress(data, "snappy", asbytes=True)
     found = decompressed(tmp_path_factory.getbasetemp(), stored, len(data))
     assert found == np.frombuffer(data, np.int64).tolist()
 
 
-def literal(data, *, num_bytes=0):
+def literal(data: Any, *, num_bytes: int = 0) -> Any:
     """A literal, its length in so many bytes of its own."""
     if not num_bytes:
         return bytes([len(data) - 1 << 2]) + data
     return bytes([59 + num_bytes << 2]) + (len(data) - 1).to_bytes(num_bytes, "little") + data
 
 
-def copy_1(offset, length):
+def copy_1(offset: Any, length: Any) -> bytes:
     return bytes([offset >> 8 << 5 | length - 4 << 2 | 1, offset & 255])
 
 
-def copy_2(offset, length):
+def copy_2(offset: Any, length: Any) -> Any:
     return bytes([length - 1 << 2 | 2]) + offset.to_bytes(2, "little")
 
 
-def copy_4(offset, length):
+def copy_4(offset: Any, length: Any) -> Any:
     return bytes([length - 1 << 2 | 3]) + offset.to_bytes(4, "little")
 
 
 @st.composite
-def elements(draw):
+def elements(draw: Any) -> Any:
     """Elements of snappy's format, and the bytes that they stand for, by the format's own words."""
     stored, data = b"", b""
     for _ in range(draw(st.integers(1, 30))):
@@ -329,7 +351,7 @@ def elements(draw):
 
 @settings(deadline=None)
 @given(elements())
-def test_every_kind_of_element(tmp_path_factory, drawn):
+def test_every_kind_of_element(tmp_path_factory: pytest.TempPathFactory, drawn: Any) -> None:
     stored, data = drawn
     found = decompressed(tmp_path_factory.getbasetemp(), varint(len(data)) + stored, len(data))
     assert found == np.frombuffer(data, np.int64).tolist()
@@ -337,7 +359,9 @@ def test_every_kind_of_element(tmp_path_factory, drawn):
 
 @settings(deadline=None)
 @given(compressible().filter(bool), st.randoms(use_true_random=False))
-def test_damaged_bytes_are_left_out_where_arrow_refuses_them(tmp_path_factory, data, random):
+def test_damaged_bytes_are_left_out_where_arrow_refuses_them(
+    tmp_path_factory: pytest.TempPathFactory, data: Any, random: random.Random
+) -> None:
     damaged = bytearray(pa.compress(data, "snappy", asbytes=True))
     for _ in range(random.randint(1, 3)):
         damaged[random.randrange(len(damaged))] = random.randrange(256)
@@ -346,7 +370,7 @@ def test_damaged_bytes_are_left_out_where_arrow_refuses_them(tmp_path_factory, d
     assert found == _arrows(stored, len(data))
 
 
-def _arrows(stored, size):
+def _arrows(stored: Any, size: Any) -> Any:
     """Arrow takes a shorter length than was asked for, and leaves the rest as it was."""
     length, at = 0, 0
     while at < len(stored):
@@ -384,6 +408,6 @@ def _arrows(stored, size):
     ],
     ids=repr,
 )
-def test_malformed_snappy_is_left_out(tmp_path, stored):
+def test_malformed_snappy_is_left_out(tmp_path: Path, stored: Any) -> None:
     assert decompressed(tmp_path, stored, 8) is None
     assert decompressed(tmp_path, varint(8) + literal(b"12345678"), 8) == np.frombuffer(b"12345678", np.int64).tolist()

@@ -19,13 +19,13 @@ DATA = bytes(range(256)) * 300
 
 
 @EITHER
-def test_the_check_value_of_the_standard(portable):
+def test_the_check_value_of_the_standard(portable: Any) -> None:
     assert KERNELS.crc32(b"123456789", 0, portable) == 0xCBF43926
 
 
 @EITHER
 @pytest.mark.parametrize("length", LENGTHS)
-def test_every_length_and_alignment(length, portable):
+def test_every_length_and_alignment(length: Any, portable: Any) -> None:
     view = memoryview(DATA)
     for first in range(9):
         of = view[first : first + length]
@@ -34,12 +34,12 @@ def test_every_length_and_alignment(length, portable):
 
 @EITHER
 @given(data=st.binary(max_size=2_000), times=st.integers(1, 20), before=st.integers(0, 2**32 - 1))
-def test_any_bytes_after_any_others(portable, data, times, before):
+def test_any_bytes_after_any_others(portable: Any, data: bytes, times: int, before: int) -> None:
     assert KERNELS.crc32(data * times, before, portable) == zlib.crc32(data * times, before)
 
 
 @EITHER
 @given(data=st.binary(min_size=600, max_size=2_000), cut=st.integers(0, 600))
-def test_in_two_steps_as_in_one(portable, data, cut):
+def test_in_two_steps_as_in_one(portable: Any, data: bytes, cut: int) -> None:
     first = KERNELS.crc32(data[:cut], 0, portable)
     assert KERNELS.crc32(data[cut:], first, portable) == zlib.crc32(data)

@@ -1,5 +1,7 @@
 """Damaged chunks: what the kernels accept is what Arrow reads."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -11,7 +13,7 @@ SEED = 17
 
 
 @pytest.mark.slow
-def test_what_the_kernels_accept_of_a_damaged_chunk_is_what_arrow_reads(tmp_path):
+def test_what_the_kernels_accept_of_a_damaged_chunk_is_what_arrow_reads(tmp_path: Path) -> None:
     is_campaign = settings().max_examples > 1_000  # `make faults`
     num_mutants = 50_000 if is_campaign else 3_000
     counts, differing = run(num_mutants, SEED, tmp_path)

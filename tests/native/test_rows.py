@@ -63,7 +63,7 @@ def both(write: Callable[[np.ndarray], None], size: int, dtype: Any) -> None:
 
 
 @given(st.data(), st.sampled_from([np.int64, np.float32, np.int32, np.uint16]), st.sampled_from([(), (1,), (3,)]))
-def test_values_of_any_width_are_gathered_as_by_numpy(data, dtype, shape):
+def test_values_of_any_width_are_gathered_as_by_numpy(data: st.DataObject, dtype: Any, shape: Any) -> None:
     piece_rows = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
     pieces = [np.random.default_rng(n).integers(0, 9999, (rows, *shape)).astype(dtype) for n, rows in enumerate(piece_rows)]
     places = data.draw(orders(piece_rows))
@@ -75,7 +75,7 @@ def test_values_of_any_width_are_gathered_as_by_numpy(data, dtype, shape):
 
 
 @given(st.data(), st.sampled_from([np.int64, np.float32]), st.sampled_from([np.int32, np.int64]))
-def test_lists_of_any_length_are_gathered_as_by_numpy(data, dtype, offset_dtype):
+def test_lists_of_any_length_are_gathered_as_by_numpy(data: st.DataObject, dtype: Any, offset_dtype: Any) -> None:
     pieces = []
     for number, lists in enumerate(data.draw(st.lists(LISTS, min_size=1, max_size=3))):
         offsets = (np.cumsum([0, *map(len, lists)]) + number).astype(offset_dtype)
@@ -96,7 +96,7 @@ def test_lists_of_any_length_are_gathered_as_by_numpy(data, dtype, offset_dtype)
 
 
 @given(LISTS, st.lists(st.integers(0, 12)), st.sampled_from([np.int32, np.int64]))
-def test_offsets_are_rebased_as_by_numpy(lists, inner, dtype):
+def test_offsets_are_rebased_as_by_numpy(lists: Any, inner: list[int], dtype: Any) -> None:
     offsets = np.cumsum([7, *map(len, lists)]).astype(dtype)
     cuts = np.array([0, *sorted(min(cut, len(lists)) for cut in inner), len(lists)])
 
@@ -109,7 +109,7 @@ def test_offsets_are_rebased_as_by_numpy(lists, inner, dtype):
 
 
 @given(st.lists(st.none() | INT64, max_size=40), st.integers(0, 20))
-def test_null_ids_are_marked_as_by_arrow(values, start):
+def test_null_ids_are_marked_as_by_arrow(values: list[Any], start: int) -> None:
     column = pa.chunked_array([pa.array(values, pa.int64()).slice(start)])
     slot = Slot(name="a", kind=SlotKind.ID)
     expected = pure(lambda: slot_values(column, slot)).tolist()
@@ -119,7 +119,7 @@ def test_null_ids_are_marked_as_by_arrow(values, start):
 
 
 @given(st.lists(st.none() | st.lists(st.none() | st.floats(width=32), max_size=5), max_size=20), st.integers(0, 9))
-def test_null_lists_and_elements_are_left_out_as_by_numpy(lists, start):
+def test_null_lists_and_elements_are_left_out_as_by_numpy(lists: list[list[float | None] | None], start: int) -> None:
     column = pa.chunked_array([pa.array(lists, pa.list_(pa.float32())).slice(start)])
     slot = Slot(name="a", kind=SlotKind.FLOAT, shape=(None,))
     compiled: Any = slot_values(column, slot)
@@ -134,7 +134,7 @@ def test_null_lists_and_elements_are_left_out_as_by_numpy(lists, start):
     ("row", "cuts", "starts"),
     [(3, [0, 1], [0]), (-1, [0, 1], [0]), (0, [0, 2], [0]), (0, [0, 1], [3])],
 )
-def test_what_lies_outside_of_the_buffers_is_refused(row, cuts, starts):
+def test_what_lies_outside_of_the_buffers_is_refused(row: int, cuts: Any, starts: Any) -> None:
     values, out = np.arange(3), np.zeros(3, np.int64)
     arguments: tuple[Any, ...] = (np.array([row], np.int32), *(np.array(part, np.int64) for part in (cuts, starts)))
     ends = arguments[2] + 1
@@ -144,7 +144,7 @@ def test_what_lies_outside_of_the_buffers_is_refused(row, cuts, starts):
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 9], [-1, 0, 1]])
-def test_lists_outside_of_their_values_are_refused(offsets):
+def test_lists_outside_of_their_values_are_refused(offsets: Any) -> None:
     values, offsets = np.arange(3), np.array(offsets, np.int32)
     rows, cuts = np.array([0, 1], np.int32), np.array([0, 2])
     with pytest.raises(ValueError, match="expected rows that there are"):
@@ -156,7 +156,7 @@ def test_lists_outside_of_their_values_are_refused(offsets):
         KERNELS.lists_without_nulls(offsets, 4, b"", 0, values, b"", 0, bytes(8), *new)
 
 
-def test_bitmaps_and_cuts_that_are_too_short_are_refused():
+def test_bitmaps_and_cuts_that_are_too_short_are_refused() -> None:
     with pytest.raises(ValueError, match="a bit for each"):
         KERNELS.fill_nulls(np.zeros(9, np.int64), b"\x00", 0, bytes(8))
     with pytest.raises(ValueError, match="expected rising cuts"):

@@ -74,14 +74,14 @@ def _offsets(dtype: type = np.int32) -> np.ndarray:
     return np.arange(NUM_ROWS + 1, dtype=dtype) * 3
 
 
-def test_texts_whose_offsets_another_thread_changes_are_refused_or_hashed_within_the_data():
+def test_texts_whose_offsets_another_thread_changes_are_refused_or_hashed_within_the_data() -> None:
     offsets, data, hashes = _offsets(), bytes(3 * NUM_ROWS), np.zeros(NUM_ROWS, np.uint64)
     _calls(lambda: KERNELS.hash_texts(data, offsets, hashes, 42), offsets)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("changed", ["offsets", "rows", "cuts", "starts", "ends"])
-def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffers(dtype, changed):
+def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffers(dtype: Any, changed: str) -> None:
     places = {
         "offsets": _offsets(dtype),
         "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.int32),
@@ -100,7 +100,7 @@ def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffe
 
 
 @pytest.mark.parametrize("changed", ["rows", "cuts", "starts"])
-def test_values_whose_places_another_thread_changes_are_gathered_within_the_buffers(changed):
+def test_values_whose_places_another_thread_changes_are_gathered_within_the_buffers(changed: str) -> None:
     places = {
         "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.int32),
         "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
@@ -113,7 +113,7 @@ def test_values_whose_places_another_thread_changes_are_gathered_within_the_buff
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_lists_whose_offsets_another_thread_changes_lose_their_nulls_within_the_buffers(dtype):
+def test_lists_whose_offsets_another_thread_changes_lose_their_nulls_within_the_buffers(dtype: Any) -> None:
     offsets, values = _offsets(dtype), np.arange(3 * NUM_ROWS)
     bits, mark = np.full(NUM_ROWS // 8 + 1, 0b01110111, np.uint8), bytes(8)
     new_offsets, new_values = np.zeros(NUM_ROWS + 1, np.int64), np.zeros(4 * NUM_ROWS, np.int64)
@@ -125,7 +125,7 @@ def test_lists_whose_offsets_another_thread_changes_lose_their_nulls_within_the_
     _calls(call, offsets)
 
 
-def test_cuts_that_another_thread_changes_rebase_offsets_within_the_buffers():
+def test_cuts_that_another_thread_changes_rebase_offsets_within_the_buffers() -> None:
     offsets, cuts = _offsets(), np.array([0, NUM_ROWS // 2, NUM_ROWS])
     rebased = np.zeros(NUM_ROWS + 2, np.int64)
     _calls(lambda: KERNELS.rebase_offsets(offsets, 4, cuts, rebased), cuts)
@@ -139,7 +139,7 @@ def odd(array: np.ndarray) -> memoryview:
     return memoryview(room)[first : first + array.nbytes]
 
 
-def test_what_is_read_may_lie_at_any_address():
+def test_what_is_read_may_lie_at_any_address() -> None:
     offsets, rows, cuts = np.array([0, 1, 3, 3], np.int32), np.array([2, 0, 1], np.int32), np.array([0, 3])
     values, start, end = np.array([7, 8, 9]), np.array([0]), np.array([24])
     hashes, same = np.zeros(3, np.uint64), np.zeros(3, np.uint64)
@@ -165,7 +165,7 @@ def test_what_is_read_may_lie_at_any_address():
     assert KERNELS.count_marks(odd(values), 8) == 3
 
 
-def test_what_numbers_are_written_to_is_aligned_or_refused():
+def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
     three, offsets = np.zeros(3, np.int64), np.array([0, 1, 2, 3], np.int32)
     rows, cuts = np.array([0, 1, 2], np.int32), np.array([0, 3])
     four, bits = np.zeros(4, np.int64), np.zeros(8, np.bool_)
@@ -186,7 +186,7 @@ def test_what_numbers_are_written_to_is_aligned_or_refused():
 
 
 @pytest.mark.parametrize(("first_bit", "num_values"), [(2**62, 1), (2**63 - 1, 9), (-1, 1), (-(2**63), 1), (8, 1)])
-def test_bits_beyond_any_bitmap_are_refused(first_bit, num_values):
+def test_bits_beyond_any_bitmap_are_refused(first_bit: Any, num_values: int) -> None:
     values = np.zeros(num_values, np.int64)
     with pytest.raises(ValueError, match="a bit for each"):
         KERNELS.fill_nulls(values, b"\xff", first_bit, bytes(8))

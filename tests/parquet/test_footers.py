@@ -4,6 +4,8 @@ one."""
 import io
 import os
 import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -96,19 +98,19 @@ IN_SCHEMA: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def file(written) -> bytes:
+def file(written: Callable[..., bytes]) -> bytes:
     found: bytes = written(TABLE, row_group_size=2)
     return found
 
 
 @pytest.fixture(params=["kernel", "pure"])
-def walked(request, monkeypatch):
+def walked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who walks the footer."""
     if request.param == "pure":
         monkeypatch.setattr("featstore.parquet.walk.KERNELS", None)
 
 
-def read(file: bytes):
+def read(file: bytes) -> Any:
     footer = read_checked(io.BytesIO(file))
     assert footer.schema is not None
     return footer
@@ -120,13 +122,15 @@ CASES |= {f"schema: {name}": case for name, case in IN_SCHEMA.items()}
 
 @pytest.mark.usefixtures("walked")
 @pytest.mark.parametrize(("path", "field", "message"), CASES.values(), ids=CASES)
-def test_a_footer_that_cannot_be_is_refused(file, edited, path, field, message):
+def test_a_footer_that_cannot_be_is_refused(
+    file: bytes, edited: Callable[..., bytes], path: Any, field: Any, message: Any
+) -> None:
     assert read(edited(file)).num_rows == 3
     with pytest.raises(FooterError, match=message):
         read(edited(file, (path, field)))
 
 
-def test_fields_out_of_order_or_twice_are_refused(file, edited):
+def test_fields_out_of_order_or_twice_are_refused(file: bytes, edited: Callable[..., bytes]) -> None:
     """Arrow would take the last of them, and what is cut out of a footer relies on the order."""
     num_bytes = int.from_bytes(file[-8:-4], "little")
     footer = file[-8 - num_bytes : -9] + bytes((I64,)) + b"\x06\x06\0"  # rows, once more
@@ -134,7 +138,7 @@ def test_fields_out_of_order_or_twice_are_refused(file, edited):
         read(file[: -8 - num_bytes] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
 
 
-def test_a_row_group_lacks_no_column(file, edited):
+def test_a_row_group_lacks_no_column(file: bytes, edited: Callable[..., bytes]) -> None:
     chunk: Any = (LIST, (STRUCT, []))
     with pytest.raises(FooterError, match="row group 0: expected 3 column chunks, found 0"):
         read(edited(file, ((4, 0, 1), chunk)))
@@ -151,12 +155,12 @@ def test_a_row_group_lacks_no_column(file, edited):
         (b"PAR1\0\0\0\0PAR1", "byte 0 of the footer: expected a value"),
     ],
 )
-def test_an_end_that_is_none_is_refused(end, message):
+def test_an_end_that_is_none_is_refused(end: bytes, message: str) -> None:
     with pytest.raises(FooterError, match=message):
         read(end)
 
 
-def test_names_below_each_other_without_end_are_refused(written):
+def test_names_below_each_other_without_end_are_refused(written: Callable[..., bytes]) -> None:
     type_ = pa.int64()
     for _ in range(101):
         type_ = pa.struct([("a", type_)])
@@ -164,30 +168,30 @@ def test_names_below_each_other_without_end_are_refused(written):
         read(written(pa.table({"a": pa.nulls(1, type_)})))
 
 
-def test_a_footer_longer_than_the_first_read_is_read_whole(written):
+def test_a_footer_longer_than_the_first_read_is_read_whole(written: Callable[..., bytes]) -> None:
     table = pa.table({f"column_{place}": [place] for place in range(2_000)})
     file = written(table)
     assert int.from_bytes(file[-8:-4], "little") > 64 << 10
     assert read(file).schema.equals(table.schema)
 
 
-def test_a_column_of_a_plain_footer_that_is_encrypted_is_refused(tmp_path):
+def test_a_column_of_a_plain_footer_that_is_encrypted_is_refused(tmp_path: Path) -> None:
     """Arrow ends the process when such a column is asked for."""
     with pytest.raises(FooterError, match="expected no encryption"):
         read(_encrypted(tmp_path))
 
 
-def _encrypted(directory) -> bytes:
+def _encrypted(directory: Any) -> bytes:
     pe = pytest.importorskip("pyarrow.parquet.encryption")
 
     class Client(pe.KmsClient):  # type: ignore[name-defined, misc]
-        def __init__(self, _config):
+        def __init__(self, _config: Any) -> None:
             pe.KmsClient.__init__(self)
 
-        def wrap_key(self, key, _name):
+        def wrap_key(self, key: Any, _name: Any) -> Any:
             return key.hex()
 
-        def unwrap_key(self, key, _name):
+        def unwrap_key(self, key: Any, _name: Any) -> Any:
             return bytes.fromhex(key)
 
     keys = {"footer_key": "f", "column_keys": {"c": ["id"]}}
@@ -199,7 +203,7 @@ def _encrypted(directory) -> bytes:
     return found
 
 
-def test_files_of_one_schema_share_its_layout_and_others_do_not(written):
+def test_files_of_one_schema_share_its_layout_and_others_do_not(written: Callable[..., bytes]) -> None:
     columns = {"a name of this test": pa.array([1])}
     first = read(written(pa.table(columns)))
     alike = read(written(pa.table({"a name of this test": pa.array([2])})))
@@ -209,7 +213,7 @@ def test_files_of_one_schema_share_its_layout_and_others_do_not(written):
     assert first.schema is alike.schema
 
 
-def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file):
+def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file: bytes) -> None:
     with layouts._LAYOUTS._lock:
         child = os.fork()
         if not child:
@@ -218,7 +222,7 @@ def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
-def test_the_layout_of_the_same_elements_with_another_schema_of_arrows_is_another(written):
+def test_the_layout_of_the_same_elements_with_another_schema_of_arrows_is_another(written: Callable[..., bytes]) -> None:
     plain = pa.table({"a": ["x", "y"]})
     encoded = plain.cast(pa.schema([("a", pa.dictionary(pa.int32(), pa.string()))]))
     assert [read(written(table)).schema.field("a").type for table in (plain, encoded)] == [

@@ -3,6 +3,8 @@
 import io
 import itertools
 import string
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -70,7 +72,7 @@ HOW = st.fixed_dictionaries(
 
 
 @st.composite
-def tables(draw) -> pa.Table:
+def tables(draw: Any) -> pa.Table:
     """A few rows of nulls and values; some columns with a number, some that are not null."""
     names, num_rows = draw(NAMES), draw(st.integers(0, 7))
     fields, columns = [], []
@@ -104,7 +106,7 @@ def opened(
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), HOW, st.data())
-def test_any_columns_read_as_arrow_reads_them(table, how, data):
+def test_any_columns_read_as_arrow_reads_them(table: Any, how: Any, data: st.DataObject) -> None:
     sink = io.BytesIO()
     try:
         pq.write_table(table, sink, **how)
@@ -124,7 +126,7 @@ def test_any_columns_read_as_arrow_reads_them(table, how, data):
 
 
 @pytest.mark.parametrize("how", [{}, {"write_page_index": True}, {"version": "1.0"}])
-def test_statistics_are_kept_where_they_are_asked_for(written, how):
+def test_statistics_are_kept_where_they_are_asked_for(written: Callable[..., bytes], how: Any) -> None:
     table = pa.table({"a": [3, None, 1], "b": [[1.5], [], None], "c": ["x", "z", "y"]})
     file = written(table, row_group_size=2, **how)
     known, found = pq.ParquetFile(io.BytesIO(file)), opened(file, [0, 2], with_statistics=True)
@@ -137,12 +139,12 @@ def test_statistics_are_kept_where_they_are_asked_for(written, how):
         assert not bare.metadata.row_group(group).column(place).is_stats_set
 
 
-def test_the_footer_handed_to_arrow_is_small(written):
+def test_the_footer_handed_to_arrow_is_small(written: Callable[..., bytes]) -> None:
     file = written(pa.table({f"column_{place}": [place] for place in range(500)}))
     whole = int.from_bytes(file[-8:-4], "little")
     assert opened(file, [7, 9]).metadata.serialized_size < whole / 50
 
 
-def test_what_the_writer_said_of_the_file_is_there(written):
+def test_what_the_writer_said_of_the_file_is_there(written: Callable[..., bytes]) -> None:
     table = pa.table({"a": [1]}).replace_schema_metadata({"who": "a test"})
     assert read_checked(io.BytesIO(written(table))).key_values == {b"who": b"a test"}

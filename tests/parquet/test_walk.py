@@ -3,6 +3,7 @@ byte."""
 
 import random
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,14 @@ BOTH = pytest.mark.parametrize("by", [pytest.param(walk, marks=COMPILED), walk_i
 
 
 @pytest.fixture(scope="module")
-def footer(written) -> bytes:
+def footer(written: Callable[..., bytes]) -> bytes:
     columns = {"id": [1, 2, 3], "tags": [[1.5], None, []], "text": ["a", "b", None]}
     file = written(pa.table(columns), row_group_size=2, write_page_index=True)
     found: bytes = file[-8 - int.from_bytes(file[-8:-4], "little") : -8]
     return found
 
 
-def outcome(by, data: bytes) -> object:
+def outcome(by: Any, data: bytes) -> object:
     try:
         return [table.tolist() for table in by(data)]
     except FooterError as error:
@@ -53,7 +54,7 @@ def mutant(footer: bytes, draw: random.Random) -> bytes:
 
 
 @COMPILED
-def test_the_kernels_walk_as_python_does_damaged_or_not(footer):
+def test_the_kernels_walk_as_python_does_damaged_or_not(footer: bytes) -> None:
     draw, found = random.Random(11), {"whole": 0}
     assert outcome(walk, footer) == outcome(walk_in_python, footer)
     for number in range(NUM_MUTANTS):
@@ -67,7 +68,7 @@ def test_the_kernels_walk_as_python_does_damaged_or_not(footer):
 
 
 @BOTH
-def test_every_chunk_is_a_row_with_its_numbers(by, footer):
+def test_every_chunk_is_a_row_with_its_numbers(by: Any, footer: bytes) -> None:
     chunks = by(footer)[CHUNKS]
     assert chunks.shape == (6, len(SLOTS[CHUNKS]))
     assert chunks[:, SLOTS[CHUNKS]["num_values"]].tolist() == [2, 2, 2, 1, 1, 1]
@@ -75,14 +76,14 @@ def test_every_chunk_is_a_row_with_its_numbers(by, footer):
 
 
 @BOTH
-def test_a_list_of_more_elements_than_arrow_takes_is_refused_before_it_is_walked(by):
+def test_a_list_of_more_elements_than_arrow_takes_is_refused_before_it_is_walked(by: Any) -> None:
     claim = b"\x15\x04\x19\xfc\xff\xff\xff\x7f" + b"\x00" * 100
     with pytest.raises(FooterError, match="at most 1,000,000 elements"):
         by(claim)
 
 
 @BOTH
-def test_memory_follows_the_bytes_that_are_there_and_not_the_counts_in_them(by):
+def test_memory_follows_the_bytes_that_are_there_and_not_the_counts_in_them(by: Any) -> None:
     claim = b"\x15\x04\x19\xfc\xc0\x84\x3d" + b"\x48\x01a\x00" * 1_000  # of a million elements
     tracemalloc.start()
     with pytest.raises(FooterError, match="none that is whole"):
@@ -92,13 +93,13 @@ def test_memory_follows_the_bytes_that_are_there_and_not_the_counts_in_them(by):
 
 
 @BOTH
-def test_structs_within_structs_end_somewhere(by, footer):
+def test_structs_within_structs_end_somewhere(by: Any, footer: bytes) -> None:
     nested = footer[:-1] + b"\x1c" * 10_000 + b"\x00" * 10_001
     assert isinstance(outcome(by, nested), str)
 
 
 @COMPILED
-def test_a_plan_that_leaves_its_tables_is_refused():
+def test_a_plan_that_leaves_its_tables_is_refused() -> None:
     widths, structs, fields = PLAN
     for plan in (
         (widths[:-1], structs, fields),

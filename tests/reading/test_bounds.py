@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ MOST = 2**31 - 1
 
 
 @pytest.fixture(params=["local", "without kernels", "in place"])
-def opened(request, monkeypatch):
+def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Opens a file in one of the ways in which it is read."""
     if request.param == "local" and KERNELS is None:
         pytest.skip("no compiled kernels")
@@ -46,7 +47,7 @@ def opened(request, monkeypatch):
 
 
 @pytest.fixture(scope="module", params=range(4))
-def sound(request, tmp_path_factory) -> Chunk:
+def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Chunk:
     """A list column of several pages, V1 and V2, as pyarrow writes it."""
     found = sound_chunks(tmp_path_factory.mktemp("sound"), random.Random(request.param))
     lists = [chunk for chunk in found if chunk.levels[0] and len(chunk.pages) > 2 and chunk.codec == "snappy"]
@@ -68,7 +69,9 @@ def _read(footer: Footer, slot: Slot, *, as_values: bool) -> pa.Table:
 
 
 @pytest.mark.parametrize("as_values", [True, False], ids=["values", "Arrow's columns"])
-def test_pages_that_claim_more_levels_than_the_footer_says_are_nobody_s_to_read(opened, sound, tmp_path, as_values):
+def test_pages_that_claim_more_levels_than_the_footer_says_are_nobody_s_to_read(
+    opened: Any, sound: Chunk, tmp_path: Path, as_values: bool
+) -> None:
     write_file(tmp_path / "bad.parquet", _claiming(sound, MOST))
     with (
         opened(tmp_path / "bad.parquet") as footer,
@@ -78,7 +81,9 @@ def test_pages_that_claim_more_levels_than_the_footer_says_are_nobody_s_to_read(
 
 
 @pytest.mark.parametrize("as_values", [True, False], ids=["values", "Arrow's columns"])
-def test_pages_that_claim_more_bytes_than_values_can_need_are_nobody_s_to_read(opened, sound, tmp_path, as_values):
+def test_pages_that_claim_more_bytes_than_values_can_need_are_nobody_s_to_read(
+    opened: Any, sound: Chunk, tmp_path: Path, as_values: bool
+) -> None:
     last = sound.pages[-1]
     header = with_number(with_number(last.header, 2, MOST), 3, len(last.levels) + len(last.compressed_body("snappy")))
     bad = replace(sound, pages=(*sound.pages[:-1], replace(last, header=header, is_honest=False)))
@@ -87,7 +92,7 @@ def test_pages_that_claim_more_bytes_than_values_can_need_are_nobody_s_to_read(o
         _read(footer, sound.slot, as_values=as_values)
 
 
-def test_a_row_group_in_slices_is_looked_through_before_too(opened, sound, tmp_path):
+def test_a_row_group_in_slices_is_looked_through_before_too(opened: Any, sound: Chunk, tmp_path: Path) -> None:
     write_file(tmp_path / "bad.parquet", _claiming(sound, MOST))
     with opened(tmp_path / "bad.parquet") as footer:
         slices = RowGroupReader(footer, Selection(slots=(sound.slot,))).slices(0, 10)
@@ -96,14 +101,14 @@ def test_a_row_group_in_slices_is_looked_through_before_too(opened, sound, tmp_p
             next(slices)
 
 
-def test_sound_pages_are_read_in_every_way(opened, sound, tmp_path):
+def test_sound_pages_are_read_in_every_way(opened: Any, sound: Chunk, tmp_path: Path) -> None:
     write_file(tmp_path / "good.parquet", sound)
     with opened(tmp_path / "good.parquet") as footer:
         found = _read(footer, sound.slot, as_values=False)
     assert found.equals(pq.read_table(tmp_path / "good.parquet"))
 
 
-def test_a_header_tells_the_levels_of_its_page(sound, tmp_path):
+def test_a_header_tells_the_levels_of_its_page(sound: Chunk, tmp_path: Path) -> None:
     write_file(tmp_path / "good.parquet", sound)
     with Footer(tmp_path / "good.parquet") as footer:
         at, end = footer.chunk(0, 0).span
@@ -129,7 +134,7 @@ class _Logged(io.BytesIO):
         return super().read(size)
 
 
-def test_a_column_chunk_that_is_read_in_place_is_fetched_once(tmp_path):
+def test_a_column_chunk_that_is_read_in_place_is_fetched_once(tmp_path: Path) -> None:
     table = pa.table({"x": [[1, 2, 3], None, []] * 500, "y": range(1_500)})
     pq.write_table(table, tmp_path / "file.parquet", row_group_size=500, data_page_size=100)
     source = _Logged((tmp_path / "file.parquet").read_bytes())
@@ -143,7 +148,7 @@ def test_a_column_chunk_that_is_read_in_place_is_fetched_once(tmp_path):
     assert source.reads == [(first, end - first) for first, end in spans]
 
 
-def test_column_chunks_far_from_each_other_are_fetched_apart_and_once(tmp_path):
+def test_column_chunks_far_from_each_other_are_fetched_apart_and_once(tmp_path: Path) -> None:
     draw = np.random.default_rng(1)
     table = pa.table({name: draw.integers(0, 2**60, 20_000) for name in "abcde"})
     pq.write_table(table, tmp_path / "file.parquet", compression="none", use_dictionary=False)
@@ -160,7 +165,7 @@ def test_column_chunks_far_from_each_other_are_fetched_apart_and_once(tmp_path):
     assert source.reads == [(first, end - first) for first, end in spans]
 
 
-def test_kept_bytes_are_those_of_the_file():
+def test_kept_bytes_are_those_of_the_file() -> None:
     data = bytes(random.Random(1).randbytes(1_000))
     source = _Logged(data)
     file = KeptSpans(source)

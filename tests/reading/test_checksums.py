@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from featstore.reading.checksums import require_intact
 from featstore.reading.footer import Footer
 
 ROWS = 3_000
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "default": {},
     "V2": {"data_page_version": "2.0"},
     "no codec": {"compression": "none"},
@@ -29,7 +30,7 @@ BOTH = pytest.mark.parametrize("by_kernel", [True, False], ids=["kernel", "pure"
 
 
 @pytest.fixture
-def by(by_kernel, monkeypatch):
+def by(by_kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks at the pages."""
     if by_kernel and KERNELS is None:
         pytest.skip("no compiled kernels")
@@ -44,7 +45,7 @@ def table() -> pa.Table:
     return pa.table({"id": ids, "tags": tags, "text": [f"text {number % 7}" for number in ids]})
 
 
-def write(path: Path, *, write_page_checksum: bool = True, **how) -> Path:
+def write(path: Path, *, write_page_checksum: bool = True, **how: Any) -> Path:
     pq.write_table(table(), path, 1_000, write_page_checksum=write_page_checksum, **how)
     return path
 
@@ -71,14 +72,14 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
     path.write_bytes(data)
 
 
-def check(path: Path, held=None) -> None:
+def check(path: Path, held: Any = None) -> None:
     with Footer(path, "t/a.parquet") as footer:
         require_intact(footer, held)
 
 
 @BOTH
 @pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
-def test_a_file_as_it_was_written_is_intact(tmp_path, by, how):
+def test_a_file_as_it_was_written_is_intact(tmp_path: Path, by: None, how: Any) -> None:
     path = write(tmp_path / "a.parquet", **how)
     with Footer(path) as footer:
         columns = [footer.chunk(0, place) for place in range(3)]
@@ -89,7 +90,7 @@ def test_a_file_as_it_was_written_is_intact(tmp_path, by, how):
 
 @BOTH
 @pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
-def test_a_bit_that_changed_in_any_page_is_named_by_column_and_row_group(tmp_path, by, how):
+def test_a_bit_that_changed_in_any_page_is_named_by_column_and_row_group(tmp_path: Path, by: None, how: Any) -> None:
     path = write(tmp_path / "a.parquet", **how)
     found, draw = pages_of(path), random.Random(4)
     assert len({page[:2] for page in found}) == 9
@@ -103,7 +104,7 @@ def test_a_bit_that_changed_in_any_page_is_named_by_column_and_row_group(tmp_pat
 
 
 @BOTH
-def test_only_what_is_held_is_looked_at(tmp_path, by):
+def test_only_what_is_held_is_looked_at(tmp_path: Path, by: None) -> None:
     path = write(tmp_path / "a.parquet")
     _, _, first, end = pages_of(path)[0]
     flip(path, first)
@@ -115,14 +116,14 @@ def test_only_what_is_held_is_looked_at(tmp_path, by):
 
 
 @BOTH
-def test_pages_without_checksums_are_taken_for_good(tmp_path, by):
+def test_pages_without_checksums_are_taken_for_good(tmp_path: Path, by: None) -> None:
     path = write(tmp_path / "a.parquet", write_page_checksum=False)
     flip(path, pages_of(path)[0][2])
     check(path)
 
 
 @BOTH
-def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path, by):
+def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path: Path, by: None) -> None:
     path = write(tmp_path / "a.parquet", write_page_checksum=False)
     data, (row_group, column, first, _) = path.read_bytes(), pages_of(path)[-1]
     with Footer(path) as footer:
@@ -134,7 +135,7 @@ def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path, by):
 
 
 @BOTH
-def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path, by):
+def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path: Path, by: None) -> None:
     texts = [f"{number:04}" * 1_000 for number in range(100)]  # statistics of up to 4 KiB are written
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": texts}), path, compression="none", use_dictionary=False, write_page_checksum=True)
@@ -148,14 +149,16 @@ def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path, by):
 
 
 @BOTH
-def test_a_file_without_rows_is_intact(tmp_path, by):
+def test_a_file_without_rows_is_intact(tmp_path: Path, by: None) -> None:
     pq.write_table(table().slice(0, 0), tmp_path / "a.parquet", write_page_checksum=True)
     check(tmp_path / "a.parquet")
 
 
 @pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
 @given(data=st.data())
-def test_both_say_the_same_of_bytes_that_changed_anywhere(tmp_path_factory, data):
+def test_both_say_the_same_of_bytes_that_changed_anywhere(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     path = tmp_path_factory.getbasetemp() / "both.parquet"
     write(path, **data.draw(st.sampled_from(list(WAYS.values()))))
     spans = []

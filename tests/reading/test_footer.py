@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ def slot(name: str, number: int | None = None, shape: tuple[int | None, ...] = (
     return Slot(name=name, kind=kind, shape=shape, number=number)
 
 
-def test_a_slot_is_found_by_its_number_before_its_name(tmp_path):
+def test_a_slot_is_found_by_its_number_before_its_name(tmp_path: Path) -> None:
     schema = pa.schema([slot("old", 101).to_field(), slot("new", 102).to_field()])
     with write(tmp_path / "a.parquet", schema) as footer:
         columns = footer.resolve(Selection(slots=(slot("new", 101), slot("other", 103))))
@@ -28,19 +29,19 @@ def test_a_slot_is_found_by_its_number_before_its_name(tmp_path):
     assert columns.leaves == ("old",)
 
 
-def test_a_column_of_another_number_is_not_the_slot_though_named_alike(tmp_path):
+def test_a_column_of_another_number_is_not_the_slot_though_named_alike(tmp_path: Path) -> None:
     with write(tmp_path / "a.parquet", pa.schema([slot("user", 101).to_field()])) as footer:
         assert footer.resolve(Selection(slots=(slot("user", 205),))).slots == {"user": None}
 
 
-def test_a_foreign_file_is_read_by_name(tmp_path):
+def test_a_foreign_file_is_read_by_name(tmp_path: Path) -> None:
     with write(tmp_path / "a.parquet", pa.schema([("user", pa.int32()), ("tags", LIST)])) as footer:
         columns = footer.resolve(Selection(slots=(slot("tags", 7, (None,)), slot("user", 8))))
     assert columns.slots == {"tags": "tags", "user": "user"}
     assert columns.leaves == ("user", "tags.list.element")
 
 
-def test_names_with_dots_and_nested_neighbours_select_only_themselves(tmp_path):
+def test_names_with_dots_and_nested_neighbours_select_only_themselves(tmp_path: Path) -> None:
     schema = pa.schema(
         [("a", pa.struct([("b", pa.int64()), ("c", LIST)])), ("a.b", pa.int64()), ("m", pa.map_("str", "int64"))]
     )
@@ -49,7 +50,7 @@ def test_names_with_dots_and_nested_neighbours_select_only_themselves(tmp_path):
     assert columns.leaves == ("a.b", "z.list.element")
 
 
-def test_a_column_without_values_is_missing(tmp_path):
+def test_a_column_without_values_is_missing(tmp_path: Path) -> None:
     with write(tmp_path / "a.parquet", pa.schema([("user", pa.null())])) as footer:
         columns = footer.resolve(Selection(slots=(slot("user"),), others=(pa.field("user", pa.string()),)))
     assert (columns.slots, columns.others) == ({"user": None}, {"user": None})
@@ -67,7 +68,7 @@ def test_a_column_without_values_is_missing(tmp_path):
         (pa.struct([("a", pa.int64())]), slot("x")),
     ],
 )
-def test_another_type_is_refused_with_file_column_expected_and_found(tmp_path, found, expected):
+def test_another_type_is_refused_with_file_column_expected_and_found(tmp_path: Path, found: Any, expected: Any) -> None:
     with (
         write(tmp_path / "a.parquet", pa.schema([("x", found)])) as footer,
         pytest.raises(DataFileError, match=r"day/part.parquet: column 'x': expected .*, found "),
@@ -75,26 +76,26 @@ def test_another_type_is_refused_with_file_column_expected_and_found(tmp_path, f
         footer.resolve(Selection(slots=(expected,)))
 
 
-def test_a_label_of_another_type_is_refused_but_other_numbers_are_not(tmp_path):
+def test_a_label_of_another_type_is_refused_but_other_numbers_are_not(tmp_path: Path) -> None:
     with write(tmp_path / "a.parquet", pa.schema([("click", pa.int8()), ("note", pa.string())])) as footer:
         assert footer.resolve(Selection(others=(pa.field("click", pa.float32()),))).others == {"click": "click"}
         with pytest.raises(DataFileError, match="column 'note': expected float, found string"):
             footer.resolve(Selection(others=(pa.field("note", pa.float32()),)))
 
 
-def test_a_slot_is_no_label_though_named_alike(tmp_path):
+def test_a_slot_is_no_label_though_named_alike(tmp_path: Path) -> None:
     with write(tmp_path / "a.parquet", pa.schema([slot("user", 101).to_field()])) as footer:
         assert footer.resolve(Selection(others=(pa.field("user", pa.int64()),))).others == {"user": None}
         assert footer.resolve(Selection(slots=(slot("visitor", 101),))).slots == {"visitor": "user"}
 
 
-def test_a_file_that_is_no_parquet_is_refused(tmp_path):
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"not a Parquet file, though long enough to be one")
     with pytest.raises(DataFileError, match="expected a Parquet file"):
         Footer(tmp_path / "a.parquet")
 
 
-def test_a_file_that_is_gone_is_told_of(tmp_path):
+def test_a_file_that_is_gone_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(DataFileError, match="found none; was it vacuumed"):
         Footer(tmp_path / "a.parquet")
 
@@ -108,7 +109,7 @@ def two_columns(path: Path, names: tuple[str, str], fields: tuple[pa.Field, pa.F
 
 
 @pytest.mark.parametrize("as_slot", [True, False], ids=["slot", "label"])
-def test_two_columns_of_the_selected_name_are_refused_and_of_another_name_are_not(tmp_path, as_slot):
+def test_two_columns_of_the_selected_name_are_refused_and_of_another_name_are_not(tmp_path: Path, as_slot: bool) -> None:
     selected = Selection(slots=(slot("x"),)) if as_slot else Selection(others=(pa.field("x", pa.int64()),))
     with (
         two_columns(tmp_path / "a.parquet", ("x", "x")) as footer,
@@ -119,7 +120,7 @@ def test_two_columns_of_the_selected_name_are_refused_and_of_another_name_are_no
         assert set(footer.resolve(selected).slots.values()) <= {None}
 
 
-def test_two_columns_of_the_selected_slot_number_are_refused_with_both_names(tmp_path):
+def test_two_columns_of_the_selected_slot_number_are_refused_with_both_names(tmp_path: Path) -> None:
     field = slot("user", 101).to_field(nullable=True)
     with (
         two_columns(tmp_path / "a.parquet", ("user", "copy"), (field, field)) as footer,
@@ -128,7 +129,7 @@ def test_two_columns_of_the_selected_slot_number_are_refused_with_both_names(tmp
         footer.resolve(Selection(slots=(slot("user", 101),)))
 
 
-def test_a_slot_whose_column_has_the_name_of_another_column_is_refused(tmp_path):
+def test_a_slot_whose_column_has_the_name_of_another_column_is_refused(tmp_path: Path) -> None:
     fields = (slot("user", 101).to_field(nullable=True), pa.field("user", pa.int64()))
     with (
         two_columns(tmp_path / "a.parquet", ("old", "old"), fields) as footer,

@@ -1,6 +1,7 @@
 """The kernels decode column chunks to the values that Arrow's columns give, or leave them to Arrow."""
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ ID_LIST = Slot(name="x", kind=SlotKind.ID, shape=(None,))
 
 
 @st.composite
-def columns(draw):
+def columns(draw: Any) -> Any:
     """A slot, a column of it, and how it is written."""
     kind, is_list = draw(st.sampled_from(SlotKind)), draw(st.booleans())
     rng, num_rows = np.random.default_rng(draw(st.integers(0, 2**32))), draw(st.sampled_from([1, 7, 1_000, 2_600]))
@@ -54,7 +55,7 @@ def columns(draw):
     return Slot(name="x", kind=kind, shape=(None,) if is_list else ()), table, how
 
 
-def _values(rng, kind, count, vocabulary):
+def _values(rng: Any, kind: Any, count: Any, vocabulary: Any) -> Any:
     if kind is SlotKind.ID:
         return rng.integers(-(2**63), 2**63 - 1, vocabulary)[rng.integers(0, vocabulary, count)]
     return rng.normal(size=vocabulary).astype(np.float32)[rng.integers(0, vocabulary, count)]
@@ -62,7 +63,7 @@ def _values(rng, kind, count, vocabulary):
 
 @settings(deadline=None)
 @given(columns())
-def test_what_the_kernels_decode_is_what_arrow_gives(tmp_path_factory, drawn):
+def test_what_the_kernels_decode_is_what_arrow_gives(tmp_path_factory: pytest.TempPathFactory, drawn: Any) -> None:
     slot, table, how = drawn
     path = tmp_path_factory.mktemp("pages") / "file.parquet"
     pq.write_table(table, path, **how)
@@ -75,7 +76,7 @@ def test_what_the_kernels_decode_is_what_arrow_gives(tmp_path_factory, drawn):
     _assert_equal(slot_values(pa.chunked_array([ours]), slot), slot_values(arrows, slot))
 
 
-def _together(path, slot):
+def _together(path: Any, slot: Any) -> Any:
     """All row groups at once, the last one first."""
     with Footer(path) as footer:
         row_groups = [*range(len(footer.row_group_rows))]
@@ -84,7 +85,7 @@ def _together(path, slot):
         return found[slot.name], footer.file.read_row_groups(row_groups).column(slot.name)
 
 
-def _row_groups(path, slot):
+def _row_groups(path: Any, slot: Any) -> Iterator[Any]:
     """Each row group's column as the kernels decode it, None where they do not, and as Arrow does."""
     with Footer(path) as footer:
         columns = footer.resolve(Selection(slots=(slot,)))
@@ -93,7 +94,7 @@ def _row_groups(path, slot):
             yield reader.read([index]).get(slot.name), footer.file.read_row_group(index).column(slot.name)
 
 
-def _assert_equal(found, expected):
+def _assert_equal(found: Any, expected: Any) -> None:
     if isinstance(expected, Ragged):
         np.testing.assert_array_equal(np.diff(found.offsets), np.diff(expected.offsets))
         found, expected = (of.values[of.offsets[0] : of.offsets[-1]] for of in (found, expected))
@@ -111,14 +112,14 @@ def _assert_equal(found, expected):
     ],
     ids=["another codec", "another encoding", "another width", "a fixed width", "wide offsets"],
 )
-def test_what_the_kernels_do_not_know_is_left_to_arrow(tmp_path, values, how):
+def test_what_the_kernels_do_not_know_is_left_to_arrow(tmp_path: Path, values: Any, how: Any) -> None:
     pq.write_table(pa.table({"x": values}), tmp_path / "file.parquet", **how)
     ((ours, arrows),) = _row_groups(tmp_path / "file.parquet", ID_LIST)
     assert ours is None
     assert len(arrows) == 2
 
 
-def test_another_encoding_is_left_to_arrow_without_reading_its_pages(tmp_path):
+def test_another_encoding_is_left_to_arrow_without_reading_its_pages(tmp_path: Path) -> None:
     path, ids = tmp_path / "file.parquet", np.random.default_rng(1).integers(0, 2**62, 50_000)
     pq.write_table(pa.table({"x": ids}), path, use_dictionary=False, column_encoding={"x": "DELTA_BINARY_PACKED"})
     slot = Slot(name="x", kind=SlotKind.ID)
@@ -134,7 +135,7 @@ def _num_bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-def test_several_threads_decode_all_columns(tmp_path):
+def test_several_threads_decode_all_columns(tmp_path: Path) -> None:
     names = [f"x{number}" for number in range(20)]
     pq.write_table(pa.table({name: [[number, None], None, []] for number, name in enumerate(names)}), tmp_path / "file.parquet")
     slots = [Slot(name=name, kind=SlotKind.ID, shape=(None,)) for name in names]
@@ -146,7 +147,7 @@ def test_several_threads_decode_all_columns(tmp_path):
     }
 
 
-def test_a_damaged_chunk_is_left_to_arrow_or_decoded_to_something_of_the_same_shape(tmp_path):
+def test_a_damaged_chunk_is_left_to_arrow_or_decoded_to_something_of_the_same_shape(tmp_path: Path) -> None:
     """Arrow finds no more of the damage than the kernels: without checksums a value that changed is a value."""
     rng, path = np.random.default_rng(1), tmp_path / "file.parquet"
     lists = [None if n % 7 == 0 else list(range(n % 5)) for n in range(400)]
@@ -179,7 +180,7 @@ def _decoded(path: Path) -> pa.Array | None:
     return None
 
 
-def test_a_shortened_file_is_left_to_arrow(tmp_path):
+def test_a_shortened_file_is_left_to_arrow(tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
     pq.write_table(pa.table({"x": [[1, 2, 3]] * 50}), path)
     with Footer(path) as footer:
@@ -189,7 +190,7 @@ def test_a_shortened_file_is_left_to_arrow(tmp_path):
         assert reader.read([0]) == {}
 
 
-def test_a_column_that_is_also_asked_for_as_it_is_keeps_its_nulls(tmp_path):
+def test_a_column_that_is_also_asked_for_as_it_is_keeps_its_nulls(tmp_path: Path) -> None:
     slot, field = Slot(name="x", kind=SlotKind.ID), pa.field("x", pa.int64())
     pq.write_table(pa.table({"x": [1, None, 3]}), tmp_path / "file.parquet")
     with Footer(tmp_path / "file.parquet") as footer:
@@ -200,7 +201,7 @@ def test_a_column_that_is_also_asked_for_as_it_is_keeps_its_nulls(tmp_path):
     assert ids.tolist() == [1, 0, 3]
 
 
-def test_a_column_behind_an_extension_of_several_leaves_is_found(tmp_path):
+def test_a_column_behind_an_extension_of_several_leaves_is_found(tmp_path: Path) -> None:
     storage = pa.array([{"p": n, "q": n} for n in range(3)])
     opaque = pa.ExtensionArray.from_storage(pa.opaque(storage.type, "shape", "vendor"), storage)
     pq.write_table(pa.table({"e": opaque, "x": [1, 2, 3], "y": [4, 5, 6]}), tmp_path / "file.parquet")

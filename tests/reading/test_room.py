@@ -34,7 +34,7 @@ def _longest(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("codec", "times"), [("snappy", 1), ("zstd", 2)])
-def test_a_thread_takes_a_column_chunk_as_stored_and_as_decompressed(tmp_path, codec, times):
+def test_a_thread_takes_a_column_chunk_as_stored_and_as_decompressed(tmp_path: Path, codec: str, times: int) -> None:
     path = _written(tmp_path / "file.parquet", codec)
     with Footer(path) as footer:
         columns = footer.resolve(SELECTION)
@@ -43,7 +43,9 @@ def test_a_thread_takes_a_column_chunk_as_stored_and_as_decompressed(tmp_path, c
 
 
 @pytest.mark.parametrize(("fitting", "num_threads"), [(0, 1), (1, 1), (2, 2), (3.9, 3), (100, 4)])
-def test_there_are_as_many_threads_as_have_room(tmp_path, monkeypatch, fitting, num_threads):
+def test_there_are_as_many_threads_as_have_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fitting: float, num_threads: int
+) -> None:
     path = _written(tmp_path / "file.parquet")
     monkeypatch.setattr(pa, "cpu_count", lambda: 4)
     most = int(_longest(path) * fitting)
@@ -53,7 +55,7 @@ def test_there_are_as_many_threads_as_have_room(tmp_path, monkeypatch, fitting, 
         assert reader.read([0, 1]).table.equals(pq.read_table(path))
 
 
-def test_without_a_limit_there_is_room_for_every_core(tmp_path, monkeypatch):
+def test_without_a_limit_there_is_room_for_every_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _written(tmp_path / "file.parquet")
     monkeypatch.setattr(pa, "cpu_count", lambda: 3)
     with Footer(path) as footer:
@@ -63,7 +65,7 @@ def test_without_a_limit_there_is_room_for_every_core(tmp_path, monkeypatch):
         assert alone.room_bytes([0]) == _longest(path)
 
 
-def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(tmp_path):
+def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(tmp_path: Path) -> None:
     base = _written(tmp_path / "base.parquet")
     table = pq.read_table(base)
     group = tmp_path / "group.parquet"
@@ -73,7 +75,7 @@ def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(tmp
         assert reader.room_bytes([0]) == max(_longest(base), _longest(group))
 
 
-def test_a_footer_that_claims_any_size_leaves_one_thread(tmp_path):
+def test_a_footer_that_claims_any_size_leaves_one_thread(tmp_path: Path) -> None:
     path = _written(tmp_path / "file.parquet")
     with Footer(path) as footer:
         chunks = footer.footer._numbers.copy()

@@ -4,9 +4,12 @@ order, each with its own retries, none beside another where connections are limi
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -73,7 +76,7 @@ class Store:
         cut_at = first + self.cuts.get(first, end) if is_first_time else end
         return Answer(size_bytes=size_bytes, tag=now, blocks=self._blocks(first, end, cut_at, self.version))
 
-    def _blocks(self, first: int, end: int, cut_at: int, version: int):
+    def _blocks(self, first: int, end: int, cut_at: int, version: int) -> Iterator[Any]:
         try:
             for at in range(first, end, self._block_bytes):
                 if at >= cut_at:
@@ -97,25 +100,25 @@ class Store:
 
 
 @pytest.fixture(autouse=True)
-def _no_bridges(monkeypatch):
+def _no_bridges(monkeypatch: pytest.MonkeyPatch) -> None:
     """No hole is bridged, however slow the machine makes the store look."""
     monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
 
 
-def source_of(store: Store, spans, *, max_attempts: int = 5) -> Source:
+def source_of(store: Store, spans: Any, *, max_attempts: int = 5) -> Source:
     retry = RetryPolicy(first_pause_s=0.01, max_attempts=max_attempts)
     return Source(read=store.read, plan_ranges=lambda tail, size, name: spans, retry=retry)
 
 
 def stage(
-    tmp_path,
+    tmp_path: Path,
     store: Store,
     *,
-    spans=SPANS,
+    spans: Any = SPANS,
     max_attempts: int = 5,
-    url="http://store/f.parquet",
+    url: str = "http://store/f.parquet",
     prior: Remote | None = None,
-    **options,
+    **options: Any,
 ) -> bytes:
     """`prior`: what the store is taken for before anything was asked of it."""
     staging = Staging(**({"directory": str(tmp_path), "mode": "ranges"} | options))
@@ -135,7 +138,7 @@ def ask_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "featstore-ask"]
 
 
-def test_short_requests_are_under_way_together_but_never_more_than_a_few(tmp_path):
+def test_short_requests_are_under_way_together_but_never_more_than_a_few(tmp_path: Path) -> None:
     store = Store()
     require_right(stage(tmp_path, store))
     assert 2 <= store.most_under_way <= MOST_REQUESTS
@@ -143,13 +146,13 @@ def test_short_requests_are_under_way_together_but_never_more_than_a_few(tmp_pat
 
 
 @pytest.mark.parametrize("case", [{"max_connections": 3}, {"url": "memory://store/f.parquet"}], ids=["limited", "by fsspec"])
-def test_where_connections_are_limited_or_clients_are_of_one_thread_a_download_has_one(tmp_path, case):
+def test_where_connections_are_limited_or_clients_are_of_one_thread_a_download_has_one(tmp_path: Path, case: Any) -> None:
     store = Store()
     require_right(stage(tmp_path, store, **case))
     assert store.most_under_way == 1
 
 
-def test_a_long_request_is_never_one_of_several(tmp_path):
+def test_a_long_request_is_never_one_of_several(tmp_path: Path) -> None:
     """Its bytes would fill the connection, unread, before a short one before it that the store serves after it."""
     period, short, long = 9_000_000, 60_000, 6_000_000
     spans = [
@@ -164,7 +167,7 @@ def test_a_long_request_is_never_one_of_several(tmp_path):
     assert store.most_under_way >= 2
 
 
-def test_what_breaks_goes_on_where_it_broke_without_what_was_asked_for_behind_it(tmp_path):
+def test_what_breaks_goes_on_where_it_broke_without_what_was_asked_for_behind_it(tmp_path: Path) -> None:
     """A store that has one place for us would serve that first."""
     store = Store(cuts={SPANS[5][0]: 20_000, SPANS[6][0]: 1, SPANS[20][0]: 20_000})
     require_right(stage(tmp_path, store))
@@ -174,27 +177,27 @@ def test_what_breaks_goes_on_where_it_broke_without_what_was_asked_for_behind_it
     assert max(asked.values()) <= 4
 
 
-def test_a_request_that_failed_while_nobody_waited_for_it_is_made_again(tmp_path):
+def test_a_request_that_failed_while_nobody_waited_for_it_is_made_again(tmp_path: Path) -> None:
     store = Store(refuses=(SPANS[5][0], SPANS[6][0]))
     require_right(stage(tmp_path, store))
     assert Counter(store.asked)[SPANS[5]] >= 2
     assert Counter(store.asked)[SPANS[6]] >= 2
 
 
-def test_a_store_without_versions_is_asked_from_the_start_of_a_span(tmp_path):
+def test_a_store_without_versions_is_asked_from_the_start_of_a_span(tmp_path: Path) -> None:
     store = Store(cuts={SPANS[5][0]: 20_000}, has_versions=False)
     require_right(stage(tmp_path, store))
     assert Counter(store.asked)[SPANS[5]] == 2
 
 
-def test_a_file_replaced_while_requests_are_under_way_is_taken_anew_as_a_whole(tmp_path):
+def test_a_file_replaced_while_requests_are_under_way_is_taken_anew_as_a_whole(tmp_path: Path) -> None:
     store = Store(replaced_at=SPANS[8][0])
     require_right(stage(tmp_path, store), version=1)
     asked = Counter(store.asked)
     assert all(asked[span] >= 2 for span in SPANS[:8])
 
 
-def test_a_download_that_fails_leaves_no_request_behind(tmp_path):
+def test_a_download_that_fails_leaves_no_request_behind(tmp_path: Path) -> None:
     store = Store(cuts={SPANS[5][0]: 20_000})
     with pytest.raises(StagingError, match="gave up after 1 attempts"):
         stage(tmp_path, store, max_attempts=1)
@@ -202,7 +205,7 @@ def test_a_download_that_fails_leaves_no_request_behind(tmp_path):
     assert ask_threads() == []
 
 
-def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_it(tmp_path):
+def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_it(tmp_path: Path) -> None:
     store = Store(stalls=SPANS[2][0])
     with Stager(Staging(directory=str(tmp_path), mode="ranges"), source_of(store, SPANS)) as stager:
         stager.stage([StageItem(key=0, url="http://store/f.parquet", size_bytes=SIZE_BYTES)])
@@ -216,7 +219,7 @@ def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_
     assert not list(tmp_path.glob("*/*.part"))
 
 
-def test_room_is_made_for_holes_beside_what_is_under_way(tmp_path, monkeypatch):
+def test_room_is_made_for_holes_beside_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first, long answer shows a quick line, on which holes are bridged, while others were asked for one by one. It was
     taken for one of 1 MB/s, so that any machine is quick: 32 MB/s are enough for these holes."""
     monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
@@ -240,8 +243,8 @@ def test_room_is_made_for_holes_beside_what_is_under_way(tmp_path, monkeypatch):
     data=st.data(),
 )
 def test_whatever_breaks_bytes_are_right_of_one_version_and_within_what_was_reserved(
-    places, cuts, refuses, replaced_at, mode, budget_bytes, data
-):
+    places: list[int], cuts: Any, refuses: set[int], replaced_at: int | None, mode: str, budget_bytes: Any, data: st.DataObject
+) -> None:
     """Places are of 240,000 bytes; spans lie at the pairs of places."""
     ascending = [240_000 * place for place in sorted(places)]
     spans = [(first, min(end, first + data.draw(st.integers(1, 120_000)))) for first, end in pairwise(ascending)]
@@ -265,16 +268,16 @@ def test_whatever_breaks_bytes_are_right_of_one_version_and_within_what_was_rese
 
 
 @contextmanager
-def _watched_reservations():
+def _watched_reservations() -> Iterator[Any]:
     """What is held or coming and what is reserved, each time that something is asked for ahead."""
     seen = []
 
     class Watched(Filling):
-        def __init__(self, url, size_bytes, path, line):
+        def __init__(self, url: Any, size_bytes: Any, path: Any, line: Any) -> None:
             super().__init__(url, size_bytes, path, line)
             self._root, self._name = path.parent, path.name.partition(".")[0]
 
-        def ask(self, first, end):
+        def ask(self, first: Any, end: Any) -> None:
             super().ask(first, end)
             (part,) = self._root.glob(f"{self._name}.*.part")
             seen.append((num_bytes(self.coming), int(part.name.split(".")[1])))

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,21 +21,21 @@ from featstore.staging.budget import Ahead, CachedFile, choose_evictions, excess
         (" 1TiB ", 1 << 40),
     ],
 )
-def test_bytes_are_numbers_or_text_with_a_unit(value, num_bytes):
+def test_bytes_are_numbers_or_text_with_a_unit(value: Any, num_bytes: Any) -> None:
     assert parse_bytes(value) == num_bytes
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, None, "", "GB", "1 XB", "-1GB", "1GB2", "0.1B"])
-def test_other_values_are_refused_with_the_options_name(value):
+def test_other_values_are_refused_with_the_options_name(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"staging\.budget_bytes: expected a number of bytes above 0, or text such as 200GB"):
         parse_bytes(value, "staging.budget_bytes")
 
 
-def test_formatted_bytes_keep_the_exact_count():
+def test_formatted_bytes_keep_the_exact_count() -> None:
     assert (format_bytes(999), format_bytes(1_500_000_000)) == ("999 bytes", "1.5 GB (1500000000 bytes)")
 
 
-def test_a_budget_smaller_than_the_largest_file_names_file_size_and_budget():
+def test_a_budget_smaller_than_the_largest_file_names_file_size_and_budget() -> None:
     with pytest.raises(
         BudgetError, match=r"budget_bytes is 999 bytes, but file b has 1 kB \(1000 bytes\); raise the budget, or use .*direct"
     ):
@@ -42,7 +44,7 @@ def test_a_budget_smaller_than_the_largest_file_names_file_size_and_budget():
     require_fits([], 1)
 
 
-def test_a_budget_must_hold_the_files_that_are_open_at_once():
+def test_a_budget_must_hold_the_files_that_are_open_at_once() -> None:
     with pytest.raises(BudgetError, match="the 2 files that are open at once need 70 bytes"):
         require_fits([("a", 10), ("b", 40), ("c", 30)], 69, num_open=2)
     require_fits([("a", 10), ("b", 40), ("c", 30)], 70, num_open=2)
@@ -54,7 +56,7 @@ FILES = st.lists(st.integers(0, 100), max_size=12).map(
 
 
 @given(files=FILES, excess_bytes=st.integers(-10, 600))
-def test_evictions_are_the_first_files_and_no_more_than_needed(files, excess_bytes):
+def test_evictions_are_the_first_files_and_no_more_than_needed(files: Any, excess_bytes: int) -> None:
     chosen = choose_evictions(files, excess_bytes)
     if chosen is None:
         assert sum(f.size_bytes for f in files) < excess_bytes
@@ -64,13 +66,13 @@ def test_evictions_are_the_first_files_and_no_more_than_needed(files, excess_byt
     assert not chosen or sum(f.size_bytes for f in files[: len(chosen) - 1]) < excess_bytes
 
 
-def test_no_file_is_looked_at_that_need_not_go():
+def test_no_file_is_looked_at_that_need_not_go() -> None:
     files = (CachedFile(name=str(i), size_bytes=10) for i in range(4))
     assert choose_evictions(files, 15) == ("0", "1")
     assert [file.name for file in files] == ["2", "3"]
 
 
-def test_ahead_is_bounded_by_files_and_bytes_but_lets_one_file_through():
+def test_ahead_is_bounded_by_files_and_bytes_but_lets_one_file_through() -> None:
     ahead = Ahead(max_bytes=100, max_files=2)
     assert ahead.has_room(0, 0, 1000)
     assert ahead.has_room(1, 60, 40)
@@ -89,7 +91,7 @@ AMOUNTS = st.integers(0, 1000)
     budget_bytes=AMOUNTS,
     min_free_bytes=AMOUNTS,
 )
-def test_what_is_let_in_keeps_the_budget_and_the_free_space(num_bytes, **amounts):
+def test_what_is_let_in_keeps_the_budget_and_the_free_space(num_bytes: Any, **amounts: Any) -> None:
     if excess(num_bytes, **amounts) <= 0:
         assert amounts["used_bytes"] + num_bytes <= amounts["budget_bytes"]
         left_bytes = amounts["free_bytes"] - amounts["unwritten_bytes"] - num_bytes
@@ -98,7 +100,7 @@ def test_what_is_let_in_keeps_the_budget_and_the_free_space(num_bytes, **amounts
         assert excess(num_bytes - excess(num_bytes, **amounts), **amounts) == 0
 
 
-def test_excess_is_what_is_over_the_budget_or_under_the_free_space_whichever_is_more():
+def test_excess_is_what_is_over_the_budget_or_under_the_free_space_whichever_is_more() -> None:
     of = {"used_bytes": 80, "unwritten_bytes": 30, "free_bytes": 100, "budget_bytes": 100}
     assert excess(10, **of, min_free_bytes=0) == -10
     assert excess(30, **of, min_free_bytes=0) == 10

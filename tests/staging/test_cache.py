@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,11 +15,11 @@ from featstore.staging.cache import Cache, Download, Limits, Pin, Refusal, entry
 from featstore.staging.record import Record
 
 
-def _record(held=((0, 10),), size_bytes=10):
+def _record(held: Any = ((0, 10),), size_bytes: int = 10) -> Any:
     return Record.of("https://u:secret@h/x?sig=secret", size_bytes, "v1", [(first, end, 0) for first, end in held])
 
 
-def _fill(cache, name, size_bytes=10, held=None):
+def _fill(cache: Any, name: Any, size_bytes: int = 10, held: Any = None) -> Any:
     """Downloads a file, or spans of it, into the cache; the pin is the caller's."""
     record = _record(held or [(0, size_bytes)], size_bytes)
     download = cache.request(name, size_bytes, record.held_bytes, beyond_bytes=record.held_bytes - 1)
@@ -30,47 +31,47 @@ def _fill(cache, name, size_bytes=10, held=None):
     return download.publish(record)
 
 
-def _request(cache, name, size_bytes=10):
+def _request(cache: Any, name: Any, size_bytes: int = 10) -> Any:
     return cache.request(name, size_bytes, size_bytes)
 
 
-def _names(cache):
+def _names(cache: Any) -> Any:
     """The cache's files but for the records."""
     return sorted(path.name for path in cache.root.iterdir() if path.suffix != ".held")
 
 
-def _name(number):
+def _name(number: Any) -> str:
     return f"{number:040x}"
 
 
-def _cache(directory, budget_bytes=30, **limits):
+def _cache(directory: Any, budget_bytes: int = 30, **limits: Any) -> Cache:
     return Cache(str(directory), Limits(budget_bytes=budget_bytes, **limits))
 
 
 @pytest.fixture
-def cache(tmp_path):
+def cache(tmp_path: Path) -> Any:
     return _cache(tmp_path)
 
 
 @given(url=st.text(), size_bytes=st.integers(0, 2**60), version=st.text())
-def test_names_are_forty_hex_digits_whatever_the_url(url, size_bytes, version):
+def test_names_are_forty_hex_digits_whatever_the_url(url: str, size_bytes: int, version: str) -> None:
     name = entry_name(url, size_bytes, version)
     assert len(name) == 40
     assert set(name) <= set("0123456789abcdef")
 
 
-def test_names_tell_urls_sizes_and_versions_apart_but_not_credentials():
+def test_names_tell_urls_sizes_and_versions_apart_but_not_credentials() -> None:
     names = [entry_name("s3://b/a", 1), entry_name("s3://b/b", 1), entry_name("s3://b/a", 2), entry_name("s3://b/a", 1, "v")]
     assert len(set(names)) == 4
     assert entry_name("https://u:p@h/a", 1) == entry_name("https://h/a", 1)
     assert entry_name("https://h/a?x=1", 1) != entry_name("https://h/a?x=2", 1)
 
 
-def test_the_name_of_a_staged_file_is_frozen():
+def test_the_name_of_a_staged_file_is_frozen() -> None:
     assert entry_name("s3://bucket/t/dt=1/a.parquet", 1234, '"etag"') == "be89342d7ed94a76583a2a755e879793284ed454"
 
 
-def test_the_cache_is_private_to_its_owner(tmp_path, cache):
+def test_the_cache_is_private_to_its_owner(tmp_path: Path, cache: Any) -> None:
     assert cache.root == tmp_path / "featstore-staging-3"
     assert cache.root.stat().st_mode & 0o777 == 0o700
     assert _fill(cache, _name(1)).path.stat().st_mode & 0o777 == 0o600
@@ -78,7 +79,7 @@ def test_the_cache_is_private_to_its_owner(tmp_path, cache):
     assert _cache(tmp_path).root.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_place_that_is_no_directory_of_ours_is_refused(tmp_path):
+def test_a_place_that_is_no_directory_of_ours_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "featstore-staging-3").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StagingError, match="cannot hold the cache featstore-staging-3: it must be a directory of user"):
@@ -88,7 +89,7 @@ def test_a_place_that_is_no_directory_of_ours_is_refused(tmp_path):
         _cache(tmp_path / "file")
 
 
-def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path, cache):
+def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path: Path, cache: Any) -> None:
     _fill(cache, _name(1)).release()
     for again in (cache, _cache(tmp_path)):
         pin = _request(again, _name(1), 10)
@@ -98,7 +99,7 @@ def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path, cache):
         pin.release()
 
 
-def test_a_file_under_way_is_busy_for_others_and_gone_when_abandoned(cache):
+def test_a_file_under_way_is_busy_for_others_and_gone_when_abandoned(cache: Any) -> None:
     download = _request(cache, _name(1), 10)
     assert _request(cache, _name(1), 10) is Refusal.BUSY
     download.abandon()
@@ -106,7 +107,7 @@ def test_a_file_under_way_is_busy_for_others_and_gone_when_abandoned(cache):
     assert isinstance(_request(cache, _name(1), 10), Download)
 
 
-def test_space_is_reserved_before_the_download(cache):
+def test_space_is_reserved_before_the_download(cache: Any) -> None:
     downloads = [_request(cache, _name(i), 10) for i in range(3)]
     assert all(isinstance(download, Download) for download in downloads)
     assert _request(cache, _name(9), 1) is Refusal.FULL
@@ -114,7 +115,7 @@ def test_space_is_reserved_before_the_download(cache):
     assert isinstance(_request(cache, _name(9), 10), Download)
 
 
-def test_the_least_recently_used_unpinned_file_goes_first(cache):
+def test_the_least_recently_used_unpinned_file_goes_first(cache: Any) -> None:
     pins = [_fill(cache, _name(i)) for i in range(3)]
     for number in (2, 0, 1):
         pins[number].release()
@@ -130,7 +131,7 @@ def test_the_least_recently_used_unpinned_file_goes_first(cache):
     assert still_read.path.exists()
 
 
-def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache):
+def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache: Any) -> None:
     pins = [_fill(cache, _name(i)) for i in range(3)]
     pins[0].release()
     assert _request(cache, _name(7), 20) is Refusal.FULL
@@ -140,7 +141,7 @@ def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache):
     assert pins[2].path.exists()
 
 
-def test_files_that_we_did_not_create_are_neither_counted_nor_touched(cache):
+def test_files_that_we_did_not_create_are_neither_counted_nor_touched(cache: Any) -> None:
     foreign = [cache.root / "notes.txt", cache.root / f"{_name(1)}.10.staged.bak", cache.root / f"X{_name(1)}.9.part"]
     foreign += [cache.root / f"{_name(1)}.staged", cache.root / f"{_name(1)}.010.staged"]
     for path in foreign:
@@ -153,14 +154,14 @@ def test_files_that_we_did_not_create_are_neither_counted_nor_touched(cache):
     assert link.is_symlink()
 
 
-def test_a_staged_file_that_lost_bytes_is_staged_again(cache):
+def test_a_staged_file_that_lost_bytes_is_staged_again(cache: Any) -> None:
     pin = _fill(cache, _name(1))
     pin.path.write_bytes(b"short")
     pin.release()
     assert isinstance(_request(cache, _name(1), 10), Download)
 
 
-def test_what_a_dead_process_left_half_downloaded_is_removed_at_the_start(tmp_path, cache):
+def test_what_a_dead_process_left_half_downloaded_is_removed_at_the_start(tmp_path: Path, cache: Any) -> None:
     (cache.root / f"{_name(1)}.10.part").write_bytes(b"half")
     live = _request(cache, _name(2), 10)
     again = _cache(tmp_path)
@@ -184,7 +185,7 @@ if sys.argv[1] == "die":
 
 
 @pytest.mark.parametrize(("how", "is_left"), [("exit", False), ("die", True)])
-def test_a_private_directory_goes_with_its_process_or_with_the_next_one(tmp_path, how, is_left):
+def test_a_private_directory_goes_with_its_process_or_with_the_next_one(tmp_path: Path, how: str, is_left: bool) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", PRIVATE, how], env=environment, capture_output=True, text=True, timeout=60)
     directory, survived_fork = done.stdout.split()
@@ -195,7 +196,7 @@ def test_a_private_directory_goes_with_its_process_or_with_the_next_one(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["featstore-private-of-a-friend"]
 
 
-def test_a_private_directory_is_removed_at_close():
+def test_a_private_directory_is_removed_at_close() -> None:
     cache = Cache(None, Limits(budget_bytes=100))
     assert cache.root.parent.stat().st_mode & 0o777 == 0o700
     cache.close()
@@ -203,7 +204,7 @@ def test_a_private_directory_is_removed_at_close():
     assert not cache.root.parent.exists()
 
 
-def test_a_file_of_which_ranges_are_held_takes_only_their_bytes_of_the_budget(tmp_path):
+def test_a_file_of_which_ranges_are_held_takes_only_their_bytes_of_the_budget(tmp_path: Path) -> None:
     cache = _cache(tmp_path, 100)
     pin = _fill(cache, _name(1), 1_000_000, [(0, 10), (999_990, 1_000_000)])
     assert (pin.num_bytes, pin.record.held, pin.path.stat().st_size) == (20, ((0, 10), (999_990, 1_000_000)), 1_000_000)
@@ -212,9 +213,10 @@ def test_a_file_of_which_ranges_are_held_takes_only_their_bytes_of_the_budget(tm
     assert isinstance(cache.request(_name(2), 1_000_000, 80), Download)
 
 
-def test_a_reservation_grows_where_there_is_room(tmp_path):
+def test_a_reservation_grows_where_there_is_room(tmp_path: Path) -> None:
     cache = _cache(tmp_path, 100)
     download = cache.request(_name(1), 1000, 10)
+    assert isinstance(download, Download)
     assert download.reserve(100) is None
     assert download.reserve(101) is Refusal.FULL
     assert _names(cache) == [f"{_name(1)}.100.part"]
@@ -222,37 +224,43 @@ def test_a_reservation_grows_where_there_is_room(tmp_path):
     assert _names(cache) == [f"{_name(1)}.5.part"]
 
 
-def test_a_file_that_holds_more_takes_the_place_of_one_that_holds_less_once_nobody_reads_that(tmp_path):
+def test_a_file_that_holds_more_takes_the_place_of_one_that_holds_less_once_nobody_reads_that(tmp_path: Path) -> None:
     cache = _cache(tmp_path, 100)
     narrow = _fill(cache, _name(1), 50, [(40, 50)])
     wide = _fill(cache, _name(1), 50, [(0, 10), (40, 50)])
     assert narrow.path.exists()
     narrow.release()
-    assert cache.request(_name(1), 50, 50).num_bytes == 20
+    held = cache.request(_name(1), 50, 50)
+    assert isinstance(held, Pin | Download)
+    assert held.num_bytes == 20
+    del held
     widest = _fill(cache, _name(1), 50, [(0, 50)])
     assert _names(cache) == [f"{_name(1)}.20.staged", f"{_name(1)}.50.staged"]
     wide.release()
     widest.release()
-    assert cache.request(_name(1), 50, 50).record.is_whole
+    whole = cache.request(_name(1), 50, 50)
+    assert isinstance(whole, Pin)
+    assert whole.record.is_whole
 
 
-def test_two_files_of_one_name_with_other_bytes_but_as_many_live_side_by_side(tmp_path):
+def test_two_files_of_one_name_with_other_bytes_but_as_many_live_side_by_side(tmp_path: Path) -> None:
     cache = _cache(tmp_path, 100)
     one = _fill(cache, _name(1), 50, [(0, 10)])
     download = cache.request(_name(1), 50, 10, beyond_bytes=10)
+    assert isinstance(download, Download)
     other = download.publish(_record([(40, 50)], 50))
     assert one.path.exists()
     assert (one.num_bytes, other.num_bytes) == (10, 11)
 
 
-def test_a_request_asks_for_more_than_it_has_seen(cache):
+def test_a_request_asks_for_more_than_it_has_seen(cache: Any) -> None:
     pin = _fill(cache, _name(1))
     assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes - 1), Pin)
     assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes), Download)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 3'])
-def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path, cache, text):
+def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path: Path, cache: Any, text: str) -> None:
     pin = _fill(cache, _name(1))
     pin.release()
     pin.path.with_suffix(".held").write_text(text)
@@ -260,7 +268,7 @@ def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path, cache, text)
     assert not pin.path.exists()
 
 
-def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_path, cache):
+def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_path: Path, cache: Any) -> None:
     for number, gone in ((1, ".held"), (2, ".staged")):
         pin = _fill(cache, _name(number))
         pin.release()
@@ -268,7 +276,7 @@ def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_p
     assert list(_cache(tmp_path).root.iterdir()) == []
 
 
-def test_a_file_that_is_read_and_lost_its_record_takes_room_and_holds_up_no_download(tmp_path):
+def test_a_file_that_is_read_and_lost_its_record_takes_room_and_holds_up_no_download(tmp_path: Path) -> None:
     cache = _cache(tmp_path, 100, max_connections=1, min_free_bytes=1)
     pin = _fill(cache, _name(1), 50, [(0, 40)])
     pin.path.with_suffix(".held").unlink()
@@ -283,17 +291,18 @@ def test_a_file_that_is_read_and_lost_its_record_takes_room_and_holds_up_no_down
     assert not pin.path.exists()
 
 
-def test_a_reservation_shrinks_also_where_there_is_no_room(tmp_path, monkeypatch):
+def test_a_reservation_shrinks_also_where_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free_bytes = 1000
     usage = type("Usage", (), {"free": property(lambda self: free_bytes)})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage())
     download = _cache(tmp_path, 10_000, min_free_bytes=500).request(_name(1), 1000, 300)
+    assert isinstance(download, Download)
     free_bytes = 0
     assert download.reserve(301) is Refusal.FULL
     assert download.reserve(200) is None
 
 
-def test_a_download_that_somebody_removed_leaves_no_record(cache):
+def test_a_download_that_somebody_removed_leaves_no_record(cache: Any) -> None:
     download = _request(cache, _name(1))
     download.path.unlink()
     with pytest.raises(StagingError, match="expected it in the cache, found nothing: somebody removed it"):
@@ -301,7 +310,7 @@ def test_a_download_that_somebody_removed_leaves_no_record(cache):
     assert list(cache.root.iterdir()) == []
 
 
-def test_a_record_that_is_a_link_is_not_followed(tmp_path, cache):
+def test_a_record_that_is_a_link_is_not_followed(tmp_path: Path, cache: Any) -> None:
     pin = _fill(cache, _name(1))
     pin.release()
     record = pin.path.with_suffix(".held")
@@ -325,7 +334,9 @@ SOUND = '{"format": 3, "held": [[0, 10]], "sums": [[0, 10, 0]], "size_bytes": 10
         "9" * 9_999,
     ],
 )
-def test_a_record_that_cannot_be_read_is_told_in_one_line_and_the_file_is_staged_again(cache, caplog, text):
+def test_a_record_that_cannot_be_read_is_told_in_one_line_and_the_file_is_staged_again(
+    cache: Any, caplog: pytest.LogCaptureFixture, text: Any
+) -> None:
     pin = _fill(cache, _name(1))
     pin.release()
     pin.path.with_suffix(".held").write_text(text)
@@ -341,7 +352,7 @@ def test_a_record_that_cannot_be_read_is_told_in_one_line_and_the_file_is_staged
         st.none() | st.floats() | st.integers() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
     ).map(json.dumps)
 )
-def test_a_text_from_outside_is_no_record(text):
+def test_a_text_from_outside_is_no_record(text: Any) -> None:
     assert Record.from_json(text) is None
 
 
@@ -349,7 +360,7 @@ def test_a_text_from_outside_is_no_record(text):
     st.sampled_from(["format", "held", "sums", "size_bytes", "tag", "url", "is_checked", "new"]),
     st.recursive(st.none() | st.floats() | st.integers() | st.text() | st.booleans(), lambda of: st.lists(of, max_size=3)),
 )
-def test_a_record_with_a_field_from_outside_is_none_or_of_the_types_that_it_says(field, value):
+def test_a_record_with_a_field_from_outside_is_none_or_of_the_types_that_it_says(field: str, value: Any) -> None:
     record = Record.from_json(json.dumps(json.loads(SOUND) | {field: value}))
     if record is not None:
         assert isinstance(record.url, str)
@@ -359,7 +370,7 @@ def test_a_record_with_a_field_from_outside_is_none_or_of_the_types_that_it_says
         assert record.is_checked in (False, True)
 
 
-def _put(kind, path, elsewhere):
+def _put(kind: Any, path: Any, elsewhere: Any) -> None:
     if kind == "directory":
         path.mkdir()
         (path / "mine").write_text("mine")
@@ -373,8 +384,8 @@ def _put(kind, path, elsewhere):
 @pytest.mark.parametrize("kind", ["link", "dangling link", "directory", "pipe"])
 @pytest.mark.parametrize("has_file", [True, False])
 def test_what_lies_in_the_place_of_a_file_or_its_record_is_never_followed_and_the_file_is_staged_again(
-    tmp_path, cache, kind, suffix, has_file
-):
+    tmp_path: Path, cache: Any, kind: str, suffix: str, has_file: bool
+) -> None:
     (tmp_path / "elsewhere").write_text("somebody's")
     if has_file:
         _fill(cache, _name(1)).release()
@@ -393,7 +404,7 @@ def test_what_lies_in_the_place_of_a_file_or_its_record_is_never_followed_and_th
     assert kind != "directory" or (place / "mine").exists()
 
 
-def test_a_cache_whose_directory_somebody_removed_is_made_again(cache, caplog):
+def test_a_cache_whose_directory_somebody_removed_is_made_again(cache: Any, caplog: pytest.LogCaptureFixture) -> None:
     pin = _fill(cache, _name(1))
     shutil.rmtree(cache.root.parent)
     pin.release()
@@ -404,7 +415,7 @@ def test_a_cache_whose_directory_somebody_removed_is_made_again(cache, caplog):
     assert f"the cache {cache.root} was removed" in caplog.text
 
 
-def test_a_pinned_file_that_somebody_removed_can_be_read_until_its_release(cache):
+def test_a_pinned_file_that_somebody_removed_can_be_read_until_its_release(cache: Any) -> None:
     pin = _fill(cache, _name(1))
     pin.path.unlink()
     assert pin.open_path.read_bytes() == b"x" * 10
@@ -412,7 +423,7 @@ def test_a_pinned_file_that_somebody_removed_can_be_read_until_its_release(cache
     assert not pin.open_path.exists()
 
 
-def test_no_more_downloads_at_one_time_than_connections_are_allowed(tmp_path):
+def test_no_more_downloads_at_one_time_than_connections_are_allowed(tmp_path: Path) -> None:
     cache, other = (_cache(tmp_path, 100, max_connections=2) for _ in range(2))
     downloads = [_request(cache, _name(1)), _request(other, _name(2))]
     assert _request(cache, _name(3)) is Refusal.CROWDED
@@ -420,7 +431,7 @@ def test_no_more_downloads_at_one_time_than_connections_are_allowed(tmp_path):
     assert isinstance(_request(other, _name(3)), Download)
 
 
-def test_what_must_stay_free_of_the_disk_is_kept_free(tmp_path, monkeypatch):
+def test_what_must_stay_free_of_the_disk_is_kept_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free_bytes = 1000
     usage = type("Usage", (), {"free": property(lambda self: free_bytes)})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage())
@@ -436,7 +447,7 @@ def test_what_must_stay_free_of_the_disk_is_kept_free(tmp_path, monkeypatch):
     assert isinstance(cache.request(_name(3), 100, 100), Download)
 
 
-def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for_pinned_ones(cache):
+def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for_pinned_ones(cache: Any) -> None:
     _fill(cache, _name(1)).release()
     pin = _fill(cache, _name(2))
     under_way = _request(cache, _name(3))
@@ -452,14 +463,14 @@ def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for
 
 
 @given(url=st.text(), size_bytes=st.integers(0, 2**60), version=st.text())
-def test_names_cannot_climb_out_of_the_cache(url, size_bytes, version):
+def test_names_cannot_climb_out_of_the_cache(url: str, size_bytes: int, version: str) -> None:
     root = Path("/cache")
     path = root / f"{entry_name(url, size_bytes, version)}.{size_bytes}.staged"
     assert path.parent == root
     assert path.resolve() == path
 
 
-def test_a_cache_of_another_user_is_refused(tmp_path, monkeypatch):
+def test_a_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _cache(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(StagingError, match="it must be a directory of user 12345"):

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ REMOTES = {
 SIZE_BYTES, NUM_SLOTS, NUM_ROW_GROUPS, TAIL_BYTES = 145_000_000, 200, 8, 400_000
 
 
-def _chunks(share):
+def _chunks(share: Any) -> Any:
     """Column chunks of every 1/share-th of 200 slots in 8 row groups."""
     chunk_bytes = (SIZE_BYTES - TAIL_BYTES) // (NUM_SLOTS * NUM_ROW_GROUPS)
     chosen = [slot for slot in range(NUM_SLOTS) if int((slot + 1) * share) > int(slot * share)]
@@ -23,7 +24,7 @@ def _chunks(share):
     return [(place * chunk_bytes, (place + 1) * chunk_bytes) for place in places]
 
 
-def _demand(chunks, remote, held_bytes=TAIL_BYTES):
+def _demand(chunks: Any, remote: Any, held_bytes: Any = TAIL_BYTES) -> Demand:
     requests = coalesce(chunks, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes)
     return Demand(
         whole_bytes=SIZE_BYTES - held_bytes,
@@ -36,7 +37,7 @@ def _demand(chunks, remote, held_bytes=TAIL_BYTES):
 
 @pytest.mark.parametrize("name", REMOTES)
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.6, 1.0])
-def test_auto_takes_at_most_a_tenth_longer_than_the_best_mode_on_the_remotes_of_the_benchmark(name, share):
+def test_auto_takes_at_most_a_tenth_longer_than_the_best_mode_on_the_remotes_of_the_benchmark(name: Any, share: float) -> None:
     remote = REMOTES[name]
     demand = _demand(_chunks(share), remote)
     seconds = costs(demand, remote)
@@ -46,11 +47,11 @@ def test_auto_takes_at_most_a_tenth_longer_than_the_best_mode_on_the_remotes_of_
 
 
 @pytest.mark.parametrize(("share", "mode"), [(0.05, RANGES), (1.0, RANGES)])
-def test_a_few_slots_are_staged_by_ranges(share, mode):
+def test_a_few_slots_are_staged_by_ranges(share: float, mode: Any) -> None:
     assert choose(_demand(_chunks(share), REMOTES["regional"]), REMOTES["regional"]) == mode
 
 
-def test_scattered_small_spans_are_taken_whole_and_a_single_tiny_one_is_read_in_place():
+def test_scattered_small_spans_are_taken_whole_and_a_single_tiny_one_is_read_in_place() -> None:
     slow = Remote(latency_s=0.1, bytes_per_s=100e6, settle_s=0.5)
     scattered = Demand(
         whole_bytes=1_000_000, range_bytes=500_000, num_requests=50, direct_bytes=500_000, num_direct_requests=1000
@@ -73,7 +74,15 @@ COUNTS = st.integers(0, 10**6)
     num_requests=COUNTS,
     num_chunks=COUNTS,
 )
-def test_the_choice_is_the_cheapest_mode(latency_s, bytes_per_s, settle_s, whole_bytes, range_bytes, num_requests, num_chunks):
+def test_the_choice_is_the_cheapest_mode(
+    latency_s: float,
+    bytes_per_s: float,
+    settle_s: float,
+    whole_bytes: int,
+    range_bytes: int,
+    num_requests: Any,
+    num_chunks: Any,
+) -> None:
     remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s, settle_s=settle_s)
     demand = Demand(
         whole_bytes=whole_bytes,
@@ -92,7 +101,9 @@ def test_the_choice_is_the_cheapest_mode(latency_s, bytes_per_s, settle_s, whole
     size_bytes=st.integers(1, 10**10),
     share=st.floats(0.0, 1.0),
 )
-def test_a_file_taken_without_a_look_at_its_footer_costs_at_most_a_tenth_more(latency_s, bytes_per_s, size_bytes, share):
+def test_a_file_taken_without_a_look_at_its_footer_costs_at_most_a_tenth_more(
+    latency_s: float, bytes_per_s: float, size_bytes: int, share: float
+) -> None:
     """Against ranges of the same file, which take the footer's request and one for the selected bytes at least."""
     remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s, settle_s=0.0)
     if needs_no_footer(size_bytes, None, remote):
@@ -100,7 +111,7 @@ def test_a_file_taken_without_a_look_at_its_footer_costs_at_most_a_tenth_more(la
         assert whole_s <= 1.1 * ranges_s
 
 
-def test_once_a_footer_was_seen_files_that_are_wanted_whole_are_taken_without_one():
+def test_once_a_footer_was_seen_files_that_are_wanted_whole_are_taken_without_one() -> None:
     remote = REMOTES["regional"]
     everything = _demand(_chunks(1.0), remote, held_bytes=0)
     assert not needs_no_footer(SIZE_BYTES, None, remote)
@@ -114,7 +125,7 @@ def test_once_a_footer_was_seen_files_that_are_wanted_whole_are_taken_without_on
     bytes_per_s=st.floats(1e6, 1e9),
     sizes=st.lists(st.integers(10**6, 10**8), min_size=40, max_size=60),
 )
-def test_estimates_come_near_what_the_downloads_show(latency_s, bytes_per_s, sizes):
+def test_estimates_come_near_what_the_downloads_show(latency_s: float, bytes_per_s: float, sizes: list[int]) -> None:
     remote = Remote()
     for size_bytes in sizes:
         remote = remote.observed(
@@ -125,18 +136,18 @@ def test_estimates_come_near_what_the_downloads_show(latency_s, bytes_per_s, siz
     assert remote.is_measured
 
 
-def test_short_answers_say_nothing_of_bandwidth():
+def test_short_answers_say_nothing_of_bandwidth() -> None:
     assert Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).bytes_per_s == Remote().bytes_per_s
     assert Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).latency_s == 0.5
     assert Remote().settled(0.11).settle_s == pytest.approx(0.04)
 
 
 @given(latency_s=st.floats(0, 100), bytes_per_s=st.floats(1, 1e12))
-def test_the_hole_limit_stays_in_reason(latency_s, bytes_per_s):
+def test_the_hole_limit_stays_in_reason(latency_s: float, bytes_per_s: float) -> None:
     assert 16 << 10 <= Remote(latency_s=latency_s, bytes_per_s=bytes_per_s).hole_bytes <= 64 << 20
 
 
-def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unless_they_are_many():
+def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unless_they_are_many() -> None:
     remote = Remote().observed(waited_s=0.02, num_bytes=480_000, later_bytes=480_000, stream_s=0.001)
     assert not remote.has_bandwidth
     assert remote.bytes_per_s == Remote().bytes_per_s
@@ -148,14 +159,14 @@ def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unle
     assert slow.request_bytes > remote.request_bytes
 
 
-def test_to_take_the_rest_of_a_file_of_which_there_are_pieces_costs_a_request_for_each():
+def test_to_take_the_rest_of_a_file_of_which_there_are_pieces_costs_a_request_for_each() -> None:
     remote = REMOTES["regional"]
     begun = Demand(whole_bytes=10**6, range_bytes=9 * 10**5, num_requests=20, direct_bytes=10**6, num_direct_requests=40)
     assert choose(begun, remote) == WHOLE
     assert choose(replace(begun, num_pieces=25), remote) == RANGES
 
 
-def test_what_the_first_request_took_to_connect_is_forgotten_at_the_second():
+def test_what_the_first_request_took_to_connect_is_forgotten_at_the_second() -> None:
     first = Remote().observed(waited_s=0.045, num_bytes=0, later_bytes=0, stream_s=0)
     assert first.latency_s == 0.045
     second = first.observed(waited_s=0.02, num_bytes=0, later_bytes=0, stream_s=0)
@@ -169,7 +180,9 @@ FAST = st.floats(1e6, 1e10)
 
 
 @given(latency_s=st.floats(1e-4, 1), bytes_per_s=FAST, num_requests=COUNT, num_bytes=st.integers(0, 10**10))
-def test_several_requests_at_once_hide_round_trips_but_never_bandwidth(latency_s, bytes_per_s, num_requests, num_bytes):
+def test_several_requests_at_once_hide_round_trips_but_never_bandwidth(
+    latency_s: float, bytes_per_s: Any, num_requests: Any, num_bytes: int
+) -> None:
     several = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s)
     one = replace(several, num_at_once=1)
     in_turn_s = several.seconds_in_turn(num_requests, num_bytes)
@@ -180,7 +193,9 @@ def test_several_requests_at_once_hide_round_trips_but_never_bandwidth(latency_s
 
 
 @given(latency_s=st.floats(1e-3, 0.5), bytes_per_s=FAST, num_requests=COUNT, num_bytes=st.integers(0, 10**10))
-def test_on_a_store_that_works_on_one_request_at_a_time_each_costs_what_it_did(latency_s, bytes_per_s, num_requests, num_bytes):
+def test_on_a_store_that_works_on_one_request_at_a_time_each_costs_what_it_did(
+    latency_s: float, bytes_per_s: Any, num_requests: Any, num_bytes: int
+) -> None:
     remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s)
     for _ in range(60):
         remote = remote.observed(waited_s=latency_s, num_bytes=0, later_bytes=0, stream_s=0, was_ahead=True)
@@ -193,7 +208,9 @@ def test_on_a_store_that_works_on_one_request_at_a_time_each_costs_what_it_did(l
 
 
 @given(bytes_per_s=st.floats(1e6, 1e9), num_streams=st.integers(2, 4), num_bytes=st.integers(10**6, 10**7))
-def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(bytes_per_s, num_streams, num_bytes):
+def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(
+    bytes_per_s: float, num_streams: int, num_bytes: int
+) -> None:
     """So many streams share the line; the first is read at its share, then the others are there."""
     remote = Remote()
     for number in range(num_streams):
@@ -209,17 +226,17 @@ def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(
         assert remote.bytes_per_s == pytest.approx(bytes_per_s, rel=0.2)  # what is older weighs a little less
 
 
-def test_the_window_is_what_comes_in_a_round_trip_and_half_of_it_more():
+def test_the_window_is_what_comes_in_a_round_trip_and_half_of_it_more() -> None:
     assert REMOTES["regional"].window_bytes == 1_500_000
     assert REMOTES["near"].window_bytes == 1 << 20
     assert Remote(latency_s=2, bytes_per_s=1e9, weight_bytes=1e9).window_bytes == 64 << 20
 
 
-def test_as_long_as_the_bandwidth_is_a_guess_no_more_than_a_short_request_is_under_way_beside_one():
+def test_as_long_as_the_bandwidth_is_a_guess_no_more_than_a_short_request_is_under_way_beside_one() -> None:
     assert Remote(latency_s=2).window_bytes == Remote(latency_s=2).request_bytes == 8 << 20
 
 
-def test_one_bad_moment_does_not_bridge_all_holes_for_ever():
+def test_one_bad_moment_does_not_bridge_all_holes_for_ever() -> None:
     """Where they are bridged no request is ahead, and none shows that the line is as it was."""
     remote = Remote(latency_s=0.0025, bytes_per_s=100e6, weight_bytes=1e9)
     before = remote.hole_bytes
@@ -230,7 +247,7 @@ def test_one_bad_moment_does_not_bridge_all_holes_for_ever():
     assert hit.hole_bytes == pytest.approx(before, rel=0.1)
 
 
-def test_short_answers_between_others_that_waited_count_with_them():
+def test_short_answers_between_others_that_waited_count_with_them() -> None:
     remote = replace(REMOTES["regional"], has_last=True, weight_bytes=1e6)
     for size_bytes in (60_000, 480_000, 60_000, 480_000):
         stream_s = size_bytes / 50e6

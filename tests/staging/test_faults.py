@@ -10,6 +10,8 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -27,30 +29,30 @@ QUICK = RetryPolicy(first_pause_s=0.01)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _web():
+def _web() -> None:
     """fsspec's own client of HTTP under a scheme that featstore does not keep for obstore."""
     http = pytest.importorskip("fsspec.implementations.http")
 
     class Web(http.HTTPFileSystem):  # type: ignore[name-defined, misc]
         protocol = "web"
 
-        def encode_url(self, url):
+        def encode_url(self, url: str) -> Any:
             return super().encode_url(url.replace("web://", "http://", 1))
 
     fsspec.register_implementation("web", Web, clobber=True)
 
 
 @pytest.fixture(params=["http", "web"], ids=["obstore", "fsspec"])
-def url(request, unruly):
+def url(request: pytest.FixtureRequest, unruly: Any) -> str:
     unruly.files[PATH] = DATA
     return f"{request.param}{unruly.url.removeprefix('http')}{PATH}"
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(tmp_path: Path) -> Iterator[Any]:
     made = []
 
-    def stager(retry=QUICK, **options):
+    def stager(retry: Any = QUICK, **options: Any) -> Any:
         options = {"directory": str(tmp_path / "cache"), "mode": "whole"} | options
         made.append(Stager(Staging(**options), Source(retry=retry)))
         return made[-1]
@@ -60,16 +62,16 @@ def make(tmp_path):
         stager_.close()
 
 
-def _next(stager, url, size_bytes=900_000):
+def _next(stager: Any, url: str, size_bytes: int = 900_000) -> Any:
     return next(stager.stage([StageItem(key=0, url=url, size_bytes=size_bytes)]))
 
 
-def _names(stager):
+def _names(stager: Any) -> Any:
     return sorted(path.suffix for path in stager.cache.root.iterdir())
 
 
 @pytest.fixture
-def s3(unruly, monkeypatch):
+def s3(unruly: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The server as an S3 store, whose buckets are the first part of a path."""
     keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
     for name, value in keys.items() | {("AWS_ENDPOINT_URL", unruly.url)}:
@@ -79,7 +81,7 @@ def s3(unruly, monkeypatch):
     files._store.cache_clear()
 
 
-def test_one_name_in_two_buckets_is_two_files_in_the_cache(s3, make):
+def test_one_name_in_two_buckets_is_two_files_in_the_cache(s3: Any, make: Any) -> None:
     """Of one size and one version, as copies have them where a store's ETag says nothing of the bytes."""
     s3.files |= {"/one/t/a.bin": DATA, "/two/t/a.bin": OTHER}
     items = [
@@ -105,7 +107,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_that_passes_is_told_of_and_the_bytes_are_right(unruly, url, make, caplog, fault):
+def test_a_fault_that_passes_is_told_of_and_the_bytes_are_right(
+    unruly: Any, url: str, make: Any, caplog: pytest.LogCaptureFixture, fault: Any
+) -> None:
     unruly.fail(PATH, unruly.fault(**FAULTS[fault]), unruly.fault(**FAULTS[fault]))
     stager = make()
     with _next(stager, url) as staged:
@@ -117,7 +121,9 @@ def test_a_fault_that_passes_is_told_of_and_the_bytes_are_right(unruly, url, mak
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_that_stays_is_an_error_that_names_the_file_and_leaves_nothing(unruly, url, make, fault):
+def test_a_fault_that_stays_is_an_error_that_names_the_file_and_leaves_nothing(
+    unruly: Any, url: str, make: Any, fault: Any
+) -> None:
     unruly.fail(PATH, *[unruly.fault(**FAULTS[fault] | {"after_bytes": 0}) for _ in range(40)])
     stager = make(retry=RetryPolicy(first_pause_s=0.01, max_attempts=3))
     with pytest.raises(StagingError, match=r"a\.bin failed: .* gave up after 3 attempts"):
@@ -125,8 +131,8 @@ def test_a_fault_that_stays_is_an_error_that_names_the_file_and_leaves_nothing(u
     assert _names(stager) == []
 
 
-def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(unruly, url, make):
-    def replace(site, _):
+def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(unruly: Any, url: str, make: Any) -> None:
+    def replace(site: Any, _: Any) -> None:
         site.replace(PATH, OTHER)
 
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=replace, cuts=True))
@@ -134,10 +140,10 @@ def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(unruly,
         assert staged.path.read_bytes() == OTHER
 
 
-def test_an_object_that_is_replaced_each_time_is_given_up(unruly, url, make):
+def test_an_object_that_is_replaced_each_time_is_given_up(unruly: Any, url: str, make: Any) -> None:
     turns = itertools.count(3)
 
-    def replace(site, _):
+    def replace(site: Any, _: Any) -> None:
         site.replace(PATH, random.Random(next(turns)).randbytes(len(DATA)))
 
     unruly.fail(PATH, *[unruly.fault(after_bytes=300_000, act=replace, cuts=True) for _ in range(40)])
@@ -147,7 +153,7 @@ def test_an_object_that_is_replaced_each_time_is_given_up(unruly, url, make):
     assert _names(stager) == []
 
 
-def test_a_truncated_object_is_an_error_and_not_a_short_file(unruly, url, make):
+def test_a_truncated_object_is_an_error_and_not_a_short_file(unruly: Any, url: str, make: Any) -> None:
     unruly.files[PATH] = DATA[:500_000]
     stager = make()
     with pytest.raises(StagingError, match=r"wrong size: expected 900000 bytes, found 500000; was it replaced"):
@@ -155,7 +161,7 @@ def test_a_truncated_object_is_an_error_and_not_a_short_file(unruly, url, make):
     assert _names(stager) == []
 
 
-def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(unruly, url, make):
+def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(unruly: Any, url: str, make: Any) -> None:
     unruly.fail(PATH, unruly.fault(claimed_bytes=50_000))
     stager = make()
     if url.startswith("http:"):  # one request for all: the length is the whole file's
@@ -168,7 +174,9 @@ def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(unruly
         assert stager.stats().num_retries == 1
 
 
-def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(unruly, make, caplog):
+def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(
+    unruly: Any, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, trickle_s=0.02))
     retry = RetryPolicy(first_pause_s=0.01, stall_s=0.3, stall_bytes=1000)  # a slow machine brings more than 1000 bytes
@@ -179,7 +187,9 @@ def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(unruly, make
     assert "bytes came in 0 s; trying again" in caplog.text
 
 
-def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(unruly, make, caplog, monkeypatch):
+def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(
+    unruly: Any, make: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("featstore.transfer._LONGEST_BLOCK_S", 1.0)
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(), unruly.fault(after_bytes=100_000, trickle_s=0.02))
@@ -194,7 +204,7 @@ def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(
     assert trickled.partition("-")[0] == again.partition("-")[0] == "bytes=262144"
 
 
-def test_close_does_not_wait_for_a_server_that_stalls(unruly, url, make, tmp_path):
+def test_close_does_not_wait_for_a_server_that_stalls(unruly: Any, url: str, make: Any, tmp_path: Path) -> None:
     begun, act = unruly.stall()
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
     stager = make()
@@ -224,7 +234,7 @@ stager.close()
 """
 
 
-def test_a_process_ends_in_peace_while_a_server_stalls(unruly, tmp_path):
+def test_a_process_ends_in_peace_while_a_server_stalls(unruly: Any, tmp_path: Path) -> None:
     begun, act = unruly.stall()
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
@@ -236,14 +246,16 @@ def test_a_process_ends_in_peace_while_a_server_stalls(unruly, tmp_path):
     assert list((tmp_path / "featstore-staging-3").iterdir()) == []
 
 
-def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(unruly, make, caplog, monkeypatch):
+def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(
+    unruly: Any, make: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.1)
     told = threading.Event()
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=lambda site, _: told.wait(60)))
 
     class Listener(logging.Handler):
-        def emit(self, record):
+        def emit(self, record: Any) -> None:
             if "the reader has waited" in record.getMessage():
                 told.set()
 
@@ -259,7 +271,9 @@ def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(unruly,
 
 
 @pytest.mark.parametrize("change", ["a flipped bit", "a hole", "cut short"])
-def test_a_staged_file_that_was_corrupted_is_noticed_and_staged_anew(unruly, url, make, caplog, change):
+def test_a_staged_file_that_was_corrupted_is_noticed_and_staged_anew(
+    unruly: Any, url: str, make: Any, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
     with _next(make(), url) as staged:
         path = staged.path
     with path.open("r+b") as file:
@@ -275,11 +289,11 @@ def test_a_staged_file_that_was_corrupted_is_noticed_and_staged_anew(unruly, url
     assert change == "cut short" or "is not what was downloaded" in caplog.text
 
 
-def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(unruly, make):
+def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(unruly: Any, make: Any) -> None:
     unruly.files[PATH] = DATA
     item = StageItem(key=0, url=f"{unruly.url}{PATH}", size_bytes=len(DATA))
 
-    def ranges(tail, size_bytes, name):
+    def ranges(tail: Any, size_bytes: Any, name: Any) -> Any:
         return [(0, 100_000)] if tail else 8
 
     with Stager(make().options, Source(plan_ranges=ranges, retry=QUICK)) as first:
@@ -296,7 +310,7 @@ def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(unruly, make)
 
 
 @pytest.fixture
-def disk(tmp_path):
+def disk(tmp_path: Path) -> Iterator[Any]:
     """A file system of 512 KiB of its own."""
     place = tmp_path / "disk"
     place.mkdir()
@@ -307,7 +321,7 @@ def disk(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(unruly, url, make, disk):
+def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(unruly: Any, url: str, make: Any, disk: Any) -> None:
     stager = make(directory=str(disk))
     with pytest.raises(StagingError, match=r"a\.bin cannot be written to .*disk.*: No space left on device"):
         _next(stager, url)
@@ -318,7 +332,7 @@ def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(unruly, u
         assert staged.path.read_bytes() == DATA[:100_000]
 
 
-def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(unruly, make, disk):
+def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(unruly: Any, make: Any, disk: Any) -> None:
     unruly.files[PATH] = DATA
     stager = make(directory=str(disk))
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -329,7 +343,7 @@ def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(unrul
     stager.close()
 
 
-def test_nothing_that_featstore_did_not_create_is_ever_removed(unruly, url, make, tmp_path):
+def test_nothing_that_featstore_did_not_create_is_ever_removed(unruly: Any, url: str, make: Any, tmp_path: Path) -> None:
     root = make().cache.root
     strangers = ["notes.txt", f"{'a' * 39}.5.staged", f"{'a' * 40}.5.staged.bak", ".hidden", f"{'b' * 40}.x.part"]
     for name in strangers:
@@ -363,7 +377,9 @@ print(json.dumps([digests, imported_bytes, "torch" in sys.modules or "pyarrow" i
 """
 
 
-def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(unruly, tmp_path, request):
+def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(
+    unruly: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """64 of them in `make faults`, 12 in `make test`."""
     num_processes = 64 if request.config.getoption("--hypothesis-profile") == "campaign" else 12
     contents = {f"/t/{i}.bin": random.Random(i).randbytes(200_000) for i in range(4)}
@@ -392,14 +408,16 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(unrul
     assert suffixes == 4 * [".held"] + 4 * [".staged"]
 
 
-def test_a_disk_that_fails_in_mid_download_is_noticed_at_its_end(unruly, make, monkeypatch):
+def test_a_disk_that_fails_in_mid_download_is_noticed_at_its_end(
+    unruly: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unruly.files[PATH] = DATA
     monkeypatch.setattr("featstore.staging.filling._SYNC_BYTES", 100_000)
     with _next(make(), f"{unruly.url}{PATH}") as staged:
         assert staged.path.read_bytes() == DATA
     failed = threading.Event()
 
-    def failing(file):
+    def failing(file: Any) -> None:
         failed.set()
         raise OSError(errno.EIO, "Input/output error")
 

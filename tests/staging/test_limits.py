@@ -1,6 +1,8 @@
 import itertools
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from featstore.staging.limits import Throttle, reserve_time
     blocks=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10_000)), min_size=1, max_size=50),
     bytes_per_s=st.integers(1_000, 100_000),
 )
-def test_no_more_bytes_pass_than_the_limit_lets(blocks, bytes_per_s):
+def test_no_more_bytes_pass_than_the_limit_lets(blocks: list[Any], bytes_per_s: int) -> None:
     now_s, free_at_s, starts = 100.0, 0.0, []
     for pause_s, num_bytes in blocks:
         now_s += pause_s
@@ -25,11 +27,11 @@ def test_no_more_bytes_pass_than_the_limit_lets(blocks, bytes_per_s):
 
 
 @pytest.mark.parametrize("left", [1e9, float("inf"), float("nan")])
-def test_a_time_left_by_another_clock_does_not_count(left):
+def test_a_time_left_by_another_clock_does_not_count(left: float) -> None:
     assert reserve_time(50.0, left, 10, 10)[0] == 50.0
 
 
-def test_two_users_of_one_file_share_the_limit(tmp_path):
+def test_two_users_of_one_file_share_the_limit(tmp_path: Path) -> None:
     throttles = [Throttle(tmp_path / "limits", 1_000_000) for _ in range(2)]
     stop, since = threading.Event(), time.monotonic()
     threads = [threading.Thread(target=throttle.wait, args=(200_000, stop)) for throttle in throttles for _ in range(2)]
@@ -41,7 +43,7 @@ def test_two_users_of_one_file_share_the_limit(tmp_path):
     assert (tmp_path / "limits").stat().st_size == 8
 
 
-def test_a_throttle_lets_go_when_stopped_and_does_nothing_without_a_limit(tmp_path):
+def test_a_throttle_lets_go_when_stopped_and_does_nothing_without_a_limit(tmp_path: Path) -> None:
     stop = threading.Event()
     Throttle(tmp_path / "limits", None).wait(10**12, stop)
     assert list(tmp_path.iterdir()) == []

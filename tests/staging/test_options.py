@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from featstore.errors import ConfigError
@@ -18,18 +20,18 @@ from featstore.staging import Staging
         ({"directory": "s3://b/cache"}, r"staging\.directory: expected a local directory"),
     ],
 )
-def test_wrong_options_are_refused_when_made(fields, message):
+def test_wrong_options_are_refused_when_made(fields: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Staging(**fields)
 
 
-def test_limits_are_numbers_and_none_by_default():
+def test_limits_are_numbers_and_none_by_default() -> None:
     options = Staging(max_bytes_per_s="10MB", min_free_bytes="1GiB", max_connections=3)
     assert (options.num_bytes_per_s, options.num_min_free_bytes, options.max_connections) == (10_000_000, 1 << 30, 3)
     assert (Staging().num_bytes_per_s, Staging().num_min_free_bytes, Staging().max_connections) == (None, 0, None)
 
 
-def test_auto_stages_remote_files_only():
+def test_auto_stages_remote_files_only() -> None:
     assert [Staging(mode=mode).stages(url) for mode in ("auto", "whole", "ranges", "direct") for url in ("/a", "s3://b/a")] == [
         *(False, True),
         *(True, True),

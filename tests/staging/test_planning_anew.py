@@ -3,6 +3,8 @@ are bridged. Never beyond what there is room for, and never while waiting for ro
 
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 from featstore.staging import cost
 from featstore.staging.fetcher import Source, StageItem
@@ -31,7 +33,7 @@ def spans_of(count: int, num_bytes: int, hole_bytes: int) -> tuple[tuple[int, in
     return tuple((at, at + num_bytes) for at in range(0, count * (num_bytes + hole_bytes), num_bytes + hole_bytes))
 
 
-def stager_of(tmp_path, spans, *, budget_bytes: int, remote: Remote) -> Stager:
+def stager_of(tmp_path: Path, spans: Any, *, budget_bytes: int, remote: Remote) -> Stager:
     options = Staging(directory=str(tmp_path), budget_bytes=budget_bytes, mode="auto")
     return Stager(options, Source(read=remote.read, plan_ranges=lambda tail, size, name: spans))
 
@@ -42,7 +44,7 @@ def stage(stager: Stager, name: str) -> tuple[tuple[int, int], ...] | None:
         return staged.held
 
 
-def test_holes_are_bridged_once_the_line_is_known_to_be_quick(tmp_path):
+def test_holes_are_bridged_once_the_line_is_known_to_be_quick(tmp_path: Path) -> None:
     """It was taken for one of 1 MB/s, so that any machine is quick: 27 MB/s are enough for these holes."""
     spans, remote = spans_of(12, 5_000_000, 100_000), Remote()
     with stager_of(tmp_path, spans, budget_bytes=10**9, remote=remote) as stager:
@@ -53,7 +55,7 @@ def test_holes_are_bridged_once_the_line_is_known_to_be_quick(tmp_path):
     assert held is None or len(held) < len(spans)
 
 
-def test_no_request_is_long_as_long_as_the_line_is_a_guess(tmp_path):
+def test_no_request_is_long_as_long_as_the_line_is_a_guess(tmp_path: Path) -> None:
     remote = Remote()
     with stager_of(tmp_path, ((0, 60_000_000),), budget_bytes=10**9, remote=remote) as stager:
         stage(stager, "guess")
@@ -61,7 +63,7 @@ def test_no_request_is_long_as_long_as_the_line_is_a_guess(tmp_path):
     assert len(remote.asked) <= 4  # one more was asked for before the first one was all there
 
 
-def test_two_files_that_would_like_more_room_than_there_is_do_not_wait_for_each_other(tmp_path):
+def test_two_files_that_would_like_more_room_than_there_is_do_not_wait_for_each_other(tmp_path: Path) -> None:
     spans = spans_of(12, 5_000_000, 3_000_000)
     stagers = [stager_of(tmp_path, spans, budget_bytes=140_000_000, remote=Remote()) for _ in range(2)]
     held: dict[int, object] = {}
@@ -79,7 +81,7 @@ def test_two_files_that_would_like_more_room_than_there_is_do_not_wait_for_each_
         stager.close()
 
 
-def test_a_file_is_not_taken_whole_where_only_its_ranges_fit(tmp_path):
+def test_a_file_is_not_taken_whole_where_only_its_ranges_fit(tmp_path: Path) -> None:
     spans = spans_of(60, 1_000_000, 660_000)
     with stager_of(tmp_path, spans, budget_bytes=70_000_000, remote=Remote()) as stager:
         held = stage(stager, "large")

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,12 +34,12 @@ with Stager(Staging(**options)) as stager:
 
 
 @pytest.fixture
-def site(unruly):
+def site(unruly: Any) -> Any:
     unruly.files |= FILES
     return unruly
 
 
-def _start(directory, site, paths=tuple(FILES), **options):
+def _start(directory: Any, site: Any, paths: Any = tuple(FILES), **options: Any) -> Any:
     options = {"directory": str(directory), "mode": "whole", "budget_bytes": 10_000_000} | options
     items = [(f"{site.url}{path}", len(FILES[path])) for path in paths]
     command = [sys.executable, "-c", READER, json.dumps(options), json.dumps(items)]
@@ -45,7 +47,7 @@ def _start(directory, site, paths=tuple(FILES), **options):
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
-def _go(readers):
+def _go(readers: Any) -> None:
     """Starts them at one moment."""
     for reader in readers:
         assert reader.stdout.readline() == "ready\n", reader.communicate()[1]
@@ -54,7 +56,7 @@ def _go(readers):
         reader.stdin.flush()
 
 
-def _results(readers):
+def _results(readers: Any) -> Any:
     found = []
     for reader in readers:
         out, log = reader.communicate(timeout=120)
@@ -63,15 +65,15 @@ def _results(readers):
     return found
 
 
-def _digests(site):
+def _digests(site: Any) -> Any:
     return {f"{site.url}{path}": hashlib.sha256(data).hexdigest() for path, data in FILES.items()}
 
 
-def _names(directory):
+def _names(directory: Any) -> Any:
     return {path.suffix for path in (directory / "featstore-staging-3").iterdir()}
 
 
-def test_eight_processes_over_one_cold_cache_download_each_byte_once(site, tmp_path):
+def test_eight_processes_over_one_cold_cache_download_each_byte_once(site: Any, tmp_path: Path) -> None:
     readers = [_start(tmp_path, site) for _ in range(8)]
     _go(readers)
     results = _results(readers)
@@ -82,7 +84,7 @@ def test_eight_processes_over_one_cold_cache_download_each_byte_once(site, tmp_p
     assert max(imported_bytes for *_, imported_bytes in results) < 60 * 1024 * 1024
 
 
-def test_the_budget_holds_over_all_processes(site, tmp_path):
+def test_the_budget_holds_over_all_processes(site: Any, tmp_path: Path) -> None:
     readers = [_start(tmp_path, site, budget_bytes=900_000, ahead_files=1) for _ in range(3)]
     _go(readers)
     results = _results(readers)
@@ -91,10 +93,10 @@ def test_the_budget_holds_over_all_processes(site, tmp_path):
     assert sum(stats["num_evicted"] for _, stats, *_ in results) > 0
 
 
-def test_no_more_connections_at_one_time_than_all_processes_may_have_together(site, tmp_path):
+def test_no_more_connections_at_one_time_than_all_processes_may_have_together(site: Any, tmp_path: Path) -> None:
     counting, under_way, seen = threading.Lock(), set(), []
 
-    def act(site, request):
+    def act(site: Any, request: pytest.FixtureRequest) -> None:
         with counting:
             under_way.add(request.path)
             seen.append(len(under_way))
@@ -110,7 +112,7 @@ def test_no_more_connections_at_one_time_than_all_processes_may_have_together(si
     assert seen == [1] * len(FILES)
 
 
-def test_a_process_killed_during_a_download_is_replaced_by_one_that_waits_and_leaves_nothing(site, tmp_path):
+def test_a_process_killed_during_a_download_is_replaced_by_one_that_waits_and_leaves_nothing(site: Any, tmp_path: Path) -> None:
     begun, act = site.stall()
     site.fail("/t/0.bin", site.fault(after_bytes=100_000, act=act))
     first = _start(tmp_path, site, ["/t/0.bin"])
@@ -127,7 +129,7 @@ def test_a_process_killed_during_a_download_is_replaced_by_one_that_waits_and_le
     assert _names(tmp_path) == {".staged", ".held"}
 
 
-def test_what_a_killed_process_left_is_gone_when_the_next_one_starts(site, tmp_path):
+def test_what_a_killed_process_left_is_gone_when_the_next_one_starts(site: Any, tmp_path: Path) -> None:
     begun, act = site.stall()
     site.fail("/t/0.bin", site.fault(after_bytes=100_000, act=act))
     reader = _start(tmp_path, site, ["/t/0.bin"])
@@ -144,7 +146,7 @@ def test_what_a_killed_process_left_is_gone_when_the_next_one_starts(site, tmp_p
         assert staged.path.read_bytes() == FILES["/t/0.bin"]
 
 
-def test_the_cache_serves_the_next_run_without_a_request(site, tmp_path):
+def test_the_cache_serves_the_next_run_without_a_request(site: Any, tmp_path: Path) -> None:
     for _ in range(2):
         reader = _start(tmp_path, site)
         _go([reader])

@@ -1,5 +1,6 @@
 import io
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,12 @@ from featstore.staging.ranges import buffered, coalesce, covers, missing, num_by
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair))), max_size=8)
 
 
-def _bytes(spans):
+def _bytes(spans: Any) -> Any:
     return {at for first, end in spans for at in range(first, end)}
 
 
 @given(spans=SPANS)
-def test_a_union_is_the_same_bytes_in_spans_that_neither_touch_nor_are_empty(spans):
+def test_a_union_is_the_same_bytes_in_spans_that_neither_touch_nor_are_empty(spans: Any) -> None:
     merged = union(spans)
     assert _bytes(merged) == _bytes(spans)
     assert num_bytes(merged) == len(_bytes(spans))
@@ -24,13 +25,15 @@ def test_a_union_is_the_same_bytes_in_spans_that_neither_touch_nor_are_empty(spa
 
 
 @given(wanted=SPANS, held=SPANS)
-def test_what_is_missing_is_what_is_wanted_and_not_held(wanted, held):
+def test_what_is_missing_is_what_is_wanted_and_not_held(wanted: Any, held: Any) -> None:
     assert _bytes(missing(wanted, held)) == _bytes(wanted) - _bytes(held)
     assert covers(held, wanted) == (_bytes(wanted) <= _bytes(held))
 
 
 @given(wanted=SPANS, hole_bytes=st.integers(0, 20), request_bytes=st.integers(1, 30))
-def test_requests_cover_what_is_wanted_in_order_and_only_bridge_small_holes(wanted, hole_bytes, request_bytes):
+def test_requests_cover_what_is_wanted_in_order_and_only_bridge_small_holes(
+    wanted: Any, hole_bytes: int, request_bytes: int
+) -> None:
     requests = coalesce(wanted, hole_bytes=hole_bytes, request_bytes=request_bytes)
     assert _bytes(requests) >= _bytes(wanted)
     assert all(0 < end - first <= request_bytes for first, end in requests)
@@ -50,7 +53,7 @@ def test_requests_cover_what_is_wanted_in_order_and_only_bridge_small_holes(want
         (30, 25, ((0, 25), (25, 50), (50, 60))),
     ],
 )
-def test_requests_by_hole_limit_and_size(hole_bytes, request_bytes, requests):
+def test_requests_by_hole_limit_and_size(hole_bytes: int, request_bytes: int, requests: Any) -> None:
     assert coalesce([(12, 20), (0, 10), (50, 60)], hole_bytes=hole_bytes, request_bytes=request_bytes) == requests
 
 
@@ -65,16 +68,16 @@ def test_requests_by_hole_limit_and_size(hole_bytes, request_bytes, requests):
         ([(0, 20), (25, 26)], ((0, 20), (25, 35))),
     ],
 )
-def test_a_buffered_reader_asks_for_a_buffer_at_a_time(wanted, requests):
+def test_a_buffered_reader_asks_for_a_buffer_at_a_time(wanted: Any, requests: Any) -> None:
     assert buffered(wanted, 10) == requests
 
 
 @pytest.mark.parametrize("wanted", [[(5, 8), (9, 14), (40, 75)], [(0, 64)], [(3, 4), (30, 47), (47, 48)]])
-def test_the_requests_of_a_buffered_reader_are_those_of_pythons_own(wanted):
+def test_the_requests_of_a_buffered_reader_are_those_of_pythons_own(wanted: Any) -> None:
     asked = []
 
     class Raw(io.BytesIO):
-        def readinto(self, buffer):
+        def readinto(self, buffer: Any) -> Any:
             asked.append((self.tell(), self.tell() + len(buffer)))
             return super().readinto(buffer)
 

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -13,14 +14,14 @@ SPANS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda 
 
 
 @given(size_bytes=st.integers(100, 200), tag=st.text(), spans=SPANS)
-def test_a_record_is_read_as_it_was_written(size_bytes, tag, spans):
+def test_a_record_is_read_as_it_was_written(size_bytes: int, tag: str, spans: Any) -> None:
     record = Record.of("s3://b/k", size_bytes, tag, [(*span, 7) for span in spans])
     assert Record.from_json(record.to_json()) == record
     assert record.held_bytes == len({at for first, end in spans for at in range(first, end)})
 
 
 @given(cut=st.integers(0, 200))
-def test_a_torn_record_is_none(cut):
+def test_a_torn_record_is_none(cut: int) -> None:
     text = Record.of("s3://b/k", 100, "v", [(0, 10, 1), (90, 100, 2)]).to_json()
     assert (Record.from_json(text[:cut]) is None) == (cut < len(text))
 
@@ -40,19 +41,19 @@ def test_a_torn_record_is_none(cut):
         {"size_bytes": "many"},
     ],
 )
-def test_what_is_no_record_of_ours_is_none(change):
+def test_what_is_no_record_of_ours_is_none(change: Any) -> None:
     found = json.loads(Record.of("s3://b/k", 100, "v", [(0, 10, 1)]).to_json()) | change
     assert Record.from_json(json.dumps(found)) is None
     assert Record.from_json("[]") is None
 
 
-def test_credentials_are_in_no_record():
+def test_credentials_are_in_no_record() -> None:
     record = Record.of("https://u:secret@host/x?sig=secret#secret", 100, "v", [])
     assert record.url == "https://host/x"
     assert "secret" not in record.to_json()
 
 
-def test_a_record_knows_whether_the_file_is_whole():
+def test_a_record_knows_whether_the_file_is_whole() -> None:
     assert Record.of("x", 10, "", [(0, 4, 1), (4, 10, 2)]).is_whole
     assert not Record.of("x", 10, "", [(0, 4, 1), (5, 10, 2)]).is_whole
     assert Record.of("x", 0, "", []).is_whole
@@ -68,23 +69,23 @@ CHANGES = st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)
 @example(data=b"[" * 100_000)
 @example(data=b"9" * 10_000)
 @example(data=b"\x00" * 100)
-def test_raw_bytes_in_a_records_place_are_staged_again(tmp_path_factory, data):
+def test_raw_bytes_in_a_records_place_are_staged_again(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     assert _kind_of_request(_cache_at(tmp_path_factory), data) is Download
 
 
 @given(changes=CHANGES)
-def test_a_record_with_other_bytes_is_staged_again_or_sound(tmp_path_factory, changes):
+def test_a_record_with_other_bytes_is_staged_again_or_sound(tmp_path_factory: pytest.TempPathFactory, changes: Any) -> None:
     data = bytearray(SOUND)
     for at, byte in changes:
         data[at] = byte
     assert _kind_of_request(_cache_at(tmp_path_factory), bytes(data)) in (Download, Pin)
 
 
-def _cache_at(tmp_path_factory):
+def _cache_at(tmp_path_factory: pytest.TempPathFactory) -> Cache:
     return Cache(str(tmp_path_factory.mktemp("cache")), Limits(budget_bytes=1_000))
 
 
-def _kind_of_request(cache, data):
+def _kind_of_request(cache: Any, data: Any) -> Any:
     """What becomes of a request for a file of 100 bytes whose record is `data`."""
     path = cache.root / f"{NAME}.20.staged"
     path.write_bytes(bytes(100))

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,16 +26,16 @@ DATA = {f"/t/{i}.bin": bytes([i]) * 100_000 for i in range(8)}
 
 
 @pytest.fixture
-def site(loopback):
+def site(loopback: Any) -> Any:
     loopback.files |= DATA
     return loopback
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(tmp_path: Path) -> Iterator[Any]:
     made = []
 
-    def stager(*, read=read_span, check=None, grace_s=30.0, **options):
+    def stager(*, read: Any = read_span, check: Any = None, grace_s: float = 30.0, **options: Any) -> Any:
         options = dict[str, Any](directory=str(tmp_path / "cache"), budget_bytes=1_000_000) | options
         source = Source(read=read, check=check, retry=RetryPolicy(first_pause_s=0.01))
         made.append(Stager(Staging(**options), source, grace_s=grace_s))
@@ -45,15 +47,15 @@ def make(tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name == "featstore-stager"]
 
 
-def _items(site, numbers=range(8)):
+def _items(site: Any, numbers: Any = range(8)) -> Any:
     return [StageItem(key=i, url=f"{site.url}/t/{i}.bin", size_bytes=100_000) for i in numbers]
 
 
-def _entries(stager):
+def _entries(stager: Any) -> Any:
     return sorted(path.name for path in stager.cache.root.iterdir() if path.suffix != ".held")
 
 
-def plain_read(url, first, end, *, size_bytes, tag=""):
+def plain_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
     """A transport that knows no versions, and takes a cut connection for the end of the file."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
@@ -61,18 +63,18 @@ def plain_read(url, first, end, *, size_bytes, tag=""):
     response = connection.getresponse()
     size_bytes = int(response.headers["Content-Range"].rpartition("/")[2])
 
-    def blocks():
+    def blocks() -> Iterator[Any]:
         with contextlib.closing(connection):
             yield from iter(lambda: response.read(10_000), b"")
 
     return Answer(size_bytes=size_bytes, tag="", blocks=blocks())
 
 
-def strict_read(url, first, end, *, size_bytes, tag=""):
+def strict_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
     """A transport that notices the cut."""
     answer = plain_read(url, first, end, size_bytes=size_bytes)
 
-    def blocks():
+    def blocks() -> Iterator[Any]:
         left = end - first
         for block in answer.blocks:
             left -= len(block)
@@ -83,14 +85,14 @@ def strict_read(url, first, end, *, size_bytes, tag=""):
     return Answer(size_bytes=answer.size_bytes, tag="", blocks=blocks())
 
 
-def failing_read(error):
-    def read(url, first, end, *, size_bytes, tag=""):
+def failing_read(error: Any) -> Any:
+    def read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> None:
         raise error
 
     return read
 
 
-def test_files_come_in_order_each_whole_and_once(site, make):
+def test_files_come_in_order_each_whole_and_once(site: Any, make: Any) -> None:
     stager = make()
     seen = []
     for staged in stager.stage(_items(site)):
@@ -104,7 +106,7 @@ def test_files_come_in_order_each_whole_and_once(site, make):
     assert all(site.num_gets(path) == 1 for path in DATA)
 
 
-def test_a_second_pass_reads_what_is_there(site, make):
+def test_a_second_pass_reads_what_is_there(site: Any, make: Any) -> None:
     stager = make()
     for _ in range(2):
         for staged in stager.stage(_items(site)):
@@ -112,7 +114,7 @@ def test_a_second_pass_reads_what_is_there(site, make):
     assert (stager.stats().num_staged, stager.stats().num_hits) == (8, 8)
 
 
-def test_another_version_of_a_file_is_staged_again(site, make):
+def test_another_version_of_a_file_is_staged_again(site: Any, make: Any) -> None:
     stager = make()
     for version in ("1", "1", "2"):
         item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=100_000, version=version)
@@ -120,7 +122,7 @@ def test_another_version_of_a_file_is_staged_again(site, make):
     assert (stager.stats().num_staged, stager.stats().num_hits) == (2, 1)
 
 
-def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site, make):
+def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site: Any, make: Any) -> None:
     stager = make(budget_bytes=350_000, ahead_files=1)
     staged = {item.key: next(stager.stage([item])) for item in _items(site, range(3))}
     for key in (1, 0):
@@ -132,17 +134,17 @@ def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site, make):
     assert staged[2].path.read_bytes() == DATA["/t/2.bin"]
 
 
-def test_local_files_can_be_staged_too(tmp_path, make):
+def test_local_files_can_be_staged_too(tmp_path: Path, make: Any) -> None:
     (tmp_path / "x.bin").write_bytes(b"12345")
     staged = next(make(mode="whole").stage([StageItem(key=0, url=str(tmp_path / "x.bin"), size_bytes=5)]))
     assert staged.path.read_bytes() == b"12345"
     assert staged.path != tmp_path / "x.bin"
 
 
-def test_no_more_is_fetched_ahead_than_the_options_say(site, make):
+def test_no_more_is_fetched_ahead_than_the_options_say(site: Any, make: Any) -> None:
     drawn = []
 
-    def items():
+    def items() -> Iterator[Any]:
         for item in _items(site):
             drawn.append(item.key)
             yield item
@@ -157,10 +159,11 @@ def test_no_more_is_fetched_ahead_than_the_options_say(site, make):
 
 
 @pytest.mark.parametrize("budget_bytes", [99_999])
-def test_a_budget_smaller_than_a_file_is_an_error_before_any_download(site, make, budget_bytes):
+def test_a_budget_smaller_than_a_file_is_an_error_before_any_download(site: Any, make: Any, budget_bytes: int) -> None:
     stager = make(budget_bytes=budget_bytes)
     sizes = [(item.url.replace("http://", "http://user:secret@"), item.size_bytes) for item in _items(site)]
-    for act in (lambda: stager.require_fits(sizes), lambda: next(stager.stage(_items(site)))):
+    acts: list[Callable[[], Any]] = [lambda: stager.require_fits(sizes), lambda: next(stager.stage(_items(site)))]
+    for act in acts:
         with pytest.raises(
             BudgetError, match=r"budget_bytes is 100 kB \(99999 bytes\), but file http.*/t/0\.bin has 100 kB"
         ) as found:
@@ -169,7 +172,7 @@ def test_a_budget_smaller_than_a_file_is_an_error_before_any_download(site, make
     assert site.log == []
 
 
-def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_ever(site, make):
+def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_ever(site: Any, make: Any) -> None:
     stager = make(budget_bytes=250_000, grace_s=0.0)
     stream = stager.stage(_items(site))
     held = [next(stream), next(stream)]
@@ -180,7 +183,7 @@ def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_eve
     assert all(staged.path.exists() for staged in held)
 
 
-def test_a_released_file_makes_room_for_a_reader_that_waits(site, make, monkeypatch):
+def test_a_released_file_makes_room_for_a_reader_that_waits(site: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is released once the log says that the reader waits, however late that is on this machine."""
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.05)
     stager = make(budget_bytes=250_000)
@@ -188,7 +191,7 @@ def test_a_released_file_makes_room_for_a_reader_that_waits(site, make, monkeypa
     held = [next(stream), next(stream)]
 
     class Releaser(logging.Handler):
-        def emit(self, record):
+        def emit(self, record: Any) -> None:
             if "the reader has waited" in record.getMessage():
                 held[0].release()
 
@@ -202,7 +205,7 @@ def test_a_released_file_makes_room_for_a_reader_that_waits(site, make, monkeypa
     assert stager.stats().wait_s >= 0.05
 
 
-def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site, make):
+def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site: Any, make: Any) -> None:
     site.cuts["/t/0.bin"] = 1
     staged = next(make().stage(_items(site)))
     assert staged.path.read_bytes() == DATA["/t/0.bin"]
@@ -211,7 +214,7 @@ def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site, 
 
 
 @pytest.mark.parametrize("read", [plain_read, strict_read])
-def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(site, make, read):
+def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(site: Any, make: Any, read: Any) -> None:
     site.cuts["/t/0.bin"] = 2
     stager = make(read=read)
     staged = next(stager.stage(_items(site, [0])))
@@ -224,7 +227,9 @@ CUT = r"download of http.*/t/0\.bin failed: ConnectionError: .* was cut; gave up
 
 
 @pytest.mark.parametrize(("read", "message"), [(plain_read, SHORT), (strict_read, CUT)])
-def test_a_download_that_keeps_failing_is_given_up_and_leaves_nothing(site, make, caplog, read, message):
+def test_a_download_that_keeps_failing_is_given_up_and_leaves_nothing(
+    site: Any, make: Any, caplog: pytest.LogCaptureFixture, read: Any, message: Any
+) -> None:
     site.cuts["/t/0.bin"] = 99
     stager = make(read=read)
     with caplog.at_level(logging.WARNING), pytest.raises(StagingError, match=message):
@@ -234,7 +239,7 @@ def test_a_download_that_keeps_failing_is_given_up_and_leaves_nothing(site, make
     assert _entries(stager) == []
 
 
-def test_a_file_of_the_wrong_size_is_never_published(site, make):
+def test_a_file_of_the_wrong_size_is_never_published(site: Any, make: Any) -> None:
     stager = make()
     item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=99_000)
     with pytest.raises(
@@ -244,7 +249,7 @@ def test_a_file_of_the_wrong_size_is_never_published(site, make):
     assert _entries(stager) == []
 
 
-def test_a_missing_file_is_not_tried_again(site, make):
+def test_a_missing_file_is_not_tried_again(site: Any, make: Any) -> None:
     stager = make()
     with pytest.raises(FileNotFoundError, match=r"none\.bin"):
         next(stager.stage([StageItem(key=0, url=f"{site.url}/none.bin", size_bytes=5)]))
@@ -252,8 +257,8 @@ def test_a_missing_file_is_not_tried_again(site, make):
     assert _entries(stager) == []
 
 
-def test_a_file_that_fails_its_check_is_never_published(site, make):
-    def refuse(path, name, held):
+def test_a_file_that_fails_its_check_is_never_published(site: Any, make: Any) -> None:
+    def refuse(path: Any, name: Any, held: Any) -> None:
         assert name == f"{site.url}/t/0.bin"
         assert path.read_bytes() == DATA["/t/0.bin"]
         raise ValueError("no footer")
@@ -264,15 +269,15 @@ def test_a_file_that_fails_its_check_is_never_published(site, make):
     assert _entries(stager) == []
 
 
-def test_a_full_disk_is_named_and_not_tried_again(site, make):
+def test_a_full_disk_is_named_and_not_tried_again(site: Any, make: Any) -> None:
     stager = make(read=failing_read(OSError(28, "No space left on device")))
     with pytest.raises(StagingError, match=r"/t/0\.bin cannot be written to .*: No space left on device"):
         next(stager.stage(_items(site)))
     assert stager.stats().num_retries == 0
 
 
-def test_credentials_are_in_no_name_no_error_and_no_log(site, make, caplog):
-    def read(url, first, end, *, size_bytes, tag=""):
+def test_credentials_are_in_no_name_no_error_and_no_log(site: Any, make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> None:
         assert "secret" in url
         raise ConnectionError(f"cannot reach {url}")
 
@@ -285,8 +290,8 @@ def test_credentials_are_in_no_name_no_error_and_no_log(site, make, caplog):
     assert "secret" not in caplog.text
 
 
-def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(site, make):
-    def items():
+def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(site: Any, make: Any) -> None:
+    def items() -> Iterator[Any]:
         yield from _items(site, range(2))
         raise RuntimeError("the store is lost")
 
@@ -298,15 +303,15 @@ def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(sit
         next(stream)
 
 
-def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(site, make):
-    def endless(url, first, end, *, size_bytes, tag=""):
+def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(site: Any, make: Any) -> None:
+    def endless(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
         return Answer(size_bytes=size_bytes, tag="", blocks=(b"" for _ in itertools.count()))
 
     stager = make(read=endless)
     stream = stager.stage(_items(site))
     ended = threading.Event()
 
-    def read():
+    def read() -> None:
         assert list(stream) == []
         ended.set()
 
@@ -319,7 +324,7 @@ def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(site, make):
     stager.close()
 
 
-def test_close_unpins_what_nobody_took(site, make):
+def test_close_unpins_what_nobody_took(site: Any, make: Any) -> None:
     stager = make()
     stream = stager.stage(_items(site, range(3)))
     taken = next(stream)
@@ -329,7 +334,7 @@ def test_close_unpins_what_nobody_took(site, make):
     assert next(again.stage(_items(site, [7]))).key == 7
 
 
-def test_a_private_cache_ends_with_its_stager(site, make):
+def test_a_private_cache_ends_with_its_stager(site: Any, make: Any) -> None:
     stager = make(directory=None)
     staged = next(stager.stage(_items(site)))
     assert staged.path.exists()
@@ -354,7 +359,7 @@ with Stager(Staging(directory=directory, budget_bytes=1_000_000)) as stager:
 """
 
 
-def _start_reader(directory, site, num_files=8):
+def _start_reader(directory: Any, site: Any, num_files: int = 8) -> Any:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-c", READER, str(directory), site.url, str(num_files)], **pipes)
     assert process.stdout is not None
@@ -365,7 +370,7 @@ def _start_reader(directory, site, num_files=8):
     return process
 
 
-def test_two_processes_over_one_cold_cache_download_each_file_once(site, tmp_path):
+def test_two_processes_over_one_cold_cache_download_each_file_once(site: Any, tmp_path: Path) -> None:
     gate = site.gates["/t/0.bin"] = threading.Event()
     readers = [_start_reader(tmp_path, site) for _ in range(2)]
     assert site.half_sent.wait(30)
@@ -376,7 +381,7 @@ def test_two_processes_over_one_cold_cache_download_each_file_once(site, tmp_pat
     assert all(site.num_gets(path) == 1 for path in DATA)
 
 
-def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(site, tmp_path, make):
+def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(site: Any, tmp_path: Path, make: Any) -> None:
     site.gates["/t/0.bin"] = threading.Event()
     reader = _start_reader(tmp_path / "cache", site, 1)
     assert site.half_sent.wait(30)
@@ -392,7 +397,7 @@ def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(site
     assert next(stager.stage(_items(site, [0]))).path.read_bytes() == DATA["/t/0.bin"]
 
 
-def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(site, tmp_path, make):
+def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(site: Any, tmp_path: Path, make: Any) -> None:
     gate = site.gates["/t/0.bin"] = threading.Event()
     reader = _start_reader(tmp_path / "cache", site, 1)
     assert site.half_sent.wait(30)
@@ -405,6 +410,6 @@ def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(site
 
 
 @pytest.mark.parametrize("part", ["featstore.staging", "featstore.dispatch"])
-def test_importing_it_loads_neither_torch_nor_pyarrow(part):
+def test_importing_it_loads_neither_torch_nor_pyarrow(part: str) -> None:
     code = f"import {part}, sys; assert not {{'torch', 'pyarrow', 'numpy'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

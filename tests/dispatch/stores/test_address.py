@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,12 +9,12 @@ from featstore.errors import ConfigError
 
 
 @pytest.mark.parametrize("url", ["redis://x", "nothing", "", "auto"])
-def test_an_unknown_store_answers_with_the_known_ones(url):
+def test_an_unknown_store_answers_with_the_known_ones(url: str) -> None:
     with pytest.raises(ConfigError, match=r"no dispatch store .*memory:// .*sqlite:///absolute/path.* tcp://host:port"):
         bind(url)
 
 
-def test_a_tcp_store_without_torch_names_the_extra():
+def test_a_tcp_store_without_torch_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['torch'] = None; from featstore.dispatch.stores.address import bind; bind('tcp://h:1').open()"
     )
@@ -25,17 +26,17 @@ def test_a_tcp_store_without_torch_names_the_extra():
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite://relative/x.db", "sqlite:///", "sqlite:///directory/"])
-def test_a_sqlite_store_needs_the_absolute_path_of_a_file(url):
+def test_a_sqlite_store_needs_the_absolute_path_of_a_file(url: str) -> None:
     with pytest.raises(ConfigError, match="expected sqlite:///absolute/path/of/a/file"):
         bind(url)
 
 
-def test_binding_opens_nothing(tmp_path):
+def test_binding_opens_nothing(tmp_path: Path) -> None:
     bind(f"sqlite://{tmp_path}/d/x.db")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_can_be_opened_by_its_url(tmp_path):
+def test_a_store_can_be_opened_by_its_url(tmp_path: Path) -> None:
     store = open_store(f"sqlite://{tmp_path}/d/x.db")
     assert store.add("n", 2) == 2
     store.close()

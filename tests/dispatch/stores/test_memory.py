@@ -32,14 +32,14 @@ print(store.get_or_none("k"))
 PICKLED = "import sys, pickle; pickle.load(sys.stdin.buffer).open()"
 
 
-def test_names_make_separate_stores():
+def test_names_make_separate_stores() -> None:
     one, other = bind("memory://one"), bind("memory://other")
     one.open().set("k", "1")
     assert bind("memory://one").open().get_or_none("k") == "1"
     assert other.open().get_or_none("k") is None
 
 
-def test_what_is_stored_lives_as_long_as_an_address_or_a_handle():
+def test_what_is_stored_lives_as_long_as_an_address_or_a_handle() -> None:
     address = bind("memory://lifetime")
     address.open().set("k", "1")
     store = bind("memory://lifetime").open()
@@ -51,7 +51,7 @@ def test_what_is_stored_lives_as_long_as_an_address_or_a_handle():
     assert bind("memory://lifetime").open().get_or_none("k") is None
 
 
-def test_a_forked_process_gets_an_error_instead_of_a_copy():
+def test_a_forked_process_gets_an_error_instead_of_a_copy() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
     lines = done.stdout.splitlines()
     assert len(lines) == 4, done.stderr
@@ -61,7 +61,7 @@ def test_a_forked_process_gets_an_error_instead_of_a_copy():
     assert lines[3] == "1"
 
 
-def test_a_pickled_address_is_refused_in_another_process():
+def test_a_pickled_address_is_refused_in_another_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PICKLED], input=pickle.dumps(bind("memory://")), capture_output=True, timeout=60
     )
@@ -69,14 +69,14 @@ def test_a_pickled_address_is_refused_in_another_process():
     assert f"belongs to process {os.getpid()}".encode() in done.stderr
 
 
-def test_a_pickled_address_is_usable_only_where_it_was_made():
+def test_a_pickled_address_is_usable_only_where_it_was_made() -> None:
     address = bind("memory://pickled")
     address.open().set("k", "1")
     copy = pickle.loads(pickle.dumps(address))
     assert copy.open().get_or_none("k") == "1"
 
 
-def test_one_of_several_processes_of_a_job_is_refused(monkeypatch):
+def test_one_of_several_processes_of_a_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     with pytest.raises(DispatchError, match=r"one of 8 processes .*; use dispatch store sqlite:///"):
         bind("memory://")

@@ -1,3 +1,6 @@
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,17 +39,19 @@ a torn line
         ("/fuse/x.db", None),
     ],
 )
-def test_the_innermost_and_latest_mount_decides(path, expected):
+def test_the_innermost_and_latest_mount_decides(path: str, expected: Any) -> None:
     assert network_mount(MOUNTINFO, path) == expected
 
 
 @given(text=st.text(), path=st.text().map(lambda name: f"/{name}"))
-def test_any_text_is_read_without_an_error(text, path):
+def test_any_text_is_read_without_an_error(text: str, path: Any) -> None:
     found = network_mount(text, path)
     assert found is None or path.startswith(found[0].rstrip("/"))
 
 
-def test_a_sqlite_store_on_a_network_file_system_is_refused_before_it_is_made(tmp_path, monkeypatch):
+def test_a_sqlite_store_on_a_network_file_system_is_refused_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel's table is replaced by one in which this directory is a share: nothing here can mount one."""
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:2 / {tmp_path.resolve()} rw - nfs4 server:/ rw\n")
@@ -56,6 +61,6 @@ def test_a_sqlite_store_on_a_network_file_system_is_refused_before_it_is_made(tm
     assert not (tmp_path / "run").exists()
 
 
-def test_where_the_kernel_has_no_such_table_nothing_is_refused(tmp_path, monkeypatch):
+def test_where_the_kernel_has_no_such_table_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "nothing")
     SqliteStore(tmp_path / "x.db").close()

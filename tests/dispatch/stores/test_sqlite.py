@@ -1,6 +1,7 @@
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,14 +38,14 @@ for _ in range(100):
 """
 
 
-def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path):
+def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     done = subprocess.run([sys.executable, "-c", FORKED, str(path)], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[0, 0, 0]", done.stderr
     assert SqliteStore(path).get_or_none("n") == "801"
 
 
-def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path):
+def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OPEN_AT_ONCE, str(tmp_path / "x.db")]
     started = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)]
     results = [process.communicate(b"\n", timeout=120) for process in started]
@@ -52,7 +53,7 @@ def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path):
     assert SqliteStore(tmp_path / "x.db").get_or_none("n") == "600"
 
 
-def test_what_was_written_is_there_after_every_user_is_gone_and_in_any_sqlite_tool(tmp_path):
+def test_what_was_written_is_there_after_every_user_is_gone_and_in_any_sqlite_tool(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "x.db")
     store.set("k", "v")
     store.close()
@@ -63,13 +64,13 @@ def test_what_was_written_is_there_after_every_user_is_gone_and_in_any_sqlite_to
     connection.close()
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path):
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_bytes(b"no database" * 1000)
     with pytest.raises(DispatchError, match=r"x\.db cannot be used: file is not a database"):
         SqliteStore(tmp_path / "x.db")
 
 
-def test_a_place_that_cannot_hold_a_file_is_named(tmp_path):
+def test_a_place_that_cannot_hold_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DispatchError, match=r"file/x\.db cannot be used.*writable"):
         SqliteStore(tmp_path / "file" / "x.db")

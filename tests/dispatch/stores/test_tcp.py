@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -55,41 +57,41 @@ store.close()
 class Server:
     """A store served by a process of its own, forked so that it need not import torch, at a free port or at a given one."""
 
-    def __init__(self, port=0):
+    def __init__(self, port: int = 0) -> None:
         address, told = FORK.Pipe(duplex=False)
         self.process = FORK.Process(target=serve, args=("127.0.0.1", port, told.send))
         self.process.start()
         self.url = address.recv()
 
-    def send(self, number):
+    def send(self, number: Any) -> None:
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
         if number == signal.SIGSTOP:  # It may answer until it has stopped.
             assert self.process.pid is not None
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
-    def end(self):
+    def end(self) -> None:
         self.process.kill()
         self.process.join(60)
 
 
 @pytest.fixture
-def server():
+def server() -> Iterator[Any]:
     started = Server()
     yield started
     started.end()
 
 
-def plan(num_splits=20):
+def plan(num_splits: int = 20) -> Plan:
     return Plan(splits=[Split(path=f"{i}.parquet", num_rows=10) for i in range(num_splits)])
 
 
-def _threads():
+def _threads() -> Any:
     return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
 
 
 @pytest.mark.parametrize("number", tiered([signal.SIGTERM, signal.SIGINT], signal.SIGINT.__eq__))
-def test_serve_prints_its_address_and_ends_cleanly(number):
+def test_serve_prints_its_address_and_ends_cleanly(number: Any) -> None:
     command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -100,7 +102,9 @@ def test_serve_prints_its_address_and_ends_cleanly(number):
         assert process.wait(60) == 0
 
 
-def test_a_port_that_is_taken_is_one_clear_line(server, monkeypatch, capsys):
+def test_a_port_that_is_taken_is_one_clear_line(
+    server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     port = parse_endpoint(server.url).port
     told = f"dispatch store tcp://127.0.0.1:{port} cannot be served"
     with pytest.raises(DispatchError, match=f"{told}.*choose another --host or --port"):
@@ -112,7 +116,7 @@ def test_a_port_that_is_taken_is_one_clear_line(server, monkeypatch, capsys):
     assert told in line
 
 
-def test_a_server_that_is_not_there_is_told_of_in_time():
+def test_a_server_that_is_not_there_is_told_of_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     start = time.monotonic()
@@ -123,7 +127,7 @@ def test_a_server_that_is_not_there_is_told_of_in_time():
     assert time.monotonic() - start < 5
 
 
-def test_a_worker_may_come_before_its_server():
+def test_a_worker_may_come_before_its_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     stores = []
@@ -136,7 +140,7 @@ def test_a_worker_may_come_before_its_server():
     server.end()
 
 
-def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(server):
+def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(server: Any) -> None:
     before = _threads()
     store = bind(server.url, timeout_s=20).open()
     store.set("k", "v")
@@ -150,7 +154,7 @@ def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(s
     assert _threads() == before
 
 
-def test_a_server_that_answers_no_more_is_lost_within_the_timeout(server):
+def test_a_server_that_answers_no_more_is_lost_within_the_timeout(server: Any) -> None:
     store = bind(server.url, timeout_s=0.5).open()
     server.send(signal.SIGSTOP)
     start = time.monotonic()
@@ -163,7 +167,7 @@ def test_a_server_that_answers_no_more_is_lost_within_the_timeout(server):
     assert time.monotonic() - start < 10
 
 
-def test_a_server_that_took_the_place_of_another_is_not_trusted(server):
+def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Any) -> None:
     address = bind(server.url)
     address.open().close()
     server.end()
@@ -175,7 +179,7 @@ def test_a_server_that_took_the_place_of_another_is_not_trusted(server):
     other.end()
 
 
-def test_the_next_handle_uses_the_connection_that_the_last_one_left(server):
+def test_the_next_handle_uses_the_connection_that_the_last_one_left(server: Any) -> None:
     address = bind(server.url).keeping_connections()
     for number in range(1, 4):
         with closing(address.open()) as store:
@@ -197,7 +201,7 @@ def test_the_next_handle_uses_the_connection_that_the_last_one_left(server):
     assert not _threads(), "a connection that nobody can ask for was left"
 
 
-def test_a_connection_that_was_left_is_not_trusted_after_its_server(server):
+def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Any) -> None:
     address = bind(server.url).keeping_connections()
     address.open().close()
     server.end()
@@ -210,13 +214,13 @@ def test_a_connection_that_was_left_is_not_trusted_after_its_server(server):
 
 
 @pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))
-def test_children_of_a_fork_talk_on_connections_of_their_own(server, kept):
+def test_children_of_a_fork_talk_on_connections_of_their_own(server: Any, kept: Any) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED, server.url, kept], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[0, 0, 0] 801", done.stderr
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server, fault):
+def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server: Any, fault: Any) -> None:
     lease_s = 8.0
     with Coordinator(
         server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)
@@ -230,7 +234,7 @@ def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server, f
     assert time.monotonic() - start < lease_s
 
 
-def test_a_worker_that_reads_on_learns_it_from_its_renewing_thread(server):
+def test_a_worker_that_reads_on_learns_it_from_its_renewing_thread(server: Any) -> None:
     lease_s = 6.0
     with Coordinator(
         server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)
