@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import grimp
@@ -40,6 +41,14 @@ def test_imports_go_down_only() -> None:
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_types_of_the_tests_are_checked_as_strictly_as_those_of_the_package() -> None:
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+    assert checked["strict"]
+    assert {"featstore", "tests"} <= set(checked["files"])
+    softened = [str(override["module"]) for override in checked["overrides"]]
+    assert not [modules for modules in softened if "featstore" in modules or "tests" in modules]
 
 
 @pytest.mark.parametrize("library", sorted(OWNERS))

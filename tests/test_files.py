@@ -83,7 +83,7 @@ def test_local_files_are_read_sized_fetched_and_deleted(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("m=1/a.parquet", "m=2/a.parquet", "b.parquet", "_log/c.parquet", ".d.parquet", "note.txt", "m=2/_SUCCESS"):
         (tmp_path / "t" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "t" / name).write_bytes(b"12345")
@@ -105,7 +105,7 @@ LISTINGS = {
 
 @pytest.mark.parametrize("path", LISTINGS)
 @pytest.mark.parametrize("form", ["{}", "{tmp}/{}", "file://{tmp}/{}"])
-def test_listings_of_directories_globs_and_files(tree: Any, path: Any, form: str) -> None:
+def test_listings_of_directories_globs_and_files(tree: Path, path: Any, form: str) -> None:
     found = listings.list_files(form.format(path, tmp=tree))
     assert [entry.name for entry in found] == LISTINGS[path]
     assert all(Path(entry.url).read_bytes() == b"12345" and entry.size_bytes == 5 and entry.version for entry in found)
@@ -145,7 +145,7 @@ def test_a_literal_listing_takes_a_bracket_for_what_it_is(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", LISTINGS)
-def test_listings_in_s3_are_those_of_the_same_local_tree(s3: Any, tree: Any, path: Any) -> None:
+def test_listings_in_s3_are_those_of_the_same_local_tree(s3: Any, tree: Path, path: Any) -> None:
     s3.files |= {f"/bucket/{p.relative_to(tree)}": p.read_bytes() for p in (tree / "t").rglob("*") if p.is_file()}
     found = listings.list_files(f"s3://bucket/{path}")
     assert [entry.name for entry in found] == LISTINGS[path]
@@ -167,7 +167,7 @@ def test_the_directories_above_a_url_are_known_without_a_look(url: str, expected
     assert listings.directories(url) == expected
 
 
-def test_a_directory_is_told_from_what_is_none(s3: Any, tree: Any) -> None:
+def test_a_directory_is_told_from_what_is_none(s3: Any, tree: Path) -> None:
     s3.files["/bucket/t/_log/0.json"] = b"{}"
     s3.status["/bucket/secret"] = 403
     assert listings.is_directory("s3://bucket/t/_log")

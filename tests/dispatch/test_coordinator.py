@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import Terms, WaitFor
 from featstore.errors import DispatchError
 from tests.dispatch.conftest import PREFIX, silence
@@ -24,12 +25,12 @@ LEASE_S = 60.0
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
     return bind(f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite://{tmp_path}/x.db")
 
 
 @pytest.fixture
-def make(make_worker: Any) -> Any:
+def make(make_worker: Any) -> Callable[..., Any]:
     return functools.partial(make_worker, seed=1)
 
 
@@ -37,7 +38,7 @@ def _threads() -> Any:
     return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
 
 
-def test_one_worker_gets_the_plan_in_its_order(make: Any) -> None:
+def test_one_worker_gets_the_plan_in_its_order(make: Callable[..., Any]) -> None:
     coordinator = make()
     claims = []
     for claim in coordinator.claims():
@@ -48,14 +49,14 @@ def test_one_worker_gets_the_plan_in_its_order(make: Any) -> None:
     assert list(coordinator.claims()) == []
 
 
-def test_claims_can_be_taken_far_ahead_and_completed_in_any_order(make: Any) -> None:
+def test_claims_can_be_taken_far_ahead_and_completed_in_any_order(make: Callable[..., Any]) -> None:
     coordinator = make()
     claims = list(coordinator.claims())
     assert len(claims) == 10
     assert all(coordinator.complete(claim) for claim in reversed(claims))
 
 
-def test_two_workers_share_an_epoch_without_a_doubled_split(make: Any) -> None:
+def test_two_workers_share_an_epoch_without_a_doubled_split(make: Callable[..., Any]) -> None:
     one, other = make("one"), make("other")
     seen = []
     iterators = [one.claims(), other.claims()]
@@ -67,7 +68,7 @@ def test_two_workers_share_an_epoch_without_a_doubled_split(make: Any) -> None:
     assert [list(iterator) for iterator in iterators] == [[], []]
 
 
-def test_many_threads_read_each_split_once(make: Any, clock: SimulatedClock) -> None:
+def test_many_threads_read_each_split_once(make: Callable[..., Any], clock: SimulatedClock) -> None:
     delivered = []
 
     def work(name: Any) -> None:
@@ -84,7 +85,7 @@ def test_many_threads_read_each_split_once(make: Any, clock: SimulatedClock) -> 
     assert sorted(delivered) == list(range(200))
 
 
-def test_a_restored_state_is_not_read_again(make: Any) -> None:
+def test_a_restored_state_is_not_read_again(make: Callable[..., Any]) -> None:
     done = {0: "complete", 3: "complete", 5: 40}
     one, other = make("one", done=done), make("other", done=done)
     claims = list(one.claims())
@@ -94,18 +95,18 @@ def test_a_restored_state_is_not_read_again(make: Any) -> None:
     assert list(other.claims()) == []
 
 
-def test_a_state_that_delivered_all_leaves_nothing(make: Any) -> None:
+def test_a_state_that_delivered_all_leaves_nothing(make: Callable[..., Any]) -> None:
     assert list(make(done=dict.fromkeys(range(10), "complete")).claims()) == []
 
 
-def test_workers_with_different_plans_or_states_are_told(make: Any) -> None:
+def test_workers_with_different_plans_or_states_are_told(make: Callable[..., Any]) -> None:
     make("one")
     for difference in ({"num_splits": 11}, {"seed": 2}, {"done": {1: "complete"}}):
         with pytest.raises(DispatchError, match="worker other has another plan for epoch 0 than the workers before it"):
             make("other", **difference)
 
 
-def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make: Any) -> None:
+def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make: Callable[..., Any]) -> None:
     early, late = make("early"), make("late")
     claims = early.claims()
     first, second = next(claims), next(claims)
@@ -119,7 +120,7 @@ def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make: Any) -> 
     assert not early.complete(first)
 
 
-def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(make: Any) -> None:
+def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(make: Callable[..., Any]) -> None:
     silent, healthy = make("silent", num_splits=3, lease_s=LEASE_S), make("healthy", num_splits=3, lease_s=LEASE_S)
     claim = next(silent.claims())
     assert silent.acknowledge(claim, 70)
@@ -135,7 +136,7 @@ def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(mak
     assert not silent.acknowledge(claim, 100)
 
 
-def test_an_expired_lease_is_taken_over_during_the_epoch(make: Any, clock: SimulatedClock) -> None:
+def test_an_expired_lease_is_taken_over_during_the_epoch(make: Callable[..., Any], clock: SimulatedClock) -> None:
     silent, healthy = make("silent", num_splits=1000, lease_s=LEASE_S), make("healthy", num_splits=1000, lease_s=LEASE_S)
     lost = next(silent.claims())
     silence(silent)
@@ -148,14 +149,14 @@ def test_an_expired_lease_is_taken_over_during_the_epoch(make: Any, clock: Simul
     assert LEASE_S <= clock.now_s() <= 1.75 * LEASE_S
 
 
-def test_a_position_whose_claimer_died_before_claiming_is_found(make: Any, address: Any) -> None:
+def test_a_position_whose_claimer_died_before_claiming_is_found(make: Callable[..., Any], address: StoreAddress) -> None:
     address.open().add(EpochKeys(PREFIX, 0).cursor, 1)
     coordinator = make(num_splits=3, lease_s=LEASE_S)
     seen = [claim.index for claim in coordinator.claims() if coordinator.complete(claim)]
     assert sorted(seen) == [0, 1, 2]
 
 
-def test_a_slow_worker_that_lives_keeps_its_lease(make: Any, clock: SimulatedClock) -> None:
+def test_a_slow_worker_that_lives_keeps_its_lease(make: Callable[..., Any], clock: SimulatedClock) -> None:
     slow, other = make("slow", num_splits=2), make("other", num_splits=2)
     claim = next(slow.claims())
     done = threading.Event()
@@ -174,7 +175,9 @@ def test_a_slow_worker_that_lives_keeps_its_lease(make: Any, clock: SimulatedClo
     assert other.num_takeovers == 0
 
 
-def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make: Any, clock: SimulatedClock) -> None:
+def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
     before = _threads()
     holder, waiting = make("holder", num_splits=1), make("waiting", num_splits=1)
     next(holder.claims())
@@ -194,7 +197,7 @@ def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(make: A
     assert _threads() == before
 
 
-def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make: Any) -> None:
+def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make: Callable[..., Any]) -> None:
     holder, other = make("holder", num_splits=2), make("other", num_splits=2)
     held = next(holder.claims())
     claims = list(other.claims(WaitFor.NOTHING))
@@ -204,7 +207,9 @@ def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make: Any) -> None
     assert [claim.index for claim in other.claims(WaitFor.NOTHING)] == [held.index]
 
 
-def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(make: Any, clock: SimulatedClock) -> None:
+def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
     holder, idle = make("holder", in_step=True), make("idle", in_step=True)
     held = next(holder.claims())
     rest = list(idle.claims(WaitFor.NOTHING))
@@ -215,7 +220,9 @@ def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(
     assert not idle.is_done
 
 
-def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_its_record_changed(make: Any) -> None:
+def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_its_record_changed(
+    make: Callable[..., Any],
+) -> None:
     """The last beat of the dead holder is newer than what the rank had read while it was busy."""
     holder, idle = make("holder", num_splits=1), make("idle", num_splits=1)
     claim = next(holder.claims())
@@ -227,7 +234,9 @@ def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_it
 
 
 @pytest.mark.parametrize("wait_for", [WaitFor.SILENT, WaitFor.ALL])
-def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_dies(make: Any, wait_for: Any) -> None:
+def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_dies(
+    make: Callable[..., Any], wait_for: Any
+) -> None:
     idle, dead = make("idle", num_splits=3, lease_s=LEASE_S), make("dead", num_splits=3, lease_s=LEASE_S)
     mine = next(idle.claims())
     theirs = list(dead.claims(WaitFor.NOTHING))
@@ -241,7 +250,9 @@ def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_di
     assert idle.is_done
 
 
-def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(make: Any, clock: SimulatedClock) -> None:
+def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
     holder, idle = make("holder", num_splits=2), make("idle", num_splits=2)
     held = next(holder.claims())
     ended = threading.Event()
@@ -260,7 +271,7 @@ def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(make: 
     assert (idle.is_done, idle.num_takeovers) == (True, 0)
 
 
-def test_a_cut_by_another_worker_is_no_sign_of_life(make: Any, clock: SimulatedClock) -> None:
+def test_a_cut_by_another_worker_is_no_sign_of_life(make: Callable[..., Any], clock: SimulatedClock) -> None:
     """Two idle workers cut what a dead one holds; each cut changes its record and must not restart its time."""
     dead = make("dead", num_splits=1, boundaries=lambda split: range(10, 100, 10))
     claim = next(dead.claims())
@@ -281,7 +292,7 @@ def test_a_cut_by_another_worker_is_no_sign_of_life(make: Any, clock: SimulatedC
 
 
 def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_loses_it_after_the_stall_time(
-    make: Any, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+    make: Callable[..., Any], clock: SimulatedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     holder, idle = make("holder", num_splits=1, stall_s=180.0), make("idle", num_splits=1, stall_s=180.0)
     claim = next(holder.claims())
@@ -296,7 +307,7 @@ def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_los
     assert "dispatch.in_step: true" in named[0]
 
 
-def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make: Any) -> None:
+def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make: Callable[..., Any]) -> None:
     coordinator, thief = make("slow", num_splits=1, lease_s=LEASE_S), make("thief", num_splits=1, lease_s=LEASE_S)
     claim = next(coordinator.claims())
     held = silence(coordinator)
@@ -312,14 +323,18 @@ def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make: Any) ->
     assert list(coordinator.claims()) == []
 
 
-def test_the_store_says_who_delivered_what(make: Any, address: Any) -> None:
+def test_the_store_says_who_delivered_what(make: Callable[..., Any], address: StoreAddress) -> None:
     coordinator = make("w7", num_splits=1)
     claim = next(coordinator.claims())
     coordinator.acknowledge(claim, 10)
-    record = Lease.decode(address.open().get_or_none(EpochKeys(PREFIX, 0).split(0)))
+    value = address.open().get_or_none(EpochKeys(PREFIX, 0).split(0))
+    assert value is not None
+    record = Lease.decode(value)
     assert (record.state, record.worker, record.rows) == (LeaseState.HELD, "w7", 10)
     coordinator.complete(claim)
-    record = Lease.decode(address.open().get_or_none(EpochKeys(PREFIX, 0).split(0)))
+    value = address.open().get_or_none(EpochKeys(PREFIX, 0).split(0))
+    assert value is not None
+    record = Lease.decode(value)
     assert (record.state, record.worker, record.rows, record.fence) == (LeaseState.DONE, "w7", 100, 1)
 
 
@@ -340,7 +355,7 @@ def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(tm
     coordinator.close()
 
 
-def test_claims_after_close_are_none_and_marks_are_refused(make: Any) -> None:
+def test_claims_after_close_are_none_and_marks_are_refused(make: Callable[..., Any]) -> None:
     coordinator = make()
     claim = next(coordinator.claims())
     coordinator.close()

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ print(json.dumps({"delivered": delivered, "takeovers": takeovers}), flush=True)
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     started = []
 
     def worker(name: Any, num_splits: Any, lease_s: float = 60.0, hang_after: int = -1) -> Any:
@@ -66,7 +66,7 @@ def _result(process: Any) -> Any:
     return json.loads(out)
 
 
-def test_four_processes_deliver_each_of_500_splits_once(start: Any) -> None:
+def test_four_processes_deliver_each_of_500_splits_once(start: Callable[..., Any]) -> None:
     workers = [start(f"w{i}", 500, hang_after=1) for i in range(4)]
     for worker in workers:
         _begin(worker)
@@ -81,7 +81,7 @@ def test_four_processes_deliver_each_of_500_splits_once(start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledged_row(start: Any) -> None:
+def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledged_row(start: Callable[..., Any]) -> None:
     victim = start("victim", 100, lease_s=1.5, hang_after=3)
     _begin(victim)
     last_words = json.loads(victim.stdout.readline())
@@ -98,7 +98,7 @@ def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledge
 
 
 @pytest.mark.slow
-def test_a_stopped_process_that_wakes_up_too_late_cannot_mark_its_split(start: Any) -> None:
+def test_a_stopped_process_that_wakes_up_too_late_cannot_mark_its_split(start: Callable[..., Any]) -> None:
     stopped = start("stopped", 20, lease_s=1.5, hang_after=0)
     _begin(stopped)
     holding = json.loads(stopped.stdout.readline())["holding"]

@@ -1,6 +1,7 @@
 """What the keys of an epoch say about its rows."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from featstore.cli import cli
 from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.receipt import read_receipt, receipts
-from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.errors import DispatchError
 from tests.dispatch.conftest import PREFIX, silence
 
@@ -21,12 +22,12 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def address(url: str) -> Any:
+def address(url: str) -> StoreAddress:
     return bind(url)
 
 
 @pytest.fixture
-def make(make_worker: Any) -> Any:
+def make(make_worker: Any) -> Callable[..., Any]:
     return functools.partial(make_worker, sizes=[100, 50, 0])
 
 
@@ -38,7 +39,7 @@ def _receipt(url: str) -> Any:
         store.close()
 
 
-def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(make: Any, url: str) -> None:
+def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(make: Callable[..., Any], url: str) -> None:
     one, other = make("one"), make("other")
     assert one.complete(next(one.claims()))
     assert all(other.complete(claim) for claim in other.claims())
@@ -47,7 +48,7 @@ def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(make: Any, u
     assert receipt.workers == {"one": 100, "other": 50}
 
 
-def test_what_is_not_delivered_is_missing_whoever_holds_it(make: Any, url: str) -> None:
+def test_what_is_not_delivered_is_missing_whoever_holds_it(make: Callable[..., Any], url: str) -> None:
     worker = make()
     claim = next(worker.claims())
     worker.acknowledge(claim, 30)
@@ -57,7 +58,7 @@ def test_what_is_not_delivered_is_missing_whoever_holds_it(make: Any, url: str) 
     assert "never claimed: 50 rows of 2 splits, at positions 1, 2" in str(receipt)
 
 
-def test_parts_that_were_cut_off_are_lines_of_their_own(make: Any, url: str) -> None:
+def test_parts_that_were_cut_off_are_lines_of_their_own(make: Callable[..., Any], url: str) -> None:
     terms = {"boundaries": lambda split: range(10, split.num_rows, 10)}
     busy, idle = make("busy", sizes=[100], **terms), make("idle", sizes=[100], **terms)
     claim = next(busy.claims())
@@ -70,7 +71,7 @@ def test_parts_that_were_cut_off_are_lines_of_their_own(make: Any, url: str) -> 
     assert (receipt.delivered, receipt.missing, receipt.workers) == (20, 80, {"idle": 20})
 
 
-def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make: Any, url: str) -> None:
+def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make: Callable[..., Any], url: str) -> None:
     dead, late = make("dead", sizes=[100]), make("late", sizes=[100])
     claim = next(dead.claims())
     dead.acknowledge(claim, 40)
@@ -84,7 +85,7 @@ def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make: Any, url:
 
 @pytest.mark.parametrize(("starts", "twice"), [(False, 0), (True, 100)])
 def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(
-    make: Any, url: str, starts: bool, twice: int
+    make: Callable[..., Any], url: str, starts: bool, twice: int
 ) -> None:
     ahead = {"sizes": [100], "boundaries": lambda split: ()}
     dead, late = make("dead", **ahead), make("late", **ahead)
@@ -97,7 +98,7 @@ def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(
     assert _receipt(url).repeated_at_most == twice
 
 
-def test_what_a_restored_state_had_delivered_counts_as_delivered(make: Any, url: str) -> None:
+def test_what_a_restored_state_had_delivered_counts_as_delivered(make: Callable[..., Any], url: str) -> None:
     done = {0: ((0, 20), (50, 60)), 1: "complete"}
     worker = make(done=done)
     assert all(worker.complete(claim) for claim in worker.claims())
@@ -106,7 +107,7 @@ def test_what_a_restored_state_had_delivered_counts_as_delivered(make: Any, url:
     assert "150, 80 of them before a restore" in str(receipt)
 
 
-def test_a_quarantined_split_is_named(make: Any, url: str) -> None:
+def test_a_quarantined_split_is_named(make: Callable[..., Any], url: str) -> None:
     worker = make(max_failures=1)
     for claim in worker.claims():
         assert worker.fail(claim) if claim.index == 1 else worker.complete(claim)
@@ -116,14 +117,14 @@ def test_a_quarantined_split_is_named(make: Any, url: str) -> None:
     assert "1#0-: quarantined, 50 missing; delivered by nobody" in str(receipt)
 
 
-def test_a_run_lists_its_epochs_in_order(make: Any, url: str) -> None:
+def test_a_run_lists_its_epochs_in_order(make: Callable[..., Any], url: str) -> None:
     for epoch in (3, 0, 3):
         make(epoch=epoch)
     assert list(receipts(url, "run")) == [f"{PREFIX}3", f"{PREFIX}0"]
     assert list(receipts(url, "run", 3)) == [f"{PREFIX}3"]
 
 
-def test_an_epoch_or_a_run_that_is_not_there_is_refused(make: Any, url: str) -> None:
+def test_an_epoch_or_a_run_that_is_not_there_is_refused(make: Callable[..., Any], url: str) -> None:
     make()
     with pytest.raises(DispatchError, match=r"has no epoch of run 'other': is it the run_id of the training config\?"):
         receipts(url, "other")
@@ -133,7 +134,7 @@ def test_an_epoch_or_a_run_that_is_not_there_is_refused(make: Any, url: str) -> 
         read_receipt(bind(url).open(), EpochKeys(PREFIX, 7))
 
 
-def test_the_command_prints_it_and_fails_where_rows_are_missing(make: Any, url: str) -> None:
+def test_the_command_prints_it_and_fails_where_rows_are_missing(make: Callable[..., Any], url: str) -> None:
     worker = make()
     claims = worker.claims()
     worker.complete(next(claims))

@@ -1,5 +1,6 @@
 """The end of an epoch: what idle workers take off the others, files that a host has, failures and quarantine."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ BOUNDARIES = range(10, NUM_ROWS, 10)
 
 
 @pytest.fixture
-def make(make_worker: Any) -> Any:
+def make(make_worker: Any) -> Callable[..., Any]:
     def make(worker: Any, num_splits: int = 1, **options: Any) -> Any:
         return make_worker(worker, num_splits, **{"boundaries": lambda split: BOUNDARIES, **options})
 
@@ -34,7 +35,7 @@ def _deliver(coordinator: Any, claim: Any, step: int = 10) -> Any:
     return rows
 
 
-def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserved(make: Any) -> None:
+def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserved(make: Callable[..., Any]) -> None:
     busy, idle = make("busy"), make("idle")
     first = next(busy.claims())
     assert busy.reserve(first, 20) == 20
@@ -48,13 +49,13 @@ def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserve
     assert idle.num_takeovers == 0
 
 
-def test_a_worker_that_does_not_wait_cuts_too(make: Any) -> None:
+def test_a_worker_that_does_not_wait_cuts_too(make: Callable[..., Any]) -> None:
     busy, idle = make("busy"), make("idle")
     busy.reserve(next(busy.claims()), 20)
     assert [claim.part for claim in idle.claims(WaitFor.NOTHING)] == [60]
 
 
-def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make: Any) -> None:
+def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make: Callable[..., Any]) -> None:
     workers = [make(f"w{i}") for i in range(4)]
     slow = next(workers[0].claims())
     assert workers[0].reserve(slow, 10) == 10
@@ -64,7 +65,7 @@ def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make: Any) -> No
     assert sum(map(len, rows)) == len(set().union(*rows)) == NUM_ROWS
 
 
-def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(make: Any) -> None:
+def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(make: Callable[..., Any]) -> None:
     whole = {"boundaries": lambda split: ()}
     slow, idle = make("slow", 2, **whole), make("idle", 2, **whole)
     begun, ahead = list(slow.claims(WaitFor.NOTHING))
@@ -77,7 +78,7 @@ def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(mak
     assert len(_deliver(idle, taken)) == NUM_ROWS
 
 
-def test_what_is_reserved_is_left_to_the_one_who_reserved_it(make: Any) -> None:
+def test_what_is_reserved_is_left_to_the_one_who_reserved_it(make: Callable[..., Any]) -> None:
     busy, idle = make("busy"), make("idle")
     claim = next(busy.claims())
     busy.reserve(claim, 95)
@@ -85,7 +86,7 @@ def test_what_is_reserved_is_left_to_the_one_who_reserved_it(make: Any) -> None:
     assert len(_deliver(busy, claim)) == NUM_ROWS
 
 
-def test_nothing_is_cut_while_the_plan_has_more(make: Any) -> None:
+def test_nothing_is_cut_while_the_plan_has_more(make: Callable[..., Any]) -> None:
     busy, other = make("busy", 3), make("other", 3)
     busy.reserve(next(busy.claims()), 10)
     claims = other.claims()
@@ -93,7 +94,7 @@ def test_nothing_is_cut_while_the_plan_has_more(make: Any) -> None:
     assert other.num_cuts == 0
 
 
-def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make: Any) -> None:
+def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make: Callable[..., Any]) -> None:
     busy, dead, late = (make(name) for name in ("busy", "dead", "late"))
     claim = next(busy.claims())
     busy.reserve(claim, 10)
@@ -106,7 +107,7 @@ def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make: Any) -> None:
     assert late.num_takeovers == 1
 
 
-def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_again(make: Any) -> None:
+def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_again(make: Callable[..., Any]) -> None:
     done = {0: ((0, 20), (50, 60), (90, 100))}
     one, other = make("one", done=done), make("other", done=done)
     first, second = next(one.claims()), next(other.claims())
@@ -116,7 +117,7 @@ def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_ag
     assert list(one.claims()) == list(other.claims()) == []
 
 
-def test_a_worker_that_lives_without_working_loses_its_lease(make: Any) -> None:
+def test_a_worker_that_lives_without_working_loses_its_lease(make: Callable[..., Any]) -> None:
     stuck, other = (make(name, stall_s=180.0, boundaries=None) for name in ("stuck", "other"))
     claim = next(stuck.claims())
     taken = next(other.claims())
@@ -125,7 +126,7 @@ def test_a_worker_that_lives_without_working_loses_its_lease(make: Any) -> None:
     assert not stuck.complete(claim)
 
 
-def test_a_split_that_fails_again_and_again_is_quarantined_and_named(make: Any) -> None:
+def test_a_split_that_fails_again_and_again_is_quarantined_and_named(make: Callable[..., Any]) -> None:
     worker, other = make("w", 2, max_failures=3), make("other", 2, max_failures=3)
     claims, failed = worker.claims(), []
     for claim in claims:
@@ -141,7 +142,7 @@ def test_a_split_that_fails_again_and_again_is_quarantined_and_named(make: Any) 
     assert worker.is_done
 
 
-def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make: Any) -> None:
+def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make: Callable[..., Any]) -> None:
     first = make("first", 1000)
     for claim in first.claims():
         _deliver(first, claim, NUM_ROWS)
@@ -158,7 +159,7 @@ def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make:
     assert len(looked) < 20
 
 
-def test_a_split_that_kills_its_workers_is_quarantined(make: Any) -> None:
+def test_a_split_that_kills_its_workers_is_quarantined(make: Callable[..., Any]) -> None:
     for name in ("first", "second"):
         victim = make(name, max_failures=2, boundaries=None)
         next(victim.claims())
@@ -168,7 +169,7 @@ def test_a_split_that_kills_its_workers_is_quarantined(make: Any) -> None:
     assert survivor.quarantined == ["0#0- from row 0"]
 
 
-def test_a_host_prefers_files_that_it_has_staged(make: Any) -> None:
+def test_a_host_prefers_files_that_it_has_staged(make: Callable[..., Any]) -> None:
     host, other = make("host", 10, is_staged={"3", "7"}.__contains__), make("other", 10)
     claims, others = host.claims(), other.claims()
     assert [next(claims).index for _ in range(3)] == [3, 7, 0]

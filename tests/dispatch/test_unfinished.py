@@ -3,6 +3,7 @@
 import functools
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ KEYS = EpochKeys(PREFIX, 0)
 
 
 @pytest.fixture
-def make(make_worker: Any) -> Any:
+def make(make_worker: Any) -> Callable[..., Any]:
     return functools.partial(make_worker, in_step=True, boundaries=lambda split: (50,))
 
 
@@ -27,7 +28,9 @@ def test_an_epoch_that_never_began_has_nothing_open(address: StoreAddress) -> No
     assert open_leases(address.open(), KEYS) == []
 
 
-def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_is_not(make: Any, address: StoreAddress) -> None:
+def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_is_not(
+    make: Callable[..., Any], address: StoreAddress
+) -> None:
     worker = make("1-7", num_splits=5, done={4: "complete"})
     claims = worker.claims()
     done, held, free = next(claims), next(claims), next(claims)
@@ -44,14 +47,16 @@ def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_i
 
 
 def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(
-    make: Any, address: StoreAddress, clock: SimulatedClock
+    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock
 ) -> None:
     next(make("living").claims())
     assert silent_leases(address.open(), KEYS, 30.0, threading.Event(), clock) == []
     assert clock.now_s() < 1
 
 
-def test_a_holder_that_is_dead_is_silent_after_the_wait(make: Any, address: StoreAddress, clock: SimulatedClock) -> None:
+def test_a_holder_that_is_dead_is_silent_after_the_wait(
+    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock
+) -> None:
     dead = make("dead")
     next(dead.claims())
     silence(dead)
@@ -61,7 +66,7 @@ def test_a_holder_that_is_dead_is_silent_after_the_wait(make: Any, address: Stor
 
 
 def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(
-    make: Any, address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     holder, other = make("holder", 3), make("other", 3)
@@ -85,7 +90,7 @@ def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread
 
 
 def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(
-    make: Any, address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     next(make("holder", num_splits=60).claims())
     LeftOpen(address, "left").note(KEYS)

@@ -170,7 +170,7 @@ class Cluster:
 
 
 @pytest.fixture(params=["sqlite", "tcp"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path, is_campaign: bool) -> Iterator[Any]:
+def store_url(request: pytest.FixtureRequest, tmp_path: Path, is_campaign: bool) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite://{tmp_path}/x.db"
         return
@@ -182,7 +182,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, is_campaign: bool)
 
 
 def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random(
-    tmp_path: Path, store_url: Any, is_campaign: bool
+    tmp_path: Path, store_url: str, is_campaign: bool
 ) -> None:
     is_sqlite = store_url.startswith("sqlite")
     num_kills, num_stops = ((500, 100) if is_sqlite else (60, 15)) if is_campaign else (8, 3)
@@ -270,7 +270,7 @@ def _end(server: Any) -> None:
     server.stderr.close()
 
 
-def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_with_another(loader_table: Any) -> None:
+def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_with_another(loader_table: Path) -> None:
     lease_s = 8.0
     server, url = _serve()
     try:
@@ -300,7 +300,7 @@ def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_wit
 
 
 @pytest.fixture
-def loader_table(tmp_path: Path) -> Any:
+def loader_table(tmp_path: Path) -> Path:
 
     (tmp_path / "table").mkdir()
     for number in range(10):

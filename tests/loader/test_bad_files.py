@@ -79,12 +79,12 @@ def rows_of(batches: Any) -> list[int]:
 
 
 @pytest.fixture
-def snapshot(tmp_path: Path) -> Any:
+def snapshot(tmp_path: Path) -> Snapshot:
     return write(tmp_path)
 
 
 @pytest.mark.parametrize("damage", WAYS)
-def test_a_bad_file_is_an_error_unless_told_otherwise(snapshot: Any, tmp_path: Path, damage: Any) -> None:
+def test_a_bad_file_is_an_error_unless_told_otherwise(snapshot: Snapshot, tmp_path: Path, damage: Any) -> None:
     damage(tmp_path / "b.parquet")
     with pytest.raises(DataFileError, match=r"b\.parquet: "):
         rows_of(FeatureLoader(snapshot, slots=["row", "tags"]))
@@ -104,7 +104,7 @@ def test_a_bad_file_is_an_error_unless_told_otherwise(snapshot: Any, tmp_path: P
 )
 @pytest.mark.parametrize("damage", WAYS)
 def test_a_skipped_file_is_counted_and_named_and_all_else_comes_once(
-    snapshot: Any, tmp_path: Path, damage: Any, how: Any, caplog: pytest.LogCaptureFixture
+    snapshot: Snapshot, tmp_path: Path, damage: Any, how: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     if damage is fewer_rows and "dispatch" in how:
         pytest.skip("a file that is cut at its row groups tells how many rows it has")
@@ -123,7 +123,7 @@ def test_a_skipped_file_is_counted_and_named_and_all_else_comes_once(
 
 @pytest.mark.parametrize("mode", ["whole", "ranges"])
 @pytest.mark.parametrize("damage", [no_parquet, damaged_in_the_middle])
-def test_a_staged_file_is_skipped_too(snapshot: Any, tmp_path: Path, damage: Any, mode: str) -> None:
+def test_a_staged_file_is_skipped_too(snapshot: Snapshot, tmp_path: Path, damage: Any, mode: str) -> None:
     damage(tmp_path / "b.parquet")
     with FeatureLoader(snapshot, slots=["row", "tags"], on_bad_file="skip", staging={"mode": mode}) as loader:
         rows = rows_of(loader)
@@ -132,7 +132,7 @@ def test_a_staged_file_is_skipped_too(snapshot: Any, tmp_path: Path, damage: Any
 
 
 def test_the_receipt_has_it_as_quarantined_and_a_second_epoch_tries_it_again(
-    snapshot: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    snapshot: Snapshot, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged_in_the_middle(tmp_path / "b.parquet")
     store = f"sqlite://{tmp_path}/x.db"
@@ -147,14 +147,14 @@ def test_the_receipt_has_it_as_quarantined_and_a_second_epoch_tries_it_again(
 
 
 @pytest.mark.slow
-def test_workers_of_a_dataloader_skip_it(snapshot: Any, tmp_path: Path) -> None:
+def test_workers_of_a_dataloader_skip_it(snapshot: Snapshot, tmp_path: Path) -> None:
     no_parquet(tmp_path / "b.parquet")
     loader = FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", batch_size=30)
     rows = rows_of(DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="spawn"))
     assert sorted(rows) == [*ROWS["a"], *ROWS["c"]]
 
 
-def test_a_state_goes_on_behind_a_skipped_file(snapshot: Any, tmp_path: Path) -> None:
+def test_a_state_goes_on_behind_a_skipped_file(snapshot: Snapshot, tmp_path: Path) -> None:
     no_parquet(tmp_path / "a.parquet")
     arguments: dict[str, Any] = {"slots": ["row"], "on_bad_file": "skip", "batch_size": 40}
     first = FeatureLoader(snapshot, **arguments)
@@ -172,6 +172,6 @@ def test_a_null_label_is_no_bad_file(tmp_path: Path) -> None:
         rows_of(FeatureLoader(tmp_path, slots=["row"], labels=["click"], on_bad_file="skip"))
 
 
-def test_other_answers_are_refused(snapshot: Any) -> None:
+def test_other_answers_are_refused(snapshot: Snapshot) -> None:
     with pytest.raises(ConfigError, match="on_bad_file: expected error or skip, found 'ignore'"):
         FeatureLoader(snapshot, slots=["row"], on_bad_file="ignore")

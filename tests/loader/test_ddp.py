@@ -67,7 +67,7 @@ def uneven_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def train(torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, uneven_url: str) -> Any:
+def train(torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, uneven_url: str) -> Callable[..., Any]:
     (tmp_path / "trainer.py").write_text(TRAINER)
 
     def run(tail: Any, order: Any, *, num_workers: int = 0) -> Any:
@@ -83,7 +83,7 @@ CASES = [("pad", "rank", 2), ("drop", "rank", 0), ("pad", "dynamic", 0), ("drop"
 @pytest.mark.slow
 @pytest.mark.parametrize(("tail", "order", "num_workers"), CASES)
 def test_ranks_with_uneven_data_train_two_epochs_to_their_end(
-    train: Any, tmp_path: Path, is_campaign: bool, tail: Any, order: Any, num_workers: Any
+    train: Callable[..., Any], tmp_path: Path, is_campaign: bool, tail: Any, order: Any, num_workers: Any
 ) -> None:
     if not is_campaign and (tail, order, num_workers) not in CASES[:2]:
         pytest.skip("only in the campaign of make faults: each job imports torch in every process")

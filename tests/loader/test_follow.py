@@ -23,7 +23,7 @@ def append(url: Any, dt: Any, first: Any, num_rows: int = 20) -> None:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Any:
+def url(tmp_path: Path) -> Path:
     append(tmp_path / "table", "2026-11-01", 1)
     return tmp_path / "table"
 
@@ -33,7 +33,7 @@ def follower(url: Any, **options: Any) -> Any:
     return featstore.FeatureLoader(url, slots=["row"], batch_size=10, follow=follow, **options)
 
 
-def test_partitions_that_come_while_it_is_read_are_read_until_the_last(url: Any) -> None:
+def test_partitions_that_come_while_it_is_read_are_read_until_the_last(url: Path) -> None:
     with follower(url) as loader:
         rows, batches = [], iter(loader)
         for batch in batches:
@@ -47,7 +47,7 @@ def test_partitions_that_come_while_it_is_read_are_read_until_the_last(url: Any)
     assert sorted(rows) == [*range(1, 81)]
 
 
-def test_workers_agree_on_the_plans_and_share_each(url: Any, tmp_path: Path) -> None:
+def test_workers_agree_on_the_plans_and_share_each(url: Path, tmp_path: Path) -> None:
     """Each looks at the table by itself, at different times."""
     dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
     with follower(url, dispatch=dispatch, memory_budget=1) as one, follower(url, dispatch=dispatch, memory_budget=1) as other:
@@ -69,7 +69,7 @@ def test_workers_agree_on_the_plans_and_share_each(url: Any, tmp_path: Path) -> 
     assert rows == list(range(1, 61))
 
 
-def test_closing_ends_the_wait_for_what_is_new(url: Any) -> None:
+def test_closing_ends_the_wait_for_what_is_new(url: Path) -> None:
     loader = follower(url, follow={"every_s": 3600})
     batches = iter(loader)
     assert [len(next(batches)["row"]) for _ in range(2)] == [10, 10]
@@ -80,7 +80,7 @@ def test_closing_ends_the_wait_for_what_is_new(url: Any) -> None:
     ends.join()
 
 
-def test_closing_in_the_middle_of_a_plan_ends_the_loop_and_leaves_a_state_to_go_on_from(url: Any) -> None:
+def test_closing_in_the_middle_of_a_plan_ends_the_loop_and_leaves_a_state_to_go_on_from(url: Path) -> None:
     loader = follower(url, follow={"until": None}, memory_budget=1)
     batches = iter(loader)
     before = next(batches)["row"].tolist()
@@ -99,7 +99,7 @@ def rows_of(batches: Any) -> Any:
 
 @pytest.mark.parametrize("stop", range(9))
 @pytest.mark.parametrize("order", ["dynamic", "static"])
-def test_a_state_of_every_step_is_gone_on_from_with_what_came_meanwhile(url: Any, stop: Any, order: str) -> None:
+def test_a_state_of_every_step_is_gone_on_from_with_what_came_meanwhile(url: Path, stop: Any, order: str) -> None:
     """Plans of two, four and two batches of 10 rows; one more day is there when the state is loaded."""
     with follower(url, order=order, memory_budget=1) as loader:
         rows, batches = [], iter(loader)
@@ -123,7 +123,7 @@ def test_a_state_of_every_step_is_gone_on_from_with_what_came_meanwhile(url: Any
     assert Counter(rows) + Counter(rest) == Counter(range(1, 81))
 
 
-def test_a_state_that_was_saved_while_waiting_reads_nothing_again(url: Any) -> None:
+def test_a_state_that_was_saved_while_waiting_reads_nothing_again(url: Path) -> None:
     loader = follower(url, follow={"until": "dt >= '2026-11-02'", "every_s": 3600})
     batches = iter(loader)
     rows = next(batches)["row"].tolist() + next(batches)["row"].tolist()
@@ -139,7 +139,7 @@ def test_a_state_that_was_saved_while_waiting_reads_nothing_again(url: Any) -> N
         assert sorted(rows + rows_of(again)) == list(range(1, 41))
 
 
-def test_states_of_one_that_waits_and_one_that_has_begun_are_united(url: Any) -> None:
+def test_states_of_one_that_waits_and_one_that_has_begun_are_united(url: Path) -> None:
     append(url, "2026-11-02", 21)
     with follower(url) as loader:
         fresh = loader.state_dict()
@@ -152,7 +152,7 @@ def test_states_of_one_that_waits_and_one_that_has_begun_are_united(url: Any) ->
         featstore.FeatureLoader.merge_states([waits | {"followed": [1, None]}, begun])
 
 
-def test_a_state_of_a_followed_table_is_of_no_loader_that_does_not_follow(url: Any) -> None:
+def test_a_state_of_a_followed_table_is_of_no_loader_that_does_not_follow(url: Path) -> None:
     with follower(url) as one, featstore.FeatureLoader(url, slots=["row"], batch_size=10) as other:
         with pytest.raises(StateError, match="saved of a followed table, and this loader is of the other kind"):
             other.load_state_dict(one.state_dict())
@@ -160,7 +160,7 @@ def test_a_state_of_a_followed_table_is_of_no_loader_that_does_not_follow(url: A
             one.load_state_dict(other.state_dict())
 
 
-def test_new_partitions_are_split_as_the_first_ones_are(url: Any) -> None:
+def test_new_partitions_are_split_as_the_first_ones_are(url: Path) -> None:
     with follower(url, dispatch={"split_rows": 10}) as loader:
         batches = iter(loader)
         rows = [row for _ in range(2) for row in next(batches)["row"].tolist()]
@@ -174,7 +174,7 @@ def test_new_partitions_are_split_as_the_first_ones_are(url: Any) -> None:
         assert sorted(rows + rows_of(batches)) == list(range(1, 61))
 
 
-def test_a_worker_that_comes_with_a_newer_version_joins_the_plans_of_the_others(url: Any, tmp_path: Path) -> None:
+def test_a_worker_that_comes_with_a_newer_version_joins_the_plans_of_the_others(url: Path, tmp_path: Path) -> None:
     """It opens the table when two plans were there already, and reads what is left of the second."""
     dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "in_step": True}  # One thread asks both.
     options = {"dispatch": dispatch, "memory_budget": 1}
@@ -190,7 +190,7 @@ def test_a_worker_that_comes_with_a_newer_version_joins_the_plans_of_the_others(
     assert Counter(rows) == Counter(range(1, 61))
 
 
-def test_a_loader_that_follows_is_no_dataset_of_a_dataloader(url: Any) -> None:
+def test_a_loader_that_follows_is_no_dataset_of_a_dataloader(url: Path) -> None:
     with follower(url) as loader:
         with pytest.raises(TypeError, match="has no len"):
             len(follower(url, order="static"))
@@ -207,7 +207,7 @@ def test_a_loader_that_follows_is_no_dataset_of_a_dataloader(url: Any) -> None:
         ({"follow": {"every": 1}}, "follow: unknown key 'every'"),
     ],
 )
-def test_what_cannot_be_followed_is_refused(url: Any, options: Any, message: str) -> None:
+def test_what_cannot_be_followed_is_refused(url: Path, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         follower(url, **options)
 

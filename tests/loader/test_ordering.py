@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def batches(of: Any) -> Any:
 
 
 @pytest.fixture
-def as_rank(monkeypatch: pytest.MonkeyPatch) -> Any:
+def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes this process one of a job of several, as far as a loader sees it."""
 
     def become(rank: Any, world: Any) -> None:
@@ -52,7 +53,7 @@ def of_all_ranks(as_rank: Any, url: Any, tmp_path: Path, world: Any, **options: 
 
 
 def test_static_order_is_one_order_of_rows_however_many_workers_deal_it_out(
-    table_url: str, as_rank: Any, tmp_path: Path
+    table_url: str, as_rank: Callable[..., None], tmp_path: Path
 ) -> None:
     with loader(table_url, order="static") as one:
         whole, length = batches(one), len(one)
@@ -73,7 +74,9 @@ def test_static_order_with_dataloader_workers_is_that_of_the_process_alone(table
 
 
 @pytest.mark.parametrize("stop", range(0, 14, 3))
-def test_static_order_resumes_on_another_number_of_workers(table_url: str, as_rank: Any, tmp_path: Path, stop: Any) -> None:
+def test_static_order_resumes_on_another_number_of_workers(
+    table_url: str, as_rank: Callable[..., None], tmp_path: Path, stop: Any
+) -> None:
     with loader(table_url, order="static") as one:
         iterator = iter(one)
         for _ in range(stop):
@@ -111,14 +114,14 @@ def test_static_order_has_no_length_where_rows_are_left_out(table_url: str, opti
 
 @pytest.mark.parametrize("mini_epochs", [1, 2, 5])
 def test_in_rank_order_each_worker_has_its_own_files_and_all_have_all(
-    table_url: str, as_rank: Any, tmp_path: Path, mini_epochs: int
+    table_url: str, as_rank: Callable[..., None], tmp_path: Path, mini_epochs: int
 ) -> None:
     order = {"kind": "rank", "mini_epochs": mini_epochs}
     shares = of_all_ranks(as_rank, table_url, tmp_path, 2, order=order)
     assert sorted(row for share in shares for batch in share for row in batch) == list(range(280))
 
 
-def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(tmp_path: Path, as_rank: Any) -> None:
+def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(tmp_path: Path, as_rank: Callable[..., None]) -> None:
     """A real table of 400 files, in four mini-epochs of two workers: an eighth of them at a time."""
     paths = [f"dt=2026-11-{day:02}" for day in range(1, 21)]
     rows = [(path.removeprefix("dt="), number) for path in paths for number in range(20)]
@@ -159,7 +162,9 @@ def test_a_state_in_the_middle_is_gone_on_from_in_the_same_order(table_url: str,
     assert sorted(itertools.chain(*before, *found)) == list(range(280))
 
 
-def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(table_url: str, as_rank: Any, tmp_path: Path) -> None:
+def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(
+    table_url: str, as_rank: Callable[..., None], tmp_path: Path
+) -> None:
     """Two workers take turns as they like; replayed, each delivers the same rows in the same order."""
     url, path = f"sqlite://{tmp_path}/x.db", tmp_path / "order.json"
     as_rank(0, 2)

@@ -9,7 +9,7 @@ import pytest
 
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 from featstore.loader.delivery import BatchSlice, Delivery
@@ -32,7 +32,7 @@ START = LoaderState(
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> Any:
+def address(tmp_path: Path) -> StoreAddress:
     return bind(f"sqlite://{tmp_path}/store.sqlite")
 
 
@@ -60,7 +60,7 @@ class Told:
 
 
 @pytest.fixture
-def told(address: Any) -> Iterator[Told]:
+def told(address: StoreAddress) -> Iterator[Told]:
     with coordinator_of(address) as coordinator:
         yield Told(coordinator, lease_s=60.0)
 
@@ -72,7 +72,9 @@ def rows_before(address: Any, path: Any) -> int:
     return claims.get(path, {"a": 10, "b": 20}[path])
 
 
-def test_a_claim_that_is_complete_is_told_at_once_and_how_far_another_is_now_and_then(told: Told, address: Any) -> None:
+def test_a_claim_that_is_complete_is_told_at_once_and_how_far_another_is_now_and_then(
+    told: Told, address: StoreAddress
+) -> None:
     assert not told.deliver("b", 15)
     told.reports.tell(is_complete=told.deliver("a", 10))
     assert [report.kind for report in told.delivery.untold("complete", "advanced")] == ["advanced"]
@@ -80,7 +82,7 @@ def test_a_claim_that_is_complete_is_told_at_once_and_how_far_another_is_now_and
     assert (rows_before(address, "a"), rows_before(address, "b")) == (10, 0)
 
 
-def test_how_far_claims_are_is_told_by_whoever_was_slower_than_a_quarter_of_a_lease(address: Any) -> None:
+def test_how_far_claims_are_is_told_by_whoever_was_slower_than_a_quarter_of_a_lease(address: StoreAddress) -> None:
     with coordinator_of(address) as coordinator:
         told = Told(coordinator, lease_s=0.0)
         told.reports.tell(is_complete=told.deliver("b", 15))
@@ -109,7 +111,7 @@ def test_what_a_lost_store_was_not_told_is_still_to_be_told(told: Told) -> None:
     assert kinds == ["complete", "advanced"]
 
 
-def test_a_lease_that_was_lost_is_counted_once_and_not_told_of_again(told: Told, address: Any) -> None:
+def test_a_lease_that_was_lost_is_counted_once_and_not_told_of_again(told: Told, address: StoreAddress) -> None:
     told.deliver("b", 3)
     told.coordinator.close()
     with coordinator_of(address, "1") as other:

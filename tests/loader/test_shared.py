@@ -36,7 +36,7 @@ def content(batch: Batch) -> list[object]:
 
 
 @pytest.fixture
-def batch(table_url: str) -> Iterator[Any]:
+def batch(table_url: str) -> Iterator[Batch]:
     with loader_for(table_url) as loader:
         batches = iter(loader)
         next(batches)
@@ -56,7 +56,7 @@ def num_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras(batch: Any) -> None:
+def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras(batch: Batch) -> None:
     found = shared(batch)
     assert is_shared(found)
     assert not is_shared(batch)
@@ -71,7 +71,7 @@ def test_a_batch_without_extras_has_none_after_the_journey(table_url: str) -> No
         assert shared(next(iter(loader))).extras.num_columns == 0
 
 
-def test_a_batch_is_sent_as_it_is_and_its_memory_serves_again(batch: Any) -> None:
+def test_a_batch_is_sent_as_it_is_and_its_memory_serves_again(batch: Batch) -> None:
     kept = shared(batch)
     before, places = num_descriptors(), set()
     for _ in range(10):
@@ -88,7 +88,7 @@ def test_a_batch_is_sent_as_it_is_and_its_memory_serves_again(batch: Any) -> Non
     assert content(kept) == content(batch)
 
 
-def test_a_batch_that_is_sent_twice_reaches_both_receivers(batch: Any) -> None:
+def test_a_batch_that_is_sent_twice_reaches_both_receivers(batch: Batch) -> None:
     found = shared(batch)
     messages = [ForkingPickler.dumps(found), ForkingPickler.dumps(found)]
     first, second = map(pickle.loads, messages)
@@ -98,7 +98,7 @@ def test_a_batch_that_is_sent_twice_reaches_both_receivers(batch: Any) -> None:
     assert content(second) == content(batch)
 
 
-def test_a_received_batch_that_is_sent_on_is_a_copy(batch: Any) -> None:
+def test_a_received_batch_that_is_sent_on_is_a_copy(batch: Batch) -> None:
     received = pickle.loads(ForkingPickler.dumps(batch))
     further = pickle.loads(ForkingPickler.dumps(received))
     del received
@@ -107,7 +107,7 @@ def test_a_received_batch_that_is_sent_on_is_a_copy(batch: Any) -> None:
     assert content(further) == content(batch)
 
 
-def test_extras_stay_what_they_are_when_torch_has_moved_the_tensors_elsewhere(batch: Any) -> None:
+def test_extras_stay_what_they_are_when_torch_has_moved_the_tensors_elsewhere(batch: Batch) -> None:
     expected = batch.extras.to_pydict()
     for found in (shared(batch), pickle.loads(ForkingPickler.dumps(batch))):
         extras = found.extras
@@ -122,7 +122,7 @@ def test_extras_stay_what_they_are_when_torch_has_moved_the_tensors_elsewhere(ba
         assert extras.to_pydict() == expected
 
 
-def test_a_batch_of_which_a_tensor_was_sent_by_itself_is_sent_as_a_copy(batch: Any) -> None:
+def test_a_batch_of_which_a_tensor_was_sent_by_itself_is_sent_as_a_copy(batch: Batch) -> None:
     found = shared(batch)
     kept = ForkingPickler.dumps(found["row"])  # to be received, it must not be thrown away
     others = [shared(batch) for _ in range(3)]
@@ -165,7 +165,7 @@ def test_a_worker_that_died_before_its_batch_was_received_is_named(table_url: st
         pickle.loads(message)
 
 
-def test_a_batch_that_cannot_be_opened_for_want_of_descriptors_is_told(batch: Any) -> None:
+def test_a_batch_that_cannot_be_opened_for_want_of_descriptors_is_told(batch: Batch) -> None:
     message = ForkingPickler.dumps(shared(batch))
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
@@ -176,7 +176,7 @@ def test_a_batch_that_cannot_be_opened_for_want_of_descriptors_is_told(batch: An
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_batch_costs_one_descriptor_where_torch_passes_it(batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_costs_one_descriptor_where_torch_passes_it(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "are_supported", lambda: False)
     before = num_descriptors()
     found = shared(batch)
@@ -232,7 +232,7 @@ def test_no_room_in_shared_memory_is_told_with_what_to_do(take: Any) -> None:
         take(10**15)
 
 
-def test_extras_of_every_type_arrive(batch: Any) -> None:
+def test_extras_of_every_type_arrive(batch: Batch) -> None:
     table = pa.table({"a": [[1], None, []], "b": ["x", None, "z"], "c": pa.array([1, 2, 1]).dictionary_encode()})
     found = shared(Batch(batch.columns, num_rows=batch.num_rows, extras=table.slice(1)))
     assert found.extras.equals(table.slice(1))

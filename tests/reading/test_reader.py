@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ LABEL = pa.field("click", pa.float32())
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Any:
+def path(tmp_path: Path) -> Path:
     pq.write_table(pa.table({"user": [1, 2, 3, 4, 5], "unused": list("abcde"), "click": [0, 1, None, 1, 0]}), tmp_path / "a", 2)
     return tmp_path / "a"
 
@@ -30,7 +29,7 @@ def ids_of(rows: Rows) -> list[int]:
     return ids
 
 
-def test_row_groups_come_one_by_one_with_the_selected_columns_only(path: Any) -> None:
+def test_row_groups_come_one_by_one_with_the_selected_columns_only(path: Path) -> None:
     with Footer(path) as footer:
         reader = RowGroupReader(footer, Selection(slots=(USER,), others=(LABEL,)))
         rows = [reader.read([index]) for index in range(3)]
@@ -39,14 +38,14 @@ def test_row_groups_come_one_by_one_with_the_selected_columns_only(path: Any) ->
     assert rows[0].table.column_names == ["user", "click"]
 
 
-def test_several_row_groups_are_read_as_one(path: Any) -> None:
+def test_several_row_groups_are_read_as_one(path: Path) -> None:
     with Footer(path) as footer:
         rows = RowGroupReader(footer, Selection(slots=(USER,))).read(range(1, 3))
     assert (rows.num_rows, ids_of(rows)) == (3, [3, 4, 5])
     assert ids_of(rows.take(np.array([2, 0]))) == [5, 3]
 
 
-def test_columns_that_the_file_lacks_are_missing(path: Any) -> None:
+def test_columns_that_the_file_lacks_are_missing(path: Path) -> None:
     with Footer(path) as footer:
         rows = RowGroupReader(footer, Selection(slots=(NEW,), others=(pa.field("kept", pa.string()),))).read([0])
     new = rows.slot(NEW)
@@ -72,7 +71,7 @@ def test_labels_that_do_not_fit_name_file_and_column(tmp_path: Path) -> None:
             rows.other(pa.field("click", pa.int64()))
 
 
-def test_a_damaged_row_group_is_told_of(path: Any) -> None:
+def test_a_damaged_row_group_is_told_of(path: Path) -> None:
     with Footer(path, "day/a") as footer:
         with path.open("r+b") as file:
             file.seek(4)

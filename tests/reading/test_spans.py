@@ -19,7 +19,7 @@ NAMES = [f"s{i}" for i in range(8)]
 
 
 @pytest.fixture(scope="module")
-def data() -> Any:
+def data() -> bytes:
     columns = {name: pa.array(range(i, 4000 + i), pa.int64()) for i, name in enumerate(NAMES)}
     columns["tags"] = pa.array([[i, i + 1] for i in range(4000)], pa.list_(pa.int64()))
     columns["odd.name"] = pa.array([float(i) for i in range(4000)], pa.float32())
@@ -53,7 +53,7 @@ def _sparse(data: Any, spans: Any, path: Any) -> Any:
 
 @given(names=st.sets(st.sampled_from([*NAMES, "tags", "odd.name"])))
 def test_the_planned_spans_are_a_file_for_the_selection(
-    data: Any, tmp_path_factory: pytest.TempPathFactory, names: Any
+    data: bytes, tmp_path_factory: pytest.TempPathFactory, names: Any
 ) -> None:
     names = sorted(names)
     selection = _selection(data, names)
@@ -68,7 +68,7 @@ def test_the_planned_spans_are_a_file_for_the_selection(
 
 @pytest.mark.parametrize("name", ["s3", "tags", "odd.name"])
 def test_a_column_that_was_not_staged_raises_with_slot_and_file_and_is_never_read_as_zeros(
-    data: Any, tmp_path: Path, name: str
+    data: bytes, tmp_path: Path, name: str
 ) -> None:
     spans = tuple(sorted(_plan(data, _selection(data, ["s0", "s1"]))))
     with Footer(_sparse(data, spans, tmp_path / "a.parquet"), "t/a.parquet") as footer:
@@ -81,16 +81,16 @@ def test_a_column_that_was_not_staged_raises_with_slot_and_file_and_is_never_rea
         require_held(footer, columns, None)
 
 
-def test_a_small_part_of_the_file_is_planned(data: Any) -> None:
+def test_a_small_part_of_the_file_is_planned(data: bytes) -> None:
     assert sum(end - first for first, end in _plan(data, _selection(data, ["s0"]))) < len(data) / 3
 
 
-def test_a_slot_is_found_by_its_name_where_the_file_has_no_numbers(data: Any) -> None:
+def test_a_slot_is_found_by_its_name_where_the_file_has_no_numbers(data: bytes) -> None:
     selection = Selection(slots=(Slot(name="s2", kind=SlotKind.ID), Slot(name="nowhere", kind=SlotKind.ID)))
     assert len(_plan(data, selection)) == 4 + 1
 
 
 @pytest.mark.parametrize("garbage", [b"", b"short", b"x" * 100, b"x" * 96 + b"PAR1", b"x" * 92 + b"\xff\xff\xff\x7fPAR1"])
-def test_what_is_no_parquet_is_an_error_with_the_files_name(data: Any, garbage: Any) -> None:
+def test_what_is_no_parquet_is_an_error_with_the_files_name(data: bytes, garbage: Any) -> None:
     with pytest.raises(DataFileError, match=r"t/a\.parquet: expected a Parquet file"):
         _plan(garbage, _selection(data, ["s0"]))

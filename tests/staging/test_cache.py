@@ -49,7 +49,7 @@ def _cache(directory: Any, budget_bytes: int = 30, **limits: Any) -> Cache:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Any:
+def cache(tmp_path: Path) -> Cache:
     return _cache(tmp_path)
 
 
@@ -71,7 +71,7 @@ def test_the_name_of_a_staged_file_is_frozen() -> None:
     assert entry_name("s3://bucket/t/dt=1/a.parquet", 1234, '"etag"') == "be89342d7ed94a76583a2a755e879793284ed454"
 
 
-def test_the_cache_is_private_to_its_owner(tmp_path: Path, cache: Any) -> None:
+def test_the_cache_is_private_to_its_owner(tmp_path: Path, cache: Cache) -> None:
     assert cache.root == tmp_path / "featstore-staging-3"
     assert cache.root.stat().st_mode & 0o777 == 0o700
     assert _fill(cache, _name(1)).path.stat().st_mode & 0o777 == 0o600
@@ -89,7 +89,7 @@ def test_a_place_that_is_no_directory_of_ours_is_refused(tmp_path: Path) -> None
         _cache(tmp_path / "file")
 
 
-def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path: Path, cache: Any) -> None:
+def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path: Path, cache: Cache) -> None:
     _fill(cache, _name(1)).release()
     for again in (cache, _cache(tmp_path)):
         pin = _request(again, _name(1), 10)
@@ -99,7 +99,7 @@ def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path: Path, ca
         pin.release()
 
 
-def test_a_file_under_way_is_busy_for_others_and_gone_when_abandoned(cache: Any) -> None:
+def test_a_file_under_way_is_busy_for_others_and_gone_when_abandoned(cache: Cache) -> None:
     download = _request(cache, _name(1), 10)
     assert _request(cache, _name(1), 10) is Refusal.BUSY
     download.abandon()
@@ -107,7 +107,7 @@ def test_a_file_under_way_is_busy_for_others_and_gone_when_abandoned(cache: Any)
     assert isinstance(_request(cache, _name(1), 10), Download)
 
 
-def test_space_is_reserved_before_the_download(cache: Any) -> None:
+def test_space_is_reserved_before_the_download(cache: Cache) -> None:
     downloads = [_request(cache, _name(i), 10) for i in range(3)]
     assert all(isinstance(download, Download) for download in downloads)
     assert _request(cache, _name(9), 1) is Refusal.FULL
@@ -115,7 +115,7 @@ def test_space_is_reserved_before_the_download(cache: Any) -> None:
     assert isinstance(_request(cache, _name(9), 10), Download)
 
 
-def test_the_least_recently_used_unpinned_file_goes_first(cache: Any) -> None:
+def test_the_least_recently_used_unpinned_file_goes_first(cache: Cache) -> None:
     pins = [_fill(cache, _name(i)) for i in range(3)]
     for number in (2, 0, 1):
         pins[number].release()
@@ -131,7 +131,7 @@ def test_the_least_recently_used_unpinned_file_goes_first(cache: Any) -> None:
     assert still_read.path.exists()
 
 
-def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache: Any) -> None:
+def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache: Cache) -> None:
     pins = [_fill(cache, _name(i)) for i in range(3)]
     pins[0].release()
     assert _request(cache, _name(7), 20) is Refusal.FULL
@@ -141,7 +141,7 @@ def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache: Any) -> 
     assert pins[2].path.exists()
 
 
-def test_files_that_we_did_not_create_are_neither_counted_nor_touched(cache: Any) -> None:
+def test_files_that_we_did_not_create_are_neither_counted_nor_touched(cache: Cache) -> None:
     foreign = [cache.root / "notes.txt", cache.root / f"{_name(1)}.10.staged.bak", cache.root / f"X{_name(1)}.9.part"]
     foreign += [cache.root / f"{_name(1)}.staged", cache.root / f"{_name(1)}.010.staged"]
     for path in foreign:
@@ -154,14 +154,14 @@ def test_files_that_we_did_not_create_are_neither_counted_nor_touched(cache: Any
     assert link.is_symlink()
 
 
-def test_a_staged_file_that_lost_bytes_is_staged_again(cache: Any) -> None:
+def test_a_staged_file_that_lost_bytes_is_staged_again(cache: Cache) -> None:
     pin = _fill(cache, _name(1))
     pin.path.write_bytes(b"short")
     pin.release()
     assert isinstance(_request(cache, _name(1), 10), Download)
 
 
-def test_what_a_dead_process_left_half_downloaded_is_removed_at_the_start(tmp_path: Path, cache: Any) -> None:
+def test_what_a_dead_process_left_half_downloaded_is_removed_at_the_start(tmp_path: Path, cache: Cache) -> None:
     (cache.root / f"{_name(1)}.10.part").write_bytes(b"half")
     live = _request(cache, _name(2), 10)
     again = _cache(tmp_path)
@@ -253,14 +253,14 @@ def test_two_files_of_one_name_with_other_bytes_but_as_many_live_side_by_side(tm
     assert (one.num_bytes, other.num_bytes) == (10, 11)
 
 
-def test_a_request_asks_for_more_than_it_has_seen(cache: Any) -> None:
+def test_a_request_asks_for_more_than_it_has_seen(cache: Cache) -> None:
     pin = _fill(cache, _name(1))
     assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes - 1), Pin)
     assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes), Download)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 3'])
-def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path: Path, cache: Any, text: str) -> None:
+def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path: Path, cache: Cache, text: str) -> None:
     pin = _fill(cache, _name(1))
     pin.release()
     pin.path.with_suffix(".held").write_text(text)
@@ -268,7 +268,7 @@ def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path: Path, cache:
     assert not pin.path.exists()
 
 
-def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_path: Path, cache: Any) -> None:
+def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_path: Path, cache: Cache) -> None:
     for number, gone in ((1, ".held"), (2, ".staged")):
         pin = _fill(cache, _name(number))
         pin.release()
@@ -302,7 +302,7 @@ def test_a_reservation_shrinks_also_where_there_is_no_room(tmp_path: Path, monke
     assert download.reserve(200) is None
 
 
-def test_a_download_that_somebody_removed_leaves_no_record(cache: Any) -> None:
+def test_a_download_that_somebody_removed_leaves_no_record(cache: Cache) -> None:
     download = _request(cache, _name(1))
     download.path.unlink()
     with pytest.raises(StagingError, match="expected it in the cache, found nothing: somebody removed it"):
@@ -310,7 +310,7 @@ def test_a_download_that_somebody_removed_leaves_no_record(cache: Any) -> None:
     assert list(cache.root.iterdir()) == []
 
 
-def test_a_record_that_is_a_link_is_not_followed(tmp_path: Path, cache: Any) -> None:
+def test_a_record_that_is_a_link_is_not_followed(tmp_path: Path, cache: Cache) -> None:
     pin = _fill(cache, _name(1))
     pin.release()
     record = pin.path.with_suffix(".held")
@@ -335,7 +335,7 @@ SOUND = '{"format": 3, "held": [[0, 10]], "sums": [[0, 10, 0]], "size_bytes": 10
     ],
 )
 def test_a_record_that_cannot_be_read_is_told_in_one_line_and_the_file_is_staged_again(
-    cache: Any, caplog: pytest.LogCaptureFixture, text: Any
+    cache: Cache, caplog: pytest.LogCaptureFixture, text: Any
 ) -> None:
     pin = _fill(cache, _name(1))
     pin.release()
@@ -384,7 +384,7 @@ def _put(kind: Any, path: Any, elsewhere: Any) -> None:
 @pytest.mark.parametrize("kind", ["link", "dangling link", "directory", "pipe"])
 @pytest.mark.parametrize("has_file", [True, False])
 def test_what_lies_in_the_place_of_a_file_or_its_record_is_never_followed_and_the_file_is_staged_again(
-    tmp_path: Path, cache: Any, kind: str, suffix: str, has_file: bool
+    tmp_path: Path, cache: Cache, kind: str, suffix: str, has_file: bool
 ) -> None:
     (tmp_path / "elsewhere").write_text("somebody's")
     if has_file:
@@ -404,7 +404,7 @@ def test_what_lies_in_the_place_of_a_file_or_its_record_is_never_followed_and_th
     assert kind != "directory" or (place / "mine").exists()
 
 
-def test_a_cache_whose_directory_somebody_removed_is_made_again(cache: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_whose_directory_somebody_removed_is_made_again(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
     pin = _fill(cache, _name(1))
     shutil.rmtree(cache.root.parent)
     pin.release()
@@ -415,7 +415,7 @@ def test_a_cache_whose_directory_somebody_removed_is_made_again(cache: Any, capl
     assert f"the cache {cache.root} was removed" in caplog.text
 
 
-def test_a_pinned_file_that_somebody_removed_can_be_read_until_its_release(cache: Any) -> None:
+def test_a_pinned_file_that_somebody_removed_can_be_read_until_its_release(cache: Cache) -> None:
     pin = _fill(cache, _name(1))
     pin.path.unlink()
     assert pin.open_path.read_bytes() == b"x" * 10
@@ -447,7 +447,7 @@ def test_what_must_stay_free_of_the_disk_is_kept_free(tmp_path: Path, monkeypatc
     assert isinstance(cache.request(_name(3), 100, 100), Download)
 
 
-def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for_pinned_ones(cache: Any) -> None:
+def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for_pinned_ones(cache: Cache) -> None:
     _fill(cache, _name(1)).release()
     pin = _fill(cache, _name(2))
     under_way = _request(cache, _name(3))

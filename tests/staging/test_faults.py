@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def url(request: pytest.FixtureRequest, unruly: Any) -> str:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Any]:
+def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made = []
 
     def stager(retry: Any = QUICK, **options: Any) -> Any:
@@ -81,7 +81,7 @@ def s3(unruly: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     files._store.cache_clear()
 
 
-def test_one_name_in_two_buckets_is_two_files_in_the_cache(s3: Any, make: Any) -> None:
+def test_one_name_in_two_buckets_is_two_files_in_the_cache(s3: Any, make: Callable[..., Any]) -> None:
     """Of one size and one version, as copies have them where a store's ETag says nothing of the bytes."""
     s3.files |= {"/one/t/a.bin": DATA, "/two/t/a.bin": OTHER}
     items = [
@@ -108,7 +108,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_passes_is_told_of_and_the_bytes_are_right(
-    unruly: Any, url: str, make: Any, caplog: pytest.LogCaptureFixture, fault: Any
+    unruly: Any, url: str, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, fault: Any
 ) -> None:
     unruly.fail(PATH, unruly.fault(**FAULTS[fault]), unruly.fault(**FAULTS[fault]))
     stager = make()
@@ -122,7 +122,7 @@ def test_a_fault_that_passes_is_told_of_and_the_bytes_are_right(
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_stays_is_an_error_that_names_the_file_and_leaves_nothing(
-    unruly: Any, url: str, make: Any, fault: Any
+    unruly: Any, url: str, make: Callable[..., Any], fault: Any
 ) -> None:
     unruly.fail(PATH, *[unruly.fault(**FAULTS[fault] | {"after_bytes": 0}) for _ in range(40)])
     stager = make(retry=RetryPolicy(first_pause_s=0.01, max_attempts=3))
@@ -131,7 +131,9 @@ def test_a_fault_that_stays_is_an_error_that_names_the_file_and_leaves_nothing(
     assert _names(stager) == []
 
 
-def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(unruly: Any, url: str, make: Any) -> None:
+def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(
+    unruly: Any, url: str, make: Callable[..., Any]
+) -> None:
     def replace(site: Any, _: Any) -> None:
         site.replace(PATH, OTHER)
 
@@ -140,7 +142,7 @@ def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(unruly:
         assert staged.path.read_bytes() == OTHER
 
 
-def test_an_object_that_is_replaced_each_time_is_given_up(unruly: Any, url: str, make: Any) -> None:
+def test_an_object_that_is_replaced_each_time_is_given_up(unruly: Any, url: str, make: Callable[..., Any]) -> None:
     turns = itertools.count(3)
 
     def replace(site: Any, _: Any) -> None:
@@ -153,7 +155,7 @@ def test_an_object_that_is_replaced_each_time_is_given_up(unruly: Any, url: str,
     assert _names(stager) == []
 
 
-def test_a_truncated_object_is_an_error_and_not_a_short_file(unruly: Any, url: str, make: Any) -> None:
+def test_a_truncated_object_is_an_error_and_not_a_short_file(unruly: Any, url: str, make: Callable[..., Any]) -> None:
     unruly.files[PATH] = DATA[:500_000]
     stager = make()
     with pytest.raises(StagingError, match=r"wrong size: expected 900000 bytes, found 500000; was it replaced"):
@@ -161,7 +163,9 @@ def test_a_truncated_object_is_an_error_and_not_a_short_file(unruly: Any, url: s
     assert _names(stager) == []
 
 
-def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(unruly: Any, url: str, make: Any) -> None:
+def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(
+    unruly: Any, url: str, make: Callable[..., Any]
+) -> None:
     unruly.fail(PATH, unruly.fault(claimed_bytes=50_000))
     stager = make()
     if url.startswith("http:"):  # one request for all: the length is the whole file's
@@ -175,7 +179,7 @@ def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(unruly
 
 
 def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(
-    unruly: Any, make: Any, caplog: pytest.LogCaptureFixture
+    unruly: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, trickle_s=0.02))
@@ -188,7 +192,7 @@ def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(
 
 
 def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(
-    unruly: Any, make: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    unruly: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("featstore.transfer._LONGEST_BLOCK_S", 1.0)
     unruly.files[PATH] = DATA
@@ -204,7 +208,7 @@ def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(
     assert trickled.partition("-")[0] == again.partition("-")[0] == "bytes=262144"
 
 
-def test_close_does_not_wait_for_a_server_that_stalls(unruly: Any, url: str, make: Any, tmp_path: Path) -> None:
+def test_close_does_not_wait_for_a_server_that_stalls(unruly: Any, url: str, make: Callable[..., Any], tmp_path: Path) -> None:
     begun, act = unruly.stall()
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
     stager = make()
@@ -247,7 +251,7 @@ def test_a_process_ends_in_peace_while_a_server_stalls(unruly: Any, tmp_path: Pa
 
 
 def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(
-    unruly: Any, make: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    unruly: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.1)
     told = threading.Event()
@@ -272,7 +276,7 @@ def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(
 
 @pytest.mark.parametrize("change", ["a flipped bit", "a hole", "cut short"])
 def test_a_staged_file_that_was_corrupted_is_noticed_and_staged_anew(
-    unruly: Any, url: str, make: Any, caplog: pytest.LogCaptureFixture, change: str
+    unruly: Any, url: str, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
     with _next(make(), url) as staged:
         path = staged.path
@@ -289,7 +293,7 @@ def test_a_staged_file_that_was_corrupted_is_noticed_and_staged_anew(
     assert change == "cut short" or "is not what was downloaded" in caplog.text
 
 
-def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(unruly: Any, make: Any) -> None:
+def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(unruly: Any, make: Callable[..., Any]) -> None:
     unruly.files[PATH] = DATA
     item = StageItem(key=0, url=f"{unruly.url}{PATH}", size_bytes=len(DATA))
 
@@ -321,7 +325,9 @@ def disk(tmp_path: Path) -> Iterator[Any]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(unruly: Any, url: str, make: Any, disk: Any) -> None:
+def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(
+    unruly: Any, url: str, make: Callable[..., Any], disk: Any
+) -> None:
     stager = make(directory=str(disk))
     with pytest.raises(StagingError, match=r"a\.bin cannot be written to .*disk.*: No space left on device"):
         _next(stager, url)
@@ -332,7 +338,9 @@ def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(unruly: A
         assert staged.path.read_bytes() == DATA[:100_000]
 
 
-def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(unruly: Any, make: Any, disk: Any) -> None:
+def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(
+    unruly: Any, make: Callable[..., Any], disk: Any
+) -> None:
     unruly.files[PATH] = DATA
     stager = make(directory=str(disk))
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -343,7 +351,9 @@ def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(unrul
     stager.close()
 
 
-def test_nothing_that_featstore_did_not_create_is_ever_removed(unruly: Any, url: str, make: Any, tmp_path: Path) -> None:
+def test_nothing_that_featstore_did_not_create_is_ever_removed(
+    unruly: Any, url: str, make: Callable[..., Any], tmp_path: Path
+) -> None:
     root = make().cache.root
     strangers = ["notes.txt", f"{'a' * 39}.5.staged", f"{'a' * 40}.5.staged.bak", ".hidden", f"{'b' * 40}.x.part"]
     for name in strangers:
@@ -409,7 +419,7 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(
 
 
 def test_a_disk_that_fails_in_mid_download_is_noticed_at_its_end(
-    unruly: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+    unruly: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unruly.files[PATH] = DATA
     monkeypatch.setattr("featstore.staging.filling._SYNC_BYTES", 100_000)

@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def _small_holes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Any]:
+def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made = []
 
     def stager(*names: Any, check: Any = None, max_attempts: int = 5, **options: Any) -> Any:
@@ -92,7 +92,9 @@ def _entries(stager: Any) -> Any:
     return sorted(path.name.partition(".")[2] for path in stager.cache.root.iterdir())
 
 
-def test_only_the_selected_columns_and_the_footer_come_and_lie_at_their_own_offsets(site: Any, make: Any) -> None:
+def test_only_the_selected_columns_and_the_footer_come_and_lie_at_their_own_offsets(
+    site: Any, make: Callable[..., Any]
+) -> None:
     stager = make("c2", "c7")
     with _stage(stager, site) as staged:
         assert staged.path.stat().st_size == len(DATA)
@@ -110,7 +112,9 @@ def read_column_of(data: Any, name: Any) -> Any:
     return data[first : first + COLUMN_BYTES]
 
 
-def test_a_footer_longer_than_was_guessed_is_fetched_in_two_steps_the_first_time_only(site: Any, make: Any) -> None:
+def test_a_footer_longer_than_was_guessed_is_fetched_in_two_steps_the_first_time_only(
+    site: Any, make: Callable[..., Any]
+) -> None:
     for path in ("/t/b.bin", "/t/c.bin"):
         site.files[path] = make_file(NUM_COLUMNS, COLUMN_BYTES, padding_bytes=300_000)
     stager = make("c0")
@@ -121,7 +125,7 @@ def test_a_footer_longer_than_was_guessed_is_fetched_in_two_steps_the_first_time
     assert site.sent_bytes("/t/b.bin") < COLUMN_BYTES + 400_000
 
 
-def test_an_equal_or_narrower_selection_is_served_without_a_request(site: Any, make: Any) -> None:
+def test_an_equal_or_narrower_selection_is_served_without_a_request(site: Any, make: Callable[..., Any]) -> None:
     _stage(make("c2", "c7"), site).release()
     num_requests = len(site.log)
     for names in (("c7",), ("c2", "c7")):
@@ -131,7 +135,9 @@ def test_an_equal_or_narrower_selection_is_served_without_a_request(site: Any, m
     assert len(site.log) == num_requests
 
 
-def test_a_wider_selection_fetches_only_what_is_missing_and_takes_the_place_of_the_narrower(site: Any, make: Any) -> None:
+def test_a_wider_selection_fetches_only_what_is_missing_and_takes_the_place_of_the_narrower(
+    site: Any, make: Callable[..., Any]
+) -> None:
     _stage(make("c2"), site).release()
     before = site.sent_bytes(PATH)
     stager = make("c2", "c7")
@@ -142,13 +148,13 @@ def test_a_wider_selection_fetches_only_what_is_missing_and_takes_the_place_of_t
     assert [name for name in _entries(stager) if name.endswith("staged")] == [f"{staged.held_bytes}.staged"]
 
 
-def test_a_reader_of_the_narrower_file_keeps_it_while_the_wider_one_comes(site: Any, make: Any) -> None:
+def test_a_reader_of_the_narrower_file_keeps_it_while_the_wider_one_comes(site: Any, make: Callable[..., Any]) -> None:
     narrow = _stage(make("c2"), site)
     wide = _stage(make("c7"), site)
     assert read_column(narrow.path, "c2") == read_column_of(DATA, "c2") == read_column(wide.path, "c2")
 
 
-def test_whole_fetches_the_rest_of_a_file_of_which_ranges_are_there(site: Any, make: Any) -> None:
+def test_whole_fetches_the_rest_of_a_file_of_which_ranges_are_there(site: Any, make: Callable[..., Any]) -> None:
     _stage(make("c2"), site).release()
     with _stage(make(mode="whole"), site) as staged:
         assert staged.held is None
@@ -156,7 +162,9 @@ def test_whole_fetches_the_rest_of_a_file_of_which_ranges_are_there(site: Any, m
     assert site.sent_bytes(PATH) == len(DATA)
 
 
-def test_without_room_for_both_the_narrower_file_goes_and_all_of_the_wider_one_comes(site: Any, make: Any) -> None:
+def test_without_room_for_both_the_narrower_file_goes_and_all_of_the_wider_one_comes(
+    site: Any, make: Callable[..., Any]
+) -> None:
     _stage(make("c2"), site).release()
     stager = make("c2", "c7", budget_bytes=3 * COLUMN_BYTES - 200_000)
     with _stage(stager, site) as staged:
@@ -164,7 +172,7 @@ def test_without_room_for_both_the_narrower_file_goes_and_all_of_the_wider_one_c
     assert stager.stats().num_evicted == 1
 
 
-def test_a_broken_download_goes_on_at_the_byte_where_it_broke(site: Any, make: Any) -> None:
+def test_a_broken_download_goes_on_at_the_byte_where_it_broke(site: Any, make: Callable[..., Any]) -> None:
     site.fail(PATH, site.fault(after_bytes=1_000_000, cuts=True), site.fault(after_bytes=2_000_000, cuts=True))
     stager = make(mode="whole")
     with _stage(stager, site) as staged:
@@ -176,7 +184,7 @@ def test_a_broken_download_goes_on_at_the_byte_where_it_broke(site: Any, make: A
     assert stager.stats().num_retries == 2
 
 
-def test_without_an_etag_the_time_of_change_is_the_condition(site: Any, make: Any) -> None:
+def test_without_an_etag_the_time_of_change_is_the_condition(site: Any, make: Callable[..., Any]) -> None:
     site.has_etags = False
     site.fail(PATH, site.fault(after_bytes=1_000_000, cuts=True))
     with _stage(make(mode="whole"), site) as staged:
@@ -185,7 +193,7 @@ def test_without_an_etag_the_time_of_change_is_the_condition(site: Any, make: An
     assert site.sent_bytes(PATH) == len(DATA)
 
 
-def test_a_store_that_names_no_version_is_asked_from_the_start(site: Any, make: Any) -> None:
+def test_a_store_that_names_no_version_is_asked_from_the_start(site: Any, make: Callable[..., Any]) -> None:
     site.has_etags = site.has_times = False
     site.fail(PATH, site.fault(after_bytes=1_000_000, cuts=True))
     with _stage(make(mode="whole"), site) as staged:
@@ -196,7 +204,7 @@ def test_a_store_that_names_no_version_is_asked_from_the_start(site: Any, make: 
 @pytest.mark.parametrize("has_etags", [True, False], ids=["by its ETag", "by its time"])
 @pytest.mark.parametrize("names", [(), ("c2", "c7")], ids=["whole", "ranges"])
 def test_an_object_replaced_in_mid_download_is_noticed_and_none_of_its_old_bytes_are_left(
-    site: Any, make: Any, has_etags: bool, names: Any
+    site: Any, make: Callable[..., Any], has_etags: bool, names: Any
 ) -> None:
     site.has_etags = has_etags
     other = make_file(NUM_COLUMNS, COLUMN_BYTES, seed=1)
@@ -209,7 +217,7 @@ def test_an_object_replaced_in_mid_download_is_noticed_and_none_of_its_old_bytes
     assert 412 in [get.status for get in site.gets(PATH)]
 
 
-def test_an_object_that_never_stays_the_same_is_given_up(site: Any, make: Any) -> None:
+def test_an_object_that_never_stays_the_same_is_given_up(site: Any, make: Callable[..., Any]) -> None:
     for seed in range(1, 9):
         other = make_file(NUM_COLUMNS, COLUMN_BYTES, seed=seed)
         site.fail(
@@ -223,7 +231,7 @@ def test_an_object_that_never_stays_the_same_is_given_up(site: Any, make: Any) -
     assert _entries(stager) == []
 
 
-def test_an_object_of_another_size_than_the_table_says_is_an_error_at_once(site: Any, make: Any) -> None:
+def test_an_object_of_another_size_than_the_table_says_is_an_error_at_once(site: Any, make: Callable[..., Any]) -> None:
     item = StageItem(key=0, url=f"{site.url}{PATH}", size_bytes=len(DATA) - 5)
     stager = make("c2", mode="whole")
     with pytest.raises(StagingError, match=r"wrong size: expected \d+ bytes, found \d+; was it replaced\? open the table anew"):
@@ -231,7 +239,7 @@ def test_an_object_of_another_size_than_the_table_says_is_an_error_at_once(site:
     assert (stager.stats().num_retries, _entries(stager)) == (0, [])
 
 
-def test_a_wider_selection_of_an_object_that_was_replaced_begins_anew(site: Any, make: Any) -> None:
+def test_a_wider_selection_of_an_object_that_was_replaced_begins_anew(site: Any, make: Callable[..., Any]) -> None:
     """Two versions under one URL without a known version: the bytes held are of the old one."""
     _stage(make("c2"), site).release()
     other = make_file(NUM_COLUMNS, COLUMN_BYTES, seed=1)
@@ -242,7 +250,9 @@ def test_a_wider_selection_of_an_object_that_was_replaced_begins_anew(site: Any,
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
-def test_a_server_in_trouble_is_asked_again(site: Any, make: Any, status: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_in_trouble_is_asked_again(
+    site: Any, make: Callable[..., Any], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
     site.fail(PATH, site.fault(status=status), site.fault(status=status))
     with _stage(make(mode="whole"), site) as staged:
         assert staged.path.read_bytes() == DATA
@@ -250,7 +260,7 @@ def test_a_server_in_trouble_is_asked_again(site: Any, make: Any, status: int, c
 
 
 @pytest.mark.parametrize("status", [400, 422, 501])
-def test_a_request_that_is_refused_is_not_made_again(site: Any, make: Any, status: int) -> None:
+def test_a_request_that_is_refused_is_not_made_again(site: Any, make: Callable[..., Any], status: int) -> None:
     site.fail(PATH, *(site.fault(status=status) for _ in range(9)))
     stager = make(mode="whole", max_attempts=2)
     with pytest.raises(OSError, match=r"the store (refuses the request|is in trouble)"):
@@ -259,7 +269,7 @@ def test_a_request_that_is_refused_is_not_made_again(site: Any, make: Any, statu
 
 
 @pytest.mark.parametrize("claimed_bytes", [1000, -1000])
-def test_a_length_that_is_a_lie_never_becomes_a_file(site: Any, make: Any, claimed_bytes: int) -> None:
+def test_a_length_that_is_a_lie_never_becomes_a_file(site: Any, make: Callable[..., Any], claimed_bytes: int) -> None:
     site.fail(PATH, *(site.fault(claimed_bytes=claimed_bytes) for _ in range(9)))
     stager = make(mode="whole", max_attempts=2)
     with pytest.raises(StagingError, match=r"wrong size"):
@@ -267,7 +277,7 @@ def test_a_length_that_is_a_lie_never_becomes_a_file(site: Any, make: Any, claim
     assert _entries(stager) == []
 
 
-def test_a_server_that_ignores_ranges_is_an_error_that_says_so(site: Any, make: Any) -> None:
+def test_a_server_that_ignores_ranges_is_an_error_that_says_so(site: Any, make: Callable[..., Any]) -> None:
     site.ignores_ranges = True
     stager = make("c2", max_attempts=2)
     with pytest.raises(OSError, match=r"(?i)range"):
@@ -275,7 +285,7 @@ def test_a_server_that_ignores_ranges_is_an_error_that_says_so(site: Any, make: 
     assert _entries(stager) == []
 
 
-def test_a_file_whose_check_fails_is_not_published_and_its_name_is_told(site: Any, make: Any) -> None:
+def test_a_file_whose_check_fails_is_not_published_and_its_name_is_told(site: Any, make: Callable[..., Any]) -> None:
     def check(path: Any, name: Any, held: Any) -> None:
         raise ValueError(f"{name} is unsound")
 
@@ -285,13 +295,15 @@ def test_a_file_whose_check_fails_is_not_published_and_its_name_is_told(site: An
     assert _entries(stager) == []
 
 
-def test_a_footer_longer_than_the_file_is_an_error(site: Any, make: Any) -> None:
+def test_a_footer_longer_than_the_file_is_an_error(site: Any, make: Callable[..., Any]) -> None:
     site.files[PATH] = DATA[:-8] + b"99999999"
     with pytest.raises(StagingError, match=r"expected a footer of at most \d+ bytes, found one of 100000007"):
         _stage(make("c2"), site)
 
 
-def test_auto_takes_small_files_whole_and_of_large_ones_the_columns_where_that_is_cheaper(site: Any, make: Any) -> None:
+def test_auto_takes_small_files_whole_and_of_large_ones_the_columns_where_that_is_cheaper(
+    site: Any, make: Callable[..., Any]
+) -> None:
     site.files["/t/small.bin"] = make_file(2, 100)
     stager = make("c0", mode="auto")
     with _stage(stager, site, "/t/small.bin") as staged:
@@ -305,7 +317,7 @@ def test_auto_takes_small_files_whole_and_of_large_ones_the_columns_where_that_i
 
 
 def test_holes_are_not_bridged_where_the_budget_has_no_room_for_them(
-    site: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+    site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("featstore.staging.cost._SHORTEST_HOLE_BYTES", 64 << 20)
     monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
@@ -318,12 +330,12 @@ def test_holes_are_not_bridged_where_the_budget_has_no_room_for_them(
     assert len(site.gets(PATH)) == 5
 
 
-def test_ranges_that_exceed_the_budget_are_an_error(site: Any, make: Any) -> None:
+def test_ranges_that_exceed_the_budget_are_an_error(site: Any, make: Callable[..., Any]) -> None:
     with pytest.raises(BudgetError, match=r"budget_bytes is 500 kB .*but file http.*/t/a\.bin has"):
         _stage(make("c2", "c7", budget_bytes=500_000), site)
 
 
-def test_a_bandwidth_limit_is_kept(site: Any, make: Any) -> None:
+def test_a_bandwidth_limit_is_kept(site: Any, make: Callable[..., Any]) -> None:
     """The last quarter of a second's bytes may pass as soon as those before them have had their time."""
     stager, bytes_per_s = make(mode="whole", max_bytes_per_s=8_000_000), 8_000_000
     since = time.monotonic()
@@ -332,7 +344,7 @@ def test_a_bandwidth_limit_is_kept(site: Any, make: Any) -> None:
     assert "limits" in [path.name for path in stager.cache.root.iterdir()]
 
 
-def test_what_is_learned_of_a_remote_is_kept_apart_by_host_and_without_credentials(site: Any, make: Any) -> None:
+def test_what_is_learned_of_a_remote_is_kept_apart_by_host_and_without_credentials(site: Any, make: Callable[..., Any]) -> None:
     stager = make(mode="whole")
     assert not stager.fetcher.remote(site.url).is_measured
     _stage(stager, site).release()

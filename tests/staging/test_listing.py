@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ def _name(number: Any) -> str:
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> Any:
+def staged(tmp_path: Path) -> Callable[..., Any]:
     """Makes a staged file of one byte with its record, used at that time."""
 
     def make(number: Any, used_at_ns: int = 1) -> Any:
@@ -27,7 +28,7 @@ def staged(tmp_path: Path) -> Any:
     return make
 
 
-def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Any) -> None:
+def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Callable[..., Any]) -> None:
     whole = staged(1)
     for name in (f"{_name(2)}.20.part", f"{_name(3)}.30.staged", f"{_name(4)}.40.held", "notes.txt", f"{_name(5)}.050.staged"):
         (tmp_path / name).touch()
@@ -40,7 +41,7 @@ def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Any) -> No
     assert list(listing.staged_of(_name(7))) == []
 
 
-def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(tmp_path: Path, staged: Any) -> None:
+def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(tmp_path: Path, staged: Callable[..., Any]) -> None:
     glance = Glance(tmp_path)
     assert not glance.has(_name(1))
     now_ns = tmp_path.stat().st_mtime_ns
@@ -53,7 +54,7 @@ def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(tmp_path: Path
 
 
 def test_a_glance_at_a_directory_that_did_not_change_does_not_list_it(
-    tmp_path: Path, staged: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, staged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged(1)
     os.utime(tmp_path, ns=(10, 10))
@@ -68,7 +69,7 @@ def test_there_is_nothing_in_a_directory_that_is_gone(tmp_path: Path) -> None:
     assert not Glance(tmp_path / "gone").has(_name(1))
 
 
-def test_a_use_that_seems_to_be_earlier_than_the_last_one_seen_counts(tmp_path: Path, staged: Any) -> None:
+def test_a_use_that_seems_to_be_earlier_than_the_last_one_seen_counts(tmp_path: Path, staged: Callable[..., Any]) -> None:
     names = [staged(number, used_at_ns=number + 10) for number in range(3)]
     uses = Uses(tmp_path)
     assert list(uses.in_order(names)) == names
@@ -97,7 +98,9 @@ def test_files_come_in_the_order_of_their_last_use_as_it_is_now(
             assert list(uses.in_order(list(used_at_ns))) == expected[1:]
 
 
-def test_only_files_whose_turn_it_is_are_looked_at(tmp_path: Path, staged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_whose_turn_it_is_are_looked_at(
+    tmp_path: Path, staged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [staged(number, used_at_ns=number + 1) for number in range(100)]
     uses = Uses(tmp_path)
     assert next(uses.in_order(names)) == names[0]

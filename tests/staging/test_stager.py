@@ -32,7 +32,7 @@ def site(loopback: Any) -> Any:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Any]:
+def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made = []
 
     def stager(*, read: Any = read_span, check: Any = None, grace_s: float = 30.0, **options: Any) -> Any:
@@ -92,7 +92,7 @@ def failing_read(error: Any) -> Any:
     return read
 
 
-def test_files_come_in_order_each_whole_and_once(site: Any, make: Any) -> None:
+def test_files_come_in_order_each_whole_and_once(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     seen = []
     for staged in stager.stage(_items(site)):
@@ -106,7 +106,7 @@ def test_files_come_in_order_each_whole_and_once(site: Any, make: Any) -> None:
     assert all(site.num_gets(path) == 1 for path in DATA)
 
 
-def test_a_second_pass_reads_what_is_there(site: Any, make: Any) -> None:
+def test_a_second_pass_reads_what_is_there(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     for _ in range(2):
         for staged in stager.stage(_items(site)):
@@ -114,7 +114,7 @@ def test_a_second_pass_reads_what_is_there(site: Any, make: Any) -> None:
     assert (stager.stats().num_staged, stager.stats().num_hits) == (8, 8)
 
 
-def test_another_version_of_a_file_is_staged_again(site: Any, make: Any) -> None:
+def test_another_version_of_a_file_is_staged_again(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     for version in ("1", "1", "2"):
         item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=100_000, version=version)
@@ -122,7 +122,7 @@ def test_another_version_of_a_file_is_staged_again(site: Any, make: Any) -> None
     assert (stager.stats().num_staged, stager.stats().num_hits) == (2, 1)
 
 
-def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site: Any, make: Any) -> None:
+def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site: Any, make: Callable[..., Any]) -> None:
     stager = make(budget_bytes=350_000, ahead_files=1)
     staged = {item.key: next(stager.stage([item])) for item in _items(site, range(3))}
     for key in (1, 0):
@@ -134,14 +134,14 @@ def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site: Any, m
     assert staged[2].path.read_bytes() == DATA["/t/2.bin"]
 
 
-def test_local_files_can_be_staged_too(tmp_path: Path, make: Any) -> None:
+def test_local_files_can_be_staged_too(tmp_path: Path, make: Callable[..., Any]) -> None:
     (tmp_path / "x.bin").write_bytes(b"12345")
     staged = next(make(mode="whole").stage([StageItem(key=0, url=str(tmp_path / "x.bin"), size_bytes=5)]))
     assert staged.path.read_bytes() == b"12345"
     assert staged.path != tmp_path / "x.bin"
 
 
-def test_no_more_is_fetched_ahead_than_the_options_say(site: Any, make: Any) -> None:
+def test_no_more_is_fetched_ahead_than_the_options_say(site: Any, make: Callable[..., Any]) -> None:
     drawn = []
 
     def items() -> Iterator[Any]:
@@ -159,7 +159,9 @@ def test_no_more_is_fetched_ahead_than_the_options_say(site: Any, make: Any) -> 
 
 
 @pytest.mark.parametrize("budget_bytes", [99_999])
-def test_a_budget_smaller_than_a_file_is_an_error_before_any_download(site: Any, make: Any, budget_bytes: int) -> None:
+def test_a_budget_smaller_than_a_file_is_an_error_before_any_download(
+    site: Any, make: Callable[..., Any], budget_bytes: int
+) -> None:
     stager = make(budget_bytes=budget_bytes)
     sizes = [(item.url.replace("http://", "http://user:secret@"), item.size_bytes) for item in _items(site)]
     acts: list[Callable[[], Any]] = [lambda: stager.require_fits(sizes), lambda: next(stager.stage(_items(site)))]
@@ -172,7 +174,7 @@ def test_a_budget_smaller_than_a_file_is_an_error_before_any_download(site: Any,
     assert site.log == []
 
 
-def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_ever(site: Any, make: Any) -> None:
+def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_ever(site: Any, make: Callable[..., Any]) -> None:
     stager = make(budget_bytes=250_000, grace_s=0.0)
     stream = stager.stage(_items(site))
     held = [next(stream), next(stream)]
@@ -183,7 +185,9 @@ def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_eve
     assert all(staged.path.exists() for staged in held)
 
 
-def test_a_released_file_makes_room_for_a_reader_that_waits(site: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_released_file_makes_room_for_a_reader_that_waits(
+    site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file is released once the log says that the reader waits, however late that is on this machine."""
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.05)
     stager = make(budget_bytes=250_000)
@@ -205,7 +209,7 @@ def test_a_released_file_makes_room_for_a_reader_that_waits(site: Any, make: Any
     assert stager.stats().wait_s >= 0.05
 
 
-def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site: Any, make: Any) -> None:
+def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site: Any, make: Callable[..., Any]) -> None:
     site.cuts["/t/0.bin"] = 1
     staged = next(make().stage(_items(site)))
     assert staged.path.read_bytes() == DATA["/t/0.bin"]
@@ -214,7 +218,7 @@ def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site: 
 
 
 @pytest.mark.parametrize("read", [plain_read, strict_read])
-def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(site: Any, make: Any, read: Any) -> None:
+def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(site: Any, make: Callable[..., Any], read: Any) -> None:
     site.cuts["/t/0.bin"] = 2
     stager = make(read=read)
     staged = next(stager.stage(_items(site, [0])))
@@ -228,7 +232,7 @@ CUT = r"download of http.*/t/0\.bin failed: ConnectionError: .* was cut; gave up
 
 @pytest.mark.parametrize(("read", "message"), [(plain_read, SHORT), (strict_read, CUT)])
 def test_a_download_that_keeps_failing_is_given_up_and_leaves_nothing(
-    site: Any, make: Any, caplog: pytest.LogCaptureFixture, read: Any, message: Any
+    site: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, read: Any, message: Any
 ) -> None:
     site.cuts["/t/0.bin"] = 99
     stager = make(read=read)
@@ -239,7 +243,7 @@ def test_a_download_that_keeps_failing_is_given_up_and_leaves_nothing(
     assert _entries(stager) == []
 
 
-def test_a_file_of_the_wrong_size_is_never_published(site: Any, make: Any) -> None:
+def test_a_file_of_the_wrong_size_is_never_published(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=99_000)
     with pytest.raises(
@@ -249,7 +253,7 @@ def test_a_file_of_the_wrong_size_is_never_published(site: Any, make: Any) -> No
     assert _entries(stager) == []
 
 
-def test_a_missing_file_is_not_tried_again(site: Any, make: Any) -> None:
+def test_a_missing_file_is_not_tried_again(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     with pytest.raises(FileNotFoundError, match=r"none\.bin"):
         next(stager.stage([StageItem(key=0, url=f"{site.url}/none.bin", size_bytes=5)]))
@@ -257,7 +261,7 @@ def test_a_missing_file_is_not_tried_again(site: Any, make: Any) -> None:
     assert _entries(stager) == []
 
 
-def test_a_file_that_fails_its_check_is_never_published(site: Any, make: Any) -> None:
+def test_a_file_that_fails_its_check_is_never_published(site: Any, make: Callable[..., Any]) -> None:
     def refuse(path: Any, name: Any, held: Any) -> None:
         assert name == f"{site.url}/t/0.bin"
         assert path.read_bytes() == DATA["/t/0.bin"]
@@ -269,14 +273,16 @@ def test_a_file_that_fails_its_check_is_never_published(site: Any, make: Any) ->
     assert _entries(stager) == []
 
 
-def test_a_full_disk_is_named_and_not_tried_again(site: Any, make: Any) -> None:
+def test_a_full_disk_is_named_and_not_tried_again(site: Any, make: Callable[..., Any]) -> None:
     stager = make(read=failing_read(OSError(28, "No space left on device")))
     with pytest.raises(StagingError, match=r"/t/0\.bin cannot be written to .*: No space left on device"):
         next(stager.stage(_items(site)))
     assert stager.stats().num_retries == 0
 
 
-def test_credentials_are_in_no_name_no_error_and_no_log(site: Any, make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_credentials_are_in_no_name_no_error_and_no_log(
+    site: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     def read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> None:
         assert "secret" in url
         raise ConnectionError(f"cannot reach {url}")
@@ -290,7 +296,7 @@ def test_credentials_are_in_no_name_no_error_and_no_log(site: Any, make: Any, ca
     assert "secret" not in caplog.text
 
 
-def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(site: Any, make: Any) -> None:
+def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(site: Any, make: Callable[..., Any]) -> None:
     def items() -> Iterator[Any]:
         yield from _items(site, range(2))
         raise RuntimeError("the store is lost")
@@ -303,7 +309,7 @@ def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(sit
         next(stream)
 
 
-def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(site: Any, make: Any) -> None:
+def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(site: Any, make: Callable[..., Any]) -> None:
     def endless(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
         return Answer(size_bytes=size_bytes, tag="", blocks=(b"" for _ in itertools.count()))
 
@@ -324,7 +330,7 @@ def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(site: Any, ma
     stager.close()
 
 
-def test_close_unpins_what_nobody_took(site: Any, make: Any) -> None:
+def test_close_unpins_what_nobody_took(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     stream = stager.stage(_items(site, range(3)))
     taken = next(stream)
@@ -334,7 +340,7 @@ def test_close_unpins_what_nobody_took(site: Any, make: Any) -> None:
     assert next(again.stage(_items(site, [7]))).key == 7
 
 
-def test_a_private_cache_ends_with_its_stager(site: Any, make: Any) -> None:
+def test_a_private_cache_ends_with_its_stager(site: Any, make: Callable[..., Any]) -> None:
     stager = make(directory=None)
     staged = next(stager.stage(_items(site)))
     assert staged.path.exists()
@@ -381,7 +387,9 @@ def test_two_processes_over_one_cold_cache_download_each_file_once(site: Any, tm
     assert all(site.num_gets(path) == 1 for path in DATA)
 
 
-def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(site: Any, tmp_path: Path, make: Any) -> None:
+def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(
+    site: Any, tmp_path: Path, make: Callable[..., Any]
+) -> None:
     site.gates["/t/0.bin"] = threading.Event()
     reader = _start_reader(tmp_path / "cache", site, 1)
     assert site.half_sent.wait(30)
@@ -397,7 +405,9 @@ def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(site
     assert next(stager.stage(_items(site, [0]))).path.read_bytes() == DATA["/t/0.bin"]
 
 
-def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(site: Any, tmp_path: Path, make: Any) -> None:
+def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(
+    site: Any, tmp_path: Path, make: Callable[..., Any]
+) -> None:
     gate = site.gates["/t/0.bin"] = threading.Event()
     reader = _start_reader(tmp_path / "cache", site, 1)
     assert site.half_sent.wait(30)

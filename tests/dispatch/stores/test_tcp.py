@@ -76,7 +76,7 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Any]:
+def server() -> Iterator[Server]:
     started = Server()
     yield started
     started.end()
@@ -103,7 +103,7 @@ def test_serve_prints_its_address_and_ends_cleanly(number: Any) -> None:
 
 
 def test_a_port_that_is_taken_is_one_clear_line(
-    server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = parse_endpoint(server.url).port
     told = f"dispatch store tcp://127.0.0.1:{port} cannot be served"
@@ -140,7 +140,7 @@ def test_a_worker_may_come_before_its_server() -> None:
     server.end()
 
 
-def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(server: Any) -> None:
+def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(server: Server) -> None:
     before = _threads()
     store = bind(server.url, timeout_s=20).open()
     store.set("k", "v")
@@ -154,7 +154,7 @@ def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(s
     assert _threads() == before
 
 
-def test_a_server_that_answers_no_more_is_lost_within_the_timeout(server: Any) -> None:
+def test_a_server_that_answers_no_more_is_lost_within_the_timeout(server: Server) -> None:
     store = bind(server.url, timeout_s=0.5).open()
     server.send(signal.SIGSTOP)
     start = time.monotonic()
@@ -167,7 +167,7 @@ def test_a_server_that_answers_no_more_is_lost_within_the_timeout(server: Any) -
     assert time.monotonic() - start < 10
 
 
-def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Any) -> None:
+def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) -> None:
     address = bind(server.url)
     address.open().close()
     server.end()
@@ -179,7 +179,7 @@ def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Any) -> 
     other.end()
 
 
-def test_the_next_handle_uses_the_connection_that_the_last_one_left(server: Any) -> None:
+def test_the_next_handle_uses_the_connection_that_the_last_one_left(server: Server) -> None:
     address = bind(server.url).keeping_connections()
     for number in range(1, 4):
         with closing(address.open()) as store:
@@ -201,7 +201,7 @@ def test_the_next_handle_uses_the_connection_that_the_last_one_left(server: Any)
     assert not _threads(), "a connection that nobody can ask for was left"
 
 
-def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Any) -> None:
+def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Server) -> None:
     address = bind(server.url).keeping_connections()
     address.open().close()
     server.end()
@@ -214,13 +214,13 @@ def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Any)
 
 
 @pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))
-def test_children_of_a_fork_talk_on_connections_of_their_own(server: Any, kept: Any) -> None:
+def test_children_of_a_fork_talk_on_connections_of_their_own(server: Server, kept: Any) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED, server.url, kept], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[0, 0, 0] 801", done.stderr
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server: Any, fault: Any) -> None:
+def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server: Server, fault: Any) -> None:
     lease_s = 8.0
     with Coordinator(
         server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)
@@ -234,7 +234,7 @@ def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server: A
     assert time.monotonic() - start < lease_s
 
 
-def test_a_worker_that_reads_on_learns_it_from_its_renewing_thread(server: Any) -> None:
+def test_a_worker_that_reads_on_learns_it_from_its_renewing_thread(server: Server) -> None:
     lease_s = 6.0
     with Coordinator(
         server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)
