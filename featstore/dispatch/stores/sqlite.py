@@ -92,8 +92,9 @@ class SqliteStore:
                     self._connection = _connect(self._path)
                 yield self._connection
             except (sqlite3.Error, OSError) as error:
+                code = getattr(error, "sqlite_errorname", None) or type(error).__name__
                 raise DispatchError(
-                    f"dispatch store {self._path} cannot be used: {error}; is its directory writable?"
+                    f"dispatch store {self._path} cannot be used: {error} ({code}); is its directory writable?"
                 ) from error
 
     @contextmanager
@@ -105,7 +106,8 @@ class SqliteStore:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # SQLite itself ends one whose disk fails.
+                    connection.execute("ROLLBACK")
                 raise
 
 

@@ -70,6 +70,15 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "x.db")
 
 
+def test_a_disk_that_fails_in_a_transaction_is_told_and_not_that_it_cannot_be_rolled_back(tmp_path: Path) -> None:
+    """SQLite itself ends a transaction whose disk fails: here its log is cut off under a handle that has read none of it."""
+    reader, writer = SqliteStore(tmp_path / "x.db"), SqliteStore(tmp_path / "x.db")
+    writer.set("n", "1")
+    (tmp_path / "x.db-wal").open("wb").close()
+    with pytest.raises(DispatchError, match=r"x\.db cannot be used: disk I/O error \(SQLITE_IOERR_SHORT_READ\)"):
+        reader.add("n", 1)
+
+
 def test_a_place_that_cannot_hold_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DispatchError, match=r"file/x\.db cannot be used.*writable"):
