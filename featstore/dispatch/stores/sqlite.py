@@ -37,7 +37,8 @@ class SqliteStore:
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._is_closed = False
-        _handles.add(self)
+        with _making:
+            _handles.add(self)
         with self._transaction():
             pass
 
@@ -139,9 +140,13 @@ def _patiently(act: Callable[[], object]) -> None:
 
 _handles: "weakref.WeakSet[SqliteStore]" = weakref.WeakSet()
 _forking: list[SqliteStore] = []
+# Held from before a fork until after it, so that no other thread makes a handle, or forks, in between. It is taken before the
+# locks of handles; nobody who holds one of those waits for it. Reentrant, since a collection of garbage may make a handle.
+_making = threading.RLock()
 
 
 def _before_fork() -> None:
+    _making.acquire()
     _forking.extend(_handles)
     for handle in _forking:
         handle.lock.acquire()
@@ -151,6 +156,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     while _forking:
         _forking.pop().lock.release()
+    _making.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

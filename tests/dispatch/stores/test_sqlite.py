@@ -27,6 +27,31 @@ for _ in range(200):
 store.close()
 print([os.waitpid(pid, 0)[1] for pid in children])
 """
+MADE = """
+import os, sys, threading
+from pathlib import Path
+from featstore.dispatch.stores import sqlite
+ended = threading.Event()
+def make(path):
+    while not ended.is_set():
+        made = [sqlite.SqliteStore(path) for _ in range(5)]
+        for store in made:
+            store.close()
+threads = [threading.Thread(target=make, args=(Path(sys.argv[1]),)) for _ in range(3)]
+for thread in threads:
+    thread.start()
+sys.setswitchinterval(1e-5)
+codes = []
+for _ in range(100):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(sum(store._connection is not None for store in list(sqlite._handles)))
+    codes.append(os.waitpid(pid, 0)[1])
+ended.set()
+for thread in threads:
+    thread.join()
+print(sum(map(bool, codes)))
+"""
 OPEN_AT_ONCE = """
 import sys
 from pathlib import Path
@@ -43,6 +68,11 @@ def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED, str(path)], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[0, 0, 0]", done.stderr
     assert SqliteStore(path).get_or_none("n") == "801"
+
+
+def test_a_fork_carries_no_connection_along_while_other_threads_make_handles(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", MADE, str(tmp_path / "x.db")], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:
