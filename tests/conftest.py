@@ -39,7 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class OneSparkSession(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives whole modules to processes, and all modules that use the Spark session to one of them."""
+    """Gives whole modules to processes, and all modules that use the Spark session to one of them.
+
+    The process that gives collects nothing itself, so it looks into the modules for the fixture's annotation.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]

@@ -140,8 +140,10 @@ def _patiently(act: Callable[[], object]) -> None:
 
 _handles: "weakref.WeakSet[SqliteStore]" = weakref.WeakSet()
 _forking: list[SqliteStore] = []
-# Held from before a fork until after it, so that no other thread makes a handle, or forks, in between. It is taken before the
-# locks of handles; nobody who holds one of those waits for it. Reentrant, since a collection of garbage may make a handle.
+# Held from before a fork until after it, so that no other thread makes a handle, or forks, in between: the child would inherit
+# its connection, and with it SQLite's notion of file locks that only the parent holds. It is taken before the locks of handles,
+# never while one of them is held: no finalizer, which may run at any time, makes a handle. Reentrant all the same, so that one
+# that did would not wait for its own thread.
 _making = threading.RLock()
 
 

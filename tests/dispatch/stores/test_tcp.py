@@ -67,7 +67,6 @@ class Server:
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
         if number == signal.SIGSTOP:  # It may answer until it has stopped.
-            assert self.process.pid is not None
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def end(self) -> None:
