@@ -49,7 +49,7 @@ faults-processes:
 	$(CAMPAIGN) tests/faults --deselect $(EPOCHS) tests/loader/test_ddp.py tests/staging/test_faults.py
 
 faults-properties:
-	$(CAMPAIGN) -m hypothesis tests/dispatch tests/staging tests/contracts tests/loader tests/native
+	$(CAMPAIGN) -m hypothesis tests/dispatch tests/staging tests/contracts tests/loader tests/tensors tests/native
 	$(CAMPAIGN) tests/native/test_mutants.py
 
 SECONDS ?= 300

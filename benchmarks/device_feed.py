@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.one_buffer import OneBuffer
-from featstore.loader.tensors import Batch, Jagged
+from featstore.tensors.batch import Batch, Jagged
+from featstore.tensors.one_buffer import OneBuffer
 from loader_parts.workload import NARROW, write
 
 REQUIRED_COPY_RATIO, ALLOWED_WAIT = 0.8, 0.1

@@ -25,7 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.loader.resolved import Resolved
+from featstore.loader.rows.resolved import Resolved
 from featstore.reading.footer import FileColumns, Footer, Selection
 from featstore.schema import Slot, SlotKind
 from loader_parts.measuring import by_clocks

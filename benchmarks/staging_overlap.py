@@ -26,8 +26,8 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.tensors import Batch
 from featstore.table.snapshot import Snapshot
+from featstore.tensors.batch import Batch
 from staging_parts.table import Remote, at, served, write_flat, write_lists
 
 MOST_OF_SLOWEST, MOST_WAIT_SHARE = 1.05, 0.02

@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from featstore.errors import FeatstoreError as FeatstoreError
     from featstore.extraction.extractor import Extractor as Extractor
     from featstore.loader.loader import FeatureLoader as FeatureLoader
-    from featstore.loader.shuffle import Shuffle as Shuffle
-    from featstore.loader.tensors import Batch as Batch
-    from featstore.loader.tensors import Jagged as Jagged
+    from featstore.loader.plan.shuffle import Shuffle as Shuffle
     from featstore.ops.rowwise import check_operator as check_operator
     from featstore.ops.user import operator as operator
     from featstore.spec.parse import load_spec as load_spec
     from featstore.staging import Staging as Staging
+    from featstore.tensors.batch import Batch as Batch
+    from featstore.tensors.batch import Jagged as Jagged
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Batch": "featstore.loader.tensors",
+    "Batch": "featstore.tensors.batch",
     "Dispatch": "featstore.dispatch",
     "Extractor": "featstore.extraction.extractor",
     "FeatstoreError": "featstore.errors",
     "FeatureLoader": "featstore.loader.loader",
-    "Jagged": "featstore.loader.tensors",
-    "Shuffle": "featstore.loader.shuffle",
+    "Jagged": "featstore.tensors.batch",
+    "Shuffle": "featstore.loader.plan.shuffle",
     "Staging": "featstore.staging",
     "Table": "featstore.api",
     "check_operator": "featstore.ops.rowwise",

@@ -11,8 +11,8 @@ from featstore.api import open_table
 from featstore.datafiles import stage_items, staging_source
 from featstore.errors import ConfigError
 from featstore.files import local_path
-from featstore.loader.config import as_options, load_train_config
-from featstore.loader.request import Request, resolve
+from featstore.loader.plan.config import as_options, load_train_config
+from featstore.loader.plan.request import Request, resolve
 from featstore.redaction import redact
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits

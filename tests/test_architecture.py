@@ -27,7 +27,14 @@ OWNERS = {
         "featstore.joins.output",
     },
     "sqlglot": {"featstore.selection", "featstore.where_tree"},
-    "torch": {"featstore.loader", "featstore.demo", "featstore.dispatch.stores.tcp"},
+    "torch": {
+        "featstore.tensors",
+        "featstore.loader.batches",
+        "featstore.loader.run",
+        "featstore.loader.loader",
+        "featstore.demo",
+        "featstore.dispatch.stores.tcp",
+    },
     "yaml": {"featstore.documents"},
 }
 
@@ -88,6 +95,13 @@ def test_importing_featstore_is_quick_and_loads_no_heavy_library() -> None:
 @pytest.mark.parametrize("part", ["featstore.staging", "featstore.dispatch", "featstore.dispatch.stores.sqlite"])
 def test_staging_and_dispatch_load_neither_torch_nor_pyarrow(part: str) -> None:
     assert not {"torch", "pyarrow"} & _loaded(f"import {part}")["modules"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("room", ["plan", "rows"])
+def test_a_plan_and_rows_are_made_without_torch(room: str) -> None:
+    files = (ROOT / "featstore" / "loader" / room).glob("*.py")
+    modules = ", ".join(f"featstore.loader.{room}.{file.stem}" for file in files if file.stem != "__init__")
+    assert "torch" not in _loaded(f"import {modules}")["modules"]  # type: ignore[operator]
 
 
 def test_a_sqlite_store_in_use_loads_neither_torch_nor_pyarrow(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.tensors import Batch, Jagged
 from featstore.table.snapshot import Snapshot
+from featstore.tensors.batch import Batch, Jagged
 
 Columns = Mapping[str, Any]
 Reader = Callable[[Sequence[str], Sequence[str], int], Iterator[Columns]]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from featstore.loader.tensors import Jagged
 from featstore.schema import Slot, SlotKind
+from featstore.tensors.batch import Jagged
 
 _MAX_SPREADS = 5.0
 

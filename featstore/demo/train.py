@@ -17,8 +17,8 @@ from featstore.demo.metrics import auc
 from featstore.demo.model import DeepFM, ModelOptions
 from featstore.errors import ConfigError, FeatstoreError
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.tensors import Batch, Jagged
 from featstore.schema import Slot, SlotKind
+from featstore.tensors.batch import Batch, Jagged
 
 _SECONDS_PER_LINE = 5.0
 

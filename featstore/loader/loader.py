@@ -16,35 +16,34 @@ from featstore.dispatch.orders import Seat
 from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, StateError
 from featstore.loader.bad_files import ERROR, SKIP, checked
+from featstore.loader.batches.transform import Transform, checked_transform
 from featstore.loader.cleanup import when_gone
-from featstore.loader.config import as_options, load_train_config
-from featstore.loader.consumer import Iteration
-from featstore.loader.device import DeviceFeed
-from featstore.loader.follow import Follow, Following
-from featstore.loader.iteration import Run
-from featstore.loader.job import Job
-from featstore.loader.listing import Census, Listed, Listing
-from featstore.loader.matching import matching, matching_files, selected
-from featstore.loader.negatives import Negatives
-from featstore.loader.ordering import DYNAMIC, RANK, STATIC, Ordering
-from featstore.loader.passes import Passes
-from featstore.loader.place import Place
-from featstore.loader.request import Request, resolve
-from featstore.loader.shares import require_own
-from featstore.loader.shuffle import Shuffle
-from featstore.loader.splitting import make_splits, split_size
-from featstore.loader.staged import share_of, staging_for
-from featstore.loader.state import LoaderState, merge_states
+from featstore.loader.plan.config import as_options, load_train_config
+from featstore.loader.plan.files import Census, Listed, Listing, matching, matching_files, selected
+from featstore.loader.plan.follow import Follow, Following
+from featstore.loader.plan.negatives import Negatives
+from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
+from featstore.loader.plan.request import Request, resolve
+from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.plan.splitting import make_splits, split_size
+from featstore.loader.run.consumer import Iteration
+from featstore.loader.run.device import DeviceFeed
+from featstore.loader.run.iteration import Run
+from featstore.loader.run.job import Job
+from featstore.loader.run.passes import Passes
+from featstore.loader.run.shares import require_own
+from featstore.loader.run.staged import share_of, staging_for
+from featstore.loader.run.state import LoaderState, merge_states
+from featstore.loader.run.tail import JOIN, require_tail
+from featstore.loader.run.worker import Place
 from featstore.loader.stats import Stats
-from featstore.loader.tail import JOIN, require_tail
-from featstore.loader.tensors import Batch, Device
-from featstore.loader.transform import Transform, checked_transform
 from featstore.selection import parse_where
 from featstore.staging.budget import parse_bytes
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot, open_without_files, stream_data_files
 from featstore.table.snapshot import DataFile, Snapshot
+from featstore.tensors.batch import Batch, Device
 
 _LOG = logging.getLogger(__name__)
 
@@ -296,7 +295,7 @@ class FeatureLoader(IterableDataset[Batch]):
     def verdict(self) -> str:
         """What this process's last epoch waited for, and what would help, in one line; empty before the end of the first.
 
-        Also logged at level info by `featstore.loader.iteration`.
+        Also logged at level info by `featstore.loader.run.iteration`.
         """
         return self._stats.verdict
 

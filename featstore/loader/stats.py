@@ -1,15 +1,15 @@
-"""What a loader has done so far, in numbers."""
+"""What a loader has done so far, in numbers, and what an epoch waited for."""
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from featstore.loader.verdict import EpochTimes
-
 Item = TypeVar("Item")
+# Less waiting than this, the first batch's with it, and no quicker data would make the epoch much shorter.
+_IDLE_SHARE = 0.1
 _COUNTS = (
     "rows",
     "batches",
@@ -27,10 +27,25 @@ _COUNTS = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class EpochTimes:
+    """Seconds of one epoch in one process: `total_s` from its first claim to its end, `data_wait_s` what the consumer waited
+    for batches of it; `decode_s` what decoding took, `staging_wait_s` what it waited for files, both in other threads."""
+
+    total_s: float
+    data_wait_s: float
+    decode_s: float
+    staging_wait_s: float
+
+    def since(self, before: "EpochTimes") -> "EpochTimes":
+        """What was added after `before`."""
+        return EpochTimes(**{name: value - getattr(before, name) for name, value in vars(self).items()})
+
+
 @dataclass
 class Stats:
     """Counts and seconds by name. Each name has one writing thread, so no lock is needed; those that
-    delivery.py counts are written under its lock."""
+    run/delivery.py counts are written under its lock."""
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -58,6 +73,17 @@ class Stats:
             yield item
             del item
 
+    def paced(self, items: Generator[Item, None, None], name: str) -> Generator[Item, None, None]:
+        """The items. The time between one and the asking for the next, which their queue takes, is counted as `name`."""
+        try:
+            for item in items:
+                started = time.perf_counter()
+                yield item
+                self.seconds[name] += time.perf_counter() - started
+                del item
+        finally:
+            items.close()
+
     def times(self, staging_wait_s: float) -> EpochTimes:
         """Where the clocks stand."""
         return EpochTimes(
@@ -73,7 +99,7 @@ class Stats:
         return {**zeros, **self.counts, "wait_s": 0.0, "decode_s": 0.0, "assemble_s": 0.0, **self.seconds}
 
     def slots(self) -> dict[str, dict[str, int | float]]:
-        """What each column that was read took: `bytes` as stored in the files, `decode_s` and `assemble_s` as metering.py
+        """What each column that was read took: `bytes` as stored in the files, `decode_s` and `assemble_s` as rows/filtering.py
         says, which are parts of what the stages of these names were busy."""
         return {
             name: {
@@ -108,3 +134,21 @@ class Stats:
             },
             "delivery": {"wait_s": wait_s("wait_s", 0.0), "rows": of("rows", 0), "batches": of("batches", 0)},
         }
+
+
+def verdict(times: EpochTimes) -> str:
+    """Which of model, remote and decoding held the epoch up, with the shares of its time, and what would make it quicker."""
+    total_s = max(times.total_s, 1e-9)
+    waited = min(1.0, times.data_wait_s / total_s)
+    shares = (
+        f"{times.total_s:.1f} s, of which training waited {waited:.0%} for data, decoding worked "
+        f"{times.decode_s / total_s:.0%} and waited {times.staging_wait_s / total_s:.0%} for files"
+    )
+    if waited < _IDLE_SHARE:
+        return f"{shares}: the model is the bottleneck; a quicker step is all that would help"
+    if times.staging_wait_s >= times.decode_s:
+        return (
+            f"{shares}: the remote store is the bottleneck; fewer slots, staging.mode ranges, a staging.directory that is kept "
+            "(`featstore stage warm`) or more bandwidth would help"
+        )
+    return f"{shares}: decoding is the bottleneck; fewer slots, more cores or more worker processes would help"

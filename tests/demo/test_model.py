@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from featstore.demo.model import DeepFM, FloatEmbedding, IdEmbedding, ModelOptions, bucket, pairwise, pool
-from featstore.loader.tensors import Jagged
 from featstore.schema import Slot, SlotKind
+from featstore.tensors.batch import Jagged
 
 SMALL = ModelOptions(buckets=16, dim=3, hidden=(8,), dropout=0.0)
 USER = Slot(name="user", kind=SlotKind.ID)

@@ -20,6 +20,7 @@ from featstore.dispatch.terms import Terms, WaitFor
 from featstore.errors import DispatchError
 from tests.dispatch.conftest import PREFIX, silence
 from tests.dispatch.simulated_clock import SimulatedClock
+from tests.process import our_threads
 
 LEASE_S = 60.0
 
@@ -32,10 +33,6 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
 @pytest.fixture
 def make(make_worker: Any) -> Callable[..., Any]:
     return functools.partial(make_worker, seed=1)
-
-
-def _threads() -> Any:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
 
 
 def test_one_worker_gets_the_plan_in_its_order(make: Callable[..., Any]) -> None:
@@ -178,7 +175,7 @@ def test_a_slow_worker_that_lives_keeps_its_lease(make: Callable[..., Any], cloc
 def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(
     make: Callable[..., Any], clock: SimulatedClock
 ) -> None:
-    before = _threads()
+    before = our_threads()
     holder, waiting = make("holder", num_splits=1), make("waiting", num_splits=1)
     next(holder.claims())
     ended = threading.Event()
@@ -194,7 +191,7 @@ def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(
     assert clock.wait(ended, LEASE_S)
     thread.join()
     holder.close()
-    assert _threads() == before
+    assert our_threads() == before
 
 
 def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make: Callable[..., Any]) -> None:

@@ -19,11 +19,11 @@ from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.loader.decode import Partition
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.request import resolve
+from featstore.loader.plan.files import Partition
+from featstore.loader.plan.request import resolve
+from featstore.loader.rows.split_reader import Order, SplitReader, Work
 from featstore.loader.stats import Stats
-from featstore.loader.stream import Order, SplitReader, Work
 from featstore.reading import checksums, pages
 from featstore.reading.footer import Footer
 from featstore.spec.parse import load_spec

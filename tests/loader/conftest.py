@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from featstore.tensors.batch import Batch
 
 ROWS_PER_FILE = (70, 0, 45, 101, 64)
 NUM_ROWS = sum(ROWS_PER_FILE)
@@ -29,6 +31,11 @@ def rows_table(first: int, num_rows: int) -> pa.Table:
             "note": pa.array([f"n{r}" for r in row.tolist()], pa.string()),
         }
     )
+
+
+def rows_of(batches: Iterable[Batch]) -> list[int]:
+    """The numbers of the rows, in the order of delivery."""
+    return [row for batch in batches for row in batch["row"].tolist()]
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from featstore.dispatch.receipt import receipts
 from featstore.errors import ConfigError, DataFileError, MissingValueError
 from featstore.loader.loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
+from tests.loader.conftest import rows_of
 
 ROWS = {"a": range(100), "b": range(100, 200), "c": range(200, 300)}
 
@@ -72,10 +73,6 @@ WAYS = [
     an_unknown_codec,
     a_name_in_no_encoding,
 ]
-
-
-def rows_of(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch["row"].tolist()]
 
 
 @pytest.fixture

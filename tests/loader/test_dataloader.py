@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from featstore.errors import BudgetError, DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
+from tests.process import our_files
 
 # Python 3.12 and newer warn of fork in a process with threads; torch's own threads make it one.
 pytestmark = [
@@ -43,24 +44,20 @@ def epoch(dataloader: DataLoader[Any]) -> list[int]:
     return [row for batch in dataloader for row in check(batch)]
 
 
-def run_directories() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("featstore*"))
-
-
 @pytest.mark.parametrize(
     ("context", "persistent"), [("fork", False), ("fork", True), pytest.param("spawn", True, marks=pytest.mark.slow)]
 )
 def test_two_workers_share_each_epoch_without_a_doubled_or_missing_row(table_url: str, context: str, persistent: bool) -> None:
-    before = run_directories()
+    before = our_files()
     with loader_for(table_url, shuffle={"window_rows": 40}, staging={"mode": "whole"}) as loader:
         dataloader = DataLoader(
             loader, batch_size=None, num_workers=2, multiprocessing_context=context, persistent_workers=persistent
         )
         epochs = [epoch(dataloader) for _ in range(3)]
-        assert run_directories() - before
+        assert our_files() - before
         del dataloader
         gc.collect()
-    assert not run_directories() - before
+    assert not our_files() - before
     assert all(sorted(rows) == list(range(NUM_ROWS)) for rows in epochs)
     assert len({tuple(rows) for rows in epochs}) == 3
 

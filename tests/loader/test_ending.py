@@ -14,9 +14,10 @@ import pytest
 
 from featstore.errors import DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.pipeline import Ahead
+from featstore.loader.batches.pipeline import Ahead
 from featstore.loader.stats import Stats
 from tests.tiers import tiered
+from tests.process import num_descriptors, our_files, our_threads
 
 STAGING = [None, {"mode": "whole", "ahead_files": 1}]
 REPEATS = 6
@@ -24,15 +25,6 @@ REPEATS = 6
 
 def loader_for(table_url: str, staging: Any = None) -> FeatureLoader:
     return FeatureLoader(table_url, slots=["*"], batch_size=40, staging=staging, memory_budget=1)
-
-
-def left_behind(before: set[Path]) -> list[object]:
-    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")]
-    return [*threads, *(set(Path(tempfile.gettempdir()).glob("featstore*")) - before)]
-
-
-def num_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def exhaust(loader: FeatureLoader) -> None:
@@ -80,12 +72,12 @@ def throw(loader: FeatureLoader) -> None:
 @pytest.mark.parametrize("staging", STAGING, ids=["in place", "staged"])
 @pytest.mark.parametrize("end", [exhaust, leave, fail, forget, close, throw])
 def test_nothing_is_left_behind_however_often(table_url: str, end: Any, staging: Any) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("featstore*"))
+    before = our_files()
     descriptors = None
     for repeat in range(REPEATS):
         end(loader_for(table_url, staging))
         gc.collect()
-        assert left_behind(before) == []
+        assert (our_threads(), our_files() - before) == (set(), set())
         if repeat == 1:
             descriptors = num_descriptors()
     assert descriptors is not None
@@ -93,13 +85,13 @@ def test_nothing_is_left_behind_however_often(table_url: str, end: Any, staging:
 
 
 def test_a_thread_that_begins_while_the_run_is_closed_is_ended_at_once(table_url: str) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("featstore*"))
+    before = our_files()
     run = loader_for(table_url).begin_run()
     run.close()
     late = Ahead((number for number in range(100)), Stats())
-    assert "featstore-transform" in left_behind(before)
+    assert "featstore-transform" in {thread.name for thread in our_threads()}
     run._opened(late)
-    assert left_behind(before) == []
+    assert (our_threads(), our_files() - before) == (set(), set())
 
 
 PROGRAM = """

@@ -23,19 +23,17 @@ from featstore.datafiles import staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import BudgetError, ConfigError, DataFileError, DispatchError, SelectionError, StateError
-from featstore.loader.decode import Partition
+from featstore.loader.plan.files import Partition
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.request import resolve
+from featstore.loader.plan.request import resolve
 from featstore.loader.stats import Stats
-from featstore.loader.stream import Order, SplitReader, Work
+from featstore.loader.rows.split_reader import Order, SplitReader, Work
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
+from tests.loader.conftest import rows_of
+from tests.process import our_files, our_threads
 
 NUM_ROWS = 280
-
-
-def rows_of(loader: Any) -> list[int]:
-    return [row for batch in loader for row in batch["row"].tolist()]
 
 
 def divide_by_rows(loader: Any) -> None:
@@ -43,20 +41,12 @@ def divide_by_rows(loader: Any) -> None:
         _ = 1 // int(batch["row"][0])
 
 
-def our_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")]
-
-
-def our_files() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("featstore*"))
-
-
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     before = our_files()
     yield
     gc.collect()
-    assert our_threads() == []
+    assert our_threads() == set()
     assert our_files() <= before
 
 
@@ -337,14 +327,14 @@ def test_a_break_ends_all_threads(table_url: str, staging: Any, budget: Any) -> 
     for _ in range(3):
         for _ in loader:
             break
-        assert our_threads() == []
+        assert our_threads() == set()
     loader.close()
 
 
 def test_an_exception_in_the_loop_ends_all_threads(table_url: str) -> None:
     with pytest.raises(ZeroDivisionError):
         divide_by_rows(FeatureLoader(table_url, slots=["row"], batch_size=1))
-    assert our_threads() == []
+    assert our_threads() == set()
 
 
 def test_a_loader_made_in_the_loop_lives_until_its_end(table_url: str) -> None:
@@ -497,7 +487,7 @@ def test_slots_are_no_extras(tmp_path: Path) -> None:
 
 
 def test_the_end_of_an_epoch_says_what_it_waited_for(table_url: str, loopback: Any, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "featstore.loader.iteration")
+    caplog.set_level("INFO", "featstore.loader.run.iteration")
     with FeatureLoader(served(table_url, loopback), slots=["row"], staging={"mode": "whole"}, num_epochs=2) as loader:
         assert loader.verdict() == ""
         rows_of(loader)

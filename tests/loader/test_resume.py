@@ -16,7 +16,7 @@ import featstore
 from featstore.dispatch.receipt import receipts
 from featstore.errors import DataFileError, DispatchError, StateError
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.tensors import Batch, Jagged
+from featstore.tensors.batch import Batch, Jagged
 
 NUM_ROWS = 280
 ORDERS = [

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from featstore.loader.device import DeviceFeed
+from featstore.loader.run.device import DeviceFeed
 from featstore.loader.loader import FeatureLoader
 from tests.tiers import tiered
+from tests.loader.conftest import rows_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -39,10 +40,6 @@ def begun(loaders: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         monkeypatch.setenv("RANK", str(rank))
         found.append(iter(loader))
     return found
-
-
-def rows_of(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch["row"].tolist()]
 
 
 def together(shares: Any) -> list[int]:

@@ -10,6 +10,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from featstore.errors import StateError
 from featstore.loader.loader import FeatureLoader
+from tests.loader.conftest import rows_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -24,10 +25,6 @@ def loader_for(table_url: str, **options: Any) -> FeatureLoader:
 
 def batches_of(loader: FeatureLoader, num_workers: int, **options: Any) -> StatefulDataLoader:
     return StatefulDataLoader(loader, batch_size=None, num_workers=num_workers, **options)
-
-
-def rows_of(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch["row"].tolist()]
 
 
 def steps(table_url: str, num_workers: int, **options: Any) -> list[tuple[list[int], dict[str, Any]]]:

@@ -7,8 +7,8 @@ import pytest
 
 from featstore._native.loading import KERNELS
 from featstore.errors import StateError
-from featstore.loader.budget import Budget
-from featstore.loader.stopping import StoppingFooter
+from featstore.loader.rows.memory_budget import Budget
+from featstore.loader.rows.stopping import StoppingFooter
 from featstore.reading.footer import Selection
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind

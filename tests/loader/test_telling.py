@@ -13,8 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from featstore.loader.loader import FeatureLoader
-from featstore.loader.pacing import paced
-from featstore.loader.progress import RowBar
+from featstore.loader.run.progress import RowBar
 from featstore.loader.stats import Stats
 
 
@@ -130,7 +129,7 @@ def test_the_time_until_an_item_is_taken_is_counted() -> None:
         finally:
             closed.append(True)
 
-    found = paced(items(), stats, "room_s")
+    found = stats.paced(items(), "room_s")
     assert next(found) == 0
     started = time.perf_counter()
     torch.ones(100_000).sum()

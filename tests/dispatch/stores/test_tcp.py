@@ -26,6 +26,7 @@ from featstore.dispatch.stores.tcp import serve
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 from tests.tiers import tiered
+from tests.process import our_threads
 
 SERVE = "import sys; from featstore.cli import main; main()"
 FORK = multiprocessing.get_context("fork")
@@ -85,10 +86,6 @@ def plan(num_splits: int = 20) -> Plan:
     return Plan(splits=[Split(path=f"{i}.parquet", num_rows=10) for i in range(num_splits)])
 
 
-def _threads() -> Any:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
-
-
 @pytest.mark.parametrize("number", tiered([signal.SIGTERM, signal.SIGINT], signal.SIGINT.__eq__))
 def test_serve_prints_its_address_and_ends_cleanly(number: Any) -> None:
     command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", "0"]
@@ -140,7 +137,7 @@ def test_a_worker_may_come_before_its_server() -> None:
 
 
 def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(server: Server) -> None:
-    before = _threads()
+    before = our_threads()
     store = bind(server.url, timeout_s=20).open()
     store.set("k", "v")
     server.end()
@@ -148,9 +145,9 @@ def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(s
         with pytest.raises(DispatchError, match=r"is lost, and with it who reads what: .*from their last checkpoint"):
             use()
     store.close()
-    for thread in _threads() - before:
+    for thread in our_threads() - before:
         thread.join(20)
-    assert _threads() == before
+    assert our_threads() == before
 
 
 def test_a_server_that_answers_no_more_is_lost_within_the_timeout(server: Server) -> None:
@@ -183,21 +180,21 @@ def test_the_next_handle_uses_the_connection_that_the_last_one_left(server: Serv
     for number in range(1, 4):
         with closing(address.open()) as store:
             assert store.add("n", 1) == number
-            threads = _threads()
+            threads = our_threads()
     assert len(threads) == 1, "each handle had a connection of its own"
-    assert _threads() == threads
+    assert our_threads() == threads
     address.disconnect()
-    assert not _threads()
+    assert not our_threads()
     copy = pickle.loads(pickle.dumps(address))
     with closing(copy.open()) as store:
         assert store.add("n", 1) == 4
-    threads = _threads()
+    threads = our_threads()
     assert len(threads) == 1
     del copy, store
     gc.collect()
     for thread in threads:
         thread.join(10)
-    assert not _threads(), "a connection that nobody can ask for was left"
+    assert not our_threads(), "a connection that nobody can ask for was left"
 
 
 def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Server) -> None:
@@ -209,7 +206,7 @@ def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Serv
         address.open()
     other.end()
     address.disconnect()
-    assert not _threads()
+    assert not our_threads()
 
 
 @pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))

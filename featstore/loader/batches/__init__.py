@@ -1,0 +1,1 @@
+"""Decoded rows to batches: put in order, gathered, cut to size, transformed, in threads of their own."""

@@ -1,0 +1,109 @@
+"""Windows as read to blocks in the order of delivery: as they lie, or gathered into the memory of their batches."""
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.loader.bad_files import Skip, is_bad_file
+from featstore.loader.batches.blocks import Block, Origin
+from featstore.loader.batches.gathering import gather_batches
+from featstore.loader.batches.slicing import Unpacked
+from featstore.loader.plan.request import Request
+from featstore.loader.rows.decode import block_columns, block_extras
+from featstore.loader.rows.split_reader import Window
+from featstore.loader.stats import Stats
+from featstore.reading.columns import Array, Values
+from featstore.reading.gather import places_of
+from featstore.reading.reader import Rows
+from featstore.tensors.keys import Key
+from featstore.tensors.pool import Pool
+
+
+class Assembler:
+    """Makes blocks of windows, in one thread. It foresees where batches end, so that shuffled rows are gathered into them; a
+    batch that ends elsewhere, where rows of a lost claim are left out, is put together when it is asked for."""
+
+    def __init__(self, request: Request, batch_size: int, stats: Stats, skip: Skip | None = None) -> None:
+        self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
+        self._num_rows = 0
+        self._left_out: set[tuple[int, int, int]] = set()
+        self._pool, self._scratch = Pool(), Pool()
+
+    def blocks(self, window: Window) -> list[Block]:
+        """The window's rows, those delivered earlier aside: one block in the file's order, one for each batch when shuffled."""
+        if window.work.claim.key in self._left_out:
+            return []
+        with self._stats.timed("assemble_s"):
+            index, places = window.picked.index(window.order)
+            origin = _origin(window, places)
+            num_rows = window.picked.rows.num_rows if index is None else len(index)
+            begin = min(origin.row_at(window.work.claim.start_row), num_rows)
+            if window.is_shuffled and index is not None and num_rows > 0:
+                blocks = self._gathered(window, index, origin, begin)
+            else:
+                blocks = [self._block(window, index, origin, begin)]
+            self._num_rows += num_rows - begin
+            return blocks
+
+    def leaves_out(self, window: Window, error: BaseException) -> bool:
+        """Whether a window that failed is left out, with what follows of its split: told `skip` then."""
+        if self._skip is None or not is_bad_file(error):
+            return False
+        self._left_out.add(window.work.claim.key)
+        self._skip(window.work.claim, window.first_row, error)
+        return True
+
+    def _block(self, window: Window, index: Array | None, origin: Origin, begin: int) -> Block:
+        rows = window.picked.rows if index is None else window.picked.rows.take(index)
+        return Block(
+            num_rows=rows.num_rows,
+            columns=block_columns(rows, self._request, self._stats),
+            extras=block_extras(rows, self._request, window.work.partition),
+            origin=origin,
+            begin=begin,
+        )
+
+    def _gathered(self, window: Window, index: Array, origin: Origin, begin: int) -> list[Block]:
+        rows, num_rows = window.picked.rows, len(index)
+        if num_rows < rows.num_rows:  # What is left out must not be looked at: a null label of it is no error.
+            chosen = np.sort(index)
+            rows, index = rows.take(chosen), np.searchsorted(chosen, index)
+        pieces = rows.pieces()
+        columns = self._columns(pieces)
+        extras = block_extras(rows, self._request, window.work.partition)
+        extras = extras.take(pa.array(index)) if extras.num_columns else extras
+        del rows, pieces
+        cuts = self._cuts(begin, num_rows)
+        packed = gather_batches(columns, places_of(index[begin:], cuts - begin), self._pool, self._scratch)
+        return [
+            Block(
+                num_rows=end - first,
+                columns=Unpacked(batch),
+                extras=extras.slice(first, end - first) if extras.num_columns else extras,
+                origin=origin.stretch(first, end, num_rows),
+                packed=batch,
+            )
+            for first, end, batch in zip(cuts[:-1].tolist(), cuts[1:].tolist(), packed, strict=True)
+        ]
+
+    def _columns(self, pieces: list[Rows]) -> dict[Key, list[Values]]:
+        converted = [block_columns(piece, self._request, self._stats) for piece in pieces]
+        return {key: [columns[key] for columns in converted] for key in converted[0]}
+
+    def _cuts(self, begin: int, num_rows: int) -> Array:
+        """Where batches end among rows `begin` to `num_rows`, which themselves come first and last."""
+        missing = self._batch_size - self._num_rows % self._batch_size
+        return np.array([begin, *range(begin + missing, num_rows, self._batch_size), num_rows], np.int64)
+
+
+def _origin(window: Window, places: Array | None) -> Origin:
+    claim = window.work.claim
+    return Origin(
+        split_index=claim.index,
+        fence=claim.fence,
+        part=claim.part,
+        split_rows=claim.split.num_rows,
+        first_row=window.first_row,
+        end_row=window.end_row,
+        is_last=window.is_last,
+        places=places,
+    )

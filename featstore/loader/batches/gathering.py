@@ -1,0 +1,119 @@
+"""A shuffled window's columns, gathered into its batches' memory: packed, one buffer per dtype, as they are delivered."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from featstore.reading.columns import Array, Ragged, Values
+from featstore.reading.gather import (
+    Places,
+    gather_lists,
+    gather_offsets,
+    gather_values,
+    joined_offsets,
+    joined_values,
+    list_values,
+)
+from featstore.tensors.dtypes import tensor_of
+from featstore.tensors.keys import Key
+from featstore.tensors.packed import Packed, Place
+from featstore.tensors.pool import Pool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Item:
+    """One tensor of each batch: how many elements it has in each, and the shape of a row."""
+
+    key: Key
+    dtype: np.dtype[Any]
+    counts: Array
+    row_shape: tuple[int, ...] = ()
+
+
+def gather_batches(columns: dict[Key, list[Values]], places: Places, pool: Pool, scratch: Pool) -> list[Packed]:
+    """The batches of a window, one for each part of `places`, in memory of the pool; pieces are joined in that of `scratch`.
+
+    Takes each column's pieces out of `columns` when it has gathered them, so that their memory can go.
+    """
+    joined = {key: joined_offsets(_lists(pieces)) for key, pieces in columns.items() if isinstance(pieces[0], Ragged)}
+    offsets = _offsets(joined, places, scratch)
+    items = [item for key, pieces in columns.items() for item in _items(key, pieces, places, offsets.get(key))]
+    buffers, bases, starts = _layout(items, pool)
+    waiting = iter(zip(items, starts, strict=True))
+    for item, begins in waiting:
+        pieces, out = columns.pop(item.key), buffers[item.dtype]
+        if item.key not in joined:
+            values = joined_values([piece for piece in pieces if not isinstance(piece, Ragged)], scratch.take)
+            gather_values(values, places, begins, out)
+            continue
+        values = joined_values(list(map(list_values, _lists(pieces))), scratch.take)
+        gather_lists(Ragged(values, joined.pop(item.key)), places, begins, begins + item.counts, out)
+        offset_item, begins = next(waiting)
+        _spread(offsets.pop(item.key), begins, offset_item.counts, buffers[offset_item.dtype])
+    return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]
+
+
+def _offsets(joined: dict[Key, Array], places: Places, scratch: Pool) -> dict[Key, Array]:
+    """Each column's gathered offsets, all in one piece of scratch memory."""
+    size = len(places) + places.num_parts
+    memory = scratch.take(8 * size * len(joined))[: 8 * size * len(joined)].view(np.int64).reshape(-1, size)
+    for offsets, out in zip(joined.values(), memory, strict=True):
+        gather_offsets(offsets, places, out)
+    return dict(zip(joined, memory, strict=True))
+
+
+def _lists(pieces: list[Values]) -> list[Ragged]:
+    return [piece for piece in pieces if isinstance(piece, Ragged)]
+
+
+def _items(key: Key, pieces: list[Values], places: Places, offsets: Array | None) -> Iterator[_Item]:
+    first, rows = pieces[0], places.part_rows
+    if isinstance(first, Ragged):
+        assert offsets is not None
+        ends = np.cumsum(rows + 1) - 1
+        yield _Item(key=key, dtype=first.values.dtype, counts=offsets[ends])
+        yield _Item(key=key, dtype=offsets.dtype, counts=rows + 1)
+    else:
+        shape = first.shape[1:]
+        yield _Item(key=key, dtype=first.dtype, counts=rows * int(np.prod(shape, dtype=np.int64)), row_shape=shape)
+
+
+Buffers = dict[np.dtype[Any], Array]
+
+
+def _layout(items: list[_Item], pool: Pool) -> tuple[Buffers, Buffers, list[Array]]:
+    """A buffer of each dtype, in it where each batch begins (num_parts + 1,), and where each item does in each batch."""
+    buffers: Buffers = {}
+    bases: Buffers = {}
+    starts: dict[int, Array] = {}
+    for dtype in dict.fromkeys(item.dtype for item in items):
+        numbers = [number for number, item in enumerate(items) if item.dtype == dtype]
+        counts = np.stack([items[number].counts for number in numbers])
+        base = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts.sum(axis=0))])
+        begins = base[:-1] + np.cumsum(counts, axis=0) - counts
+        starts |= dict(zip(numbers, begins, strict=True))
+        bases[dtype] = base
+        buffers[dtype] = pool.take(int(base[-1]) * dtype.itemsize)[: int(base[-1]) * dtype.itemsize].view(dtype)
+    return buffers, bases, [np.ascontiguousarray(starts[number]) for number in range(len(items))]
+
+
+def _spread(offsets: Array, begins: Array, counts: Array, out: Array) -> None:
+    """Copies each batch's offsets to their place."""
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).tolist()
+    for begin, (first, end) in zip(begins.tolist(), pairwise(ends), strict=True):
+        out[begin : begin + end - first] = offsets[first:end]
+
+
+def _packed(items: list[_Item], starts: list[Array], buffers: Buffers, bases: Buffers, part: int) -> Packed:
+    ranges = {dtype: (int(base[part]), int(base[part + 1])) for dtype, base in bases.items()}
+    tensors = {dtype: tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()}
+    places: dict[Key, tuple[Place, ...]] = {}
+    for item, begins in zip(items, starts, strict=True):
+        count, row = int(item.counts[part]), item.row_shape
+        shape = (count // max(1, int(np.prod(row))), *row) if row else (count,)
+        place = (tensors[item.dtype].dtype, int(begins[part]) - ranges[item.dtype][0], shape)
+        places[item.key] = (*places.get(item.key, ()), place)
+    return Packed(buffers={tensor.dtype: tensor for tensor in tensors.values()}, places=places)

@@ -1,0 +1,66 @@
+"""Columns that come in several parts, as those of a batch that straddles blocks, put together."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from featstore.reading.columns import Array, Ragged, Values
+from featstore.reading.gather import join_offsets
+from featstore.tensors.batch import Column, Jagged
+from featstore.tensors.dtypes import tensor_of
+from featstore.tensors.keys import Key
+from featstore.tensors.pool import Pool
+
+_ALIGNMENT_BYTES = 64
+
+
+def joined(columns: Mapping[Key, Sequence[Values]], pool: Pool) -> dict[Key, Column]:
+    """Each column's parts one after the other, all columns in one piece of the pool's memory.
+
+    In numpy: `torch.cat` wakes torch's threads, which then spin on the cores that decode.
+    """
+    room = _Room(pool.take(sum(map(_size_bytes, columns.values()))))
+    return {key: _joined(parts, room) for key, parts in columns.items()}
+
+
+class _Room:
+    """Memory that is given away from its beginning on."""
+
+    def __init__(self, memory: Array) -> None:
+        self._memory, self._at = memory, 0
+
+    def take(self, num_values: int, dtype: np.dtype[Any]) -> Array:
+        first, size = self._at, num_values * dtype.itemsize
+        self._at += _aligned(size)
+        return self._memory[first : first + size].view(dtype)
+
+
+def _joined(parts: Sequence[Values], room: _Room) -> Column:
+    lists = [part for part in parts if isinstance(part, Ragged)]
+    if lists:
+        return Jagged(tensor_of(_values([part.values for part in lists], room)), tensor_of(_offsets(lists, room)))
+    return tensor_of(_values([part for part in parts if not isinstance(part, Ragged)], room))
+
+
+def _values(parts: Sequence[Array], room: _Room) -> Array:
+    out = room.take(sum(part.size for part in parts), parts[0].dtype).reshape(-1, *parts[0].shape[1:])
+    return np.concatenate(parts, out=out)
+
+
+def _offsets(parts: Sequence[Ragged], room: _Room) -> Array:
+    """Of the joined lists, from 0; those of the parts may begin above it."""
+    out = room.take(sum(map(len, parts)) + 1, np.dtype(np.int64))
+    join_offsets(parts, out)
+    return out
+
+
+def _size_bytes(parts: Sequence[Values]) -> int:
+    lists = [part for part in parts if isinstance(part, Ragged)]
+    if not lists:
+        return _aligned(sum(part.nbytes for part in parts if not isinstance(part, Ragged)))
+    return _aligned(sum(part.values.nbytes for part in lists)) + _aligned(8 * (sum(map(len, lists)) + 1))
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

@@ -1,0 +1,136 @@
+"""Rows as read to the columns of a block: filters first, then buffers, buckets and lengths."""
+
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.errors import MissingValueError
+from featstore.loader.plan.files import Partition
+from featstore.loader.plan.negatives import Negatives, place_hashes
+from featstore.loader.plan.request import DROP, RAISE, LabelRequest, Request
+from featstore.loader.rows.shaping import shaped
+from featstore.loader.stats import Stats
+from featstore.ops import hashing
+from featstore.reading.columns import Array, Values, scalar_floats
+from featstore.reading.missing import marks_to_nulls, nan_to_null
+from featstore.reading.reader import Rows
+from featstore.tensors.arrays import writable
+from featstore.tensors.keys import LABEL, SLOT, WEIGHT, Key
+
+NO_EXTRAS = pa.table({})
+
+
+def passing(rows: Rows, first_row: int, request: Request, partition: Partition, counts: Counter[str]) -> Array:
+    """Which rows get into batches: bool (num_rows,). Counts the others. The rows begin with `first_row` of their file."""
+    mask = np.ones(rows.num_rows, bool)
+    if request.where is not None and not partition.is_decided:
+        mask = _as_bool(request.where.mask(_where_table(rows, request, partition)))
+        counts["rows_filtered"] += int(np.count_nonzero(~mask))
+    for label in request.labels:
+        if label.null == DROP:
+            _, valid = scalar_floats(rows.other(label.field))
+            if valid is not None:
+                counts["null_labels_dropped"] += int(np.count_nonzero(mask & ~valid))
+                mask = mask & valid
+    if request.negatives is not None:
+        drawn = _drawn(rows, first_row, request, request.negatives)
+        counts["negatives_dropped"] += int(np.count_nonzero(mask & ~drawn))
+        mask = mask & drawn
+    return mask
+
+
+def partition_value(field: pa.Field, partition: Partition) -> pa.Scalar:
+    """A partition key's value in the table's type."""
+    return pa.scalar(partition.values.get(field.name), pa.string()).cast(field.type)
+
+
+def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Values]:
+    """The slots, labels and weight of rows that passed, as buffers that tensors can be made of."""
+    columns, counts, now = dict[Key, Any](), stats.counts, time.perf_counter()
+    counts["rows_decoded"] += rows.num_rows
+    for item in request.slots:
+        columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
+        before, now = now, time.perf_counter()
+        stats.column_assemble_s[item.slot.name] += now - before
+    for label in request.labels:
+        columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
+    if request.weight is not None:
+        columns[WEIGHT, request.weight.name] = writable(_number(rows, request.weight, "weight", counts))
+    if request.negatives is not None:
+        key = (WEIGHT, request.weight.name if request.weight is not None else "negatives")
+        columns[key] = request.negatives.weighted(columns[LABEL, request.negatives.label], columns.get(key))
+    return columns
+
+
+def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table:
+    """The extra columns, NaN as null; a partition key is a constant."""
+    if not request.extras:
+        return NO_EXTRAS
+    columns = [
+        _constant(field, partition, rows.num_rows) if field.name in request.partition_keys else rows.other(field)
+        for field in request.extras
+    ]
+    columns = [nan_to_null(column) for column in columns]
+    return pa.table(columns, schema=pa.schema([field.remove_metadata() for field in request.extras]))
+
+
+def _drawn(rows: Rows, first_row: int, request: Request, negatives: Negatives) -> Array:
+    """Which rows are no negatives, or are drawn: bool (num_rows,)."""
+    label = next(label for label in request.labels if label.name == negatives.label)
+    values, valid = scalar_floats(rows.other(label.field))
+    fill = np.float32(np.nan if label.null in (RAISE, DROP) else label.null)
+    is_negative = (values if valid is None else np.where(valid, values, fill)) == 0
+    if negatives.column is None:
+        drawn = negatives.drawn(*place_hashes(rows.file_name, first_row, rows.num_rows))
+    else:
+        drawn = negatives.drawn(hashing.value_hash(_row_ids(rows, request, negatives.column)))
+    return np.where(is_negative, drawn, True)
+
+
+def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
+    """What tells rows apart. MissingValueError where it is missing: such rows would be drawn all, or none."""
+    if name in request.schema:
+        slot = request.schema[name]
+        column = marks_to_nulls(pa.table({name: rows.slot_column(slot)}), [slot]).column(0)
+    else:
+        column = rows.other(request.schema.to_arrow(nullable=True).field(name))
+    if column.null_count:
+        raise MissingValueError(
+            f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of {rows.num_rows} rows: leave it "
+            "out to draw rows by their places"
+        )
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _number(rows: Rows, label: LabelRequest, what: str, counts: Counter[str]) -> Array:
+    values, valid = scalar_floats(rows.other(label.field))
+    if valid is None:
+        return values
+    num_nulls = int(np.count_nonzero(~valid))
+    if label.null in (RAISE, DROP):
+        fix = f"; `{{name: {label.name}, null: drop}}` leaves such rows out, `null: 0` gives a value" if what == "label" else ""
+        raise MissingValueError(f"{rows.file_name}: {what} {label.name!r} is null in {num_nulls} of {rows.num_rows} rows{fix}")
+    counts["null_labels_filled"] += num_nulls
+    return np.where(valid, values, np.float32(label.null))
+
+
+def _where_table(rows: Rows, request: Request, partition: Partition) -> pa.Table:
+    """The columns that `where` reads, with nulls for missing values."""
+    assert request.where is not None
+    columns = {slot.name: rows.slot_column(slot) for slot in request.where_slots}
+    columns |= {field.name: rows.other(field) for field in request.where_others}
+    for name, field in request.partition_keys.items():
+        if name in request.where.columns:
+            columns[name] = _constant(field, partition, rows.num_rows)
+    return marks_to_nulls(pa.table(columns), request.where_slots)
+
+
+def _constant(field: pa.Field, partition: Partition, num_rows: int) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.repeat(partition_value(field, partition), num_rows)])
+
+
+def _as_bool(mask: pa.ChunkedArray) -> Array:
+    return np.asarray(mask.combine_chunks().cast(pa.uint8())).astype(bool)

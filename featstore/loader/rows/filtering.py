@@ -1,0 +1,186 @@
+"""Row groups read in two steps where rows are filtered: what the filter reads first, and the rest where any row passes."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.loader.plan.files import Partition
+from featstore.loader.plan.request import Request
+from featstore.loader.rows.decode import partition_value, passing
+from featstore.loader.rows.pruning import Parts, may_match
+from featstore.loader.stats import Stats
+from featstore.reading.aligned import RowsReader, aligned_reader
+from featstore.reading.columns import Array
+from featstore.reading.footer import FileColumns, Footer
+from featstore.reading.reader import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picked:
+    """Some row groups as read.
+
+    `mask`: which of their rows pass, bool (num_rows,), None where all do. `rows`: at least those, in the file's order; `at`
+    says for each of the row groups' rows where in `rows` it is, if it is there; None where all are. `num_following`: how many
+    rows of a row group follow its slice.
+    """
+
+    rows: Rows
+    mask: Array | None = None
+    at: Array | None = None
+    num_following: int = 0
+
+    def index(self, order: Array | None) -> tuple[Array | None, Array | None]:
+        """Which of `rows` to deliver, in this order of the row groups' rows (None: the file's), and the places in the order
+        of those that pass; None each where that is all."""
+        if self.mask is None:
+            return order, None
+        places = np.flatnonzero(self.mask if order is None else self.mask[order])
+        chosen = places if order is None else order[places]
+        return chosen if self.at is None else self.at[chosen], places
+
+
+class FilteredReader:
+    """Reads row groups of one data file, and of its slot groups' files. The caller closes the footers; one thread."""
+
+    def __init__(
+        self,
+        footer: Footer,
+        groups: Sequence[Footer],
+        request: Request,
+        partition: Partition,
+        stats: Stats,
+        *,
+        use_threads: bool = True,
+        most_room_bytes: int | None = None,
+    ) -> None:
+        """`most_room_bytes`: as of `RowGroupReader`."""
+        self._footer, self._request, self._partition, self._stats = footer, request, partition, stats
+        self._counts = stats.counts
+        self._filter: RowsReader | None = None
+        reader = partial(aligned_reader, footer, groups, use_threads=use_threads, most_room_bytes=most_room_bytes)
+        first, rest = request.reads(is_decided=partition.is_decided)
+        if first is not None:
+            self._filter = reader(first)
+        self._rest = reader(rest, as_values=True)
+        self._readers = [found for found in (self._filter, self._rest) if found is not None]
+        self._meters = {found: Meter(found, stats) for found in self._readers}
+        self._may_match = self._judged()
+        self._first_rows = [0, *np.cumsum(footer.row_group_rows).tolist()]
+
+    @property
+    def parts(self) -> Parts:
+        """Each file that is read, and the columns that are read of it."""
+        return [*(self._filter.parts if self._filter is not None else ()), *self._rest.parts]
+
+    def read(self, row_groups: range) -> Picked:
+        """The rows of these row groups that pass, and maybe others. Counts those that do not."""
+        if self._filter is None:
+            return Picked(rows=self._metered(self._rest, row_groups))
+        tables, kept, masks = [], [], []
+        for index in row_groups:
+            rows, mask = self._passing(self._filter, index)
+            masks.append(mask)
+            if rows is not None and mask.any():
+                tables.append(rows.table)
+                kept.append(index)
+        table = pa.concat_tables(tables) if tables else self._filter.read([]).table
+        picked = _beside(self._metered(self._rest, kept), table, self._filter.columns)
+        mask = np.concatenate([np.ones(0, bool), *masks])
+        if mask.all():
+            return Picked(rows=picked)
+        is_read = np.concatenate([np.full(len(mask), index in kept) for index, mask in zip(row_groups, masks, strict=True)])
+        return Picked(rows=picked, mask=mask, at=None if is_read.all() else np.cumsum(is_read) - 1)
+
+    def slices(self, row_group: int, num_rows: int) -> Iterator[Picked] | None:
+        """A row group's rows, at most so many at a time; None where they can only be read together."""
+        found = None if self._filter is not None else self._rest.slices(row_group, num_rows)
+        return None if found is None else self._sliced(found, self._footer.row_group_rows[row_group])
+
+    def _sliced(self, slices: Iterator[Rows], num_left: int) -> Iterator[Picked]:
+        for rows in slices:
+            num_left -= rows.num_rows
+            yield Picked(rows=rows, num_following=num_left)
+
+    def size_bytes(self, row_groups: range) -> int:
+        """The memory that the decoded columns of these row groups take."""
+        return sum(reader.size_bytes(row_groups) for reader in self._readers)
+
+    def room_bytes(self, row_groups: range) -> int:
+        """The memory that reading these row groups takes besides."""
+        return max(reader.room_bytes(row_groups) for reader in self._readers)
+
+    def _judged(self) -> Array | None:
+        """Which row groups can match by their statistics, None where there is nothing to judge by."""
+        if self._filter is None or self._request.where is None or self._partition.is_decided:
+            return None
+        return may_match(self._filter.parts, self._request, lambda field: partition_value(field, self._partition))
+
+    def _metered(self, reader: RowsReader, row_groups: Sequence[int]) -> Rows:
+        with self._meters[reader].metered(row_groups):
+            return reader.read(row_groups)
+
+    def _passing(self, reader: RowsReader, index: int) -> tuple[Rows | None, Array]:
+        """A row group's columns for the filter, where any row can pass, and which rows do."""
+        num_rows = self._footer.row_group_rows[index]
+        if self._may_match is not None and not self._may_match[index]:
+            self._counts["row_groups_pruned"] += 1
+            self._counts["rows_filtered"] += num_rows
+            return None, np.zeros(num_rows, bool)
+        rows = self._metered(reader, [index])
+        mask = passing(rows, self._first_rows[index], self._request, self._partition, self._counts)
+        self._counts["row_groups_skipped"] += not mask.any()
+        return rows, mask
+
+
+def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
+    """The rest of the columns and those of the filter, of the same rows."""
+    both = {name: side.column(name) for side in (rest.table, table) for name in side.column_names}
+    return Rows(
+        file_name=rest.file_name,
+        num_rows=rest.num_rows,
+        table=pa.table(both),
+        columns=FileColumns(
+            slots={**rest.columns.slots, **columns.slots},
+            others={**rest.columns.others, **columns.others},
+            leaves=(*rest.columns.leaves, *columns.leaves),
+        ),
+    )
+
+
+class Meter:
+    """Says which columns the bytes that one reader reads belong to, and the time that decoding them takes. One thread.
+
+    The columns of a row group are decoded side by side: the time of a read is shared out among them by their uncompressed
+    bytes, as `decode_s`. What converting each slot to buffers takes is measured, as `assemble_s`, by the thread that does it
+    (decode.py).
+    """
+
+    def __init__(self, reader: RowsReader, stats: Stats) -> None:
+        self._stats = stats
+        self._columns = [
+            (footer, name, columns.places[found])
+            for footer, columns in reader.parts
+            for name, found in {**columns.slots, **columns.others}.items()
+            if found is not None
+        ]
+
+    @contextmanager
+    def metered(self, row_groups: Sequence[int]) -> Iterator[None]:
+        """Counts what is read inside as these row groups."""
+        started = time.perf_counter()
+        yield
+        if not row_groups:
+            return
+        taken_s, sizes = time.perf_counter() - started, dict[str, int]()
+        for footer, name, places in self._columns:
+            chunks = [footer.chunk(group, place) for group in row_groups for place in places]
+            self._stats.column_bytes[name] += sum(chunk.stored_bytes for chunk in chunks)
+            sizes[name] = sum(chunk.raw_bytes for chunk in chunks)
+        total = sum(sizes.values()) or 1
+        for name, size in sizes.items():
+            self._stats.column_decode_s[name] += taken_s * size / total

@@ -1,0 +1,51 @@
+"""A slot's values as read to what a batch has of them: cut, in buckets, padded, in another dtype."""
+
+import numpy as np
+
+from featstore.loader.plan.request import SlotRequest
+from featstore.reading.columns import Array, Ragged, Values, truncate
+from featstore.tensors.arrays import bfloat16_bits
+
+
+def shaped(values: Values, item: SlotRequest) -> Values:
+    """The slot's values as they were asked for."""
+    if isinstance(values, Ragged):
+        return _shaped_lists(values, item)
+    return _converted(values if item.buckets is None else bucketed(values, item.buckets), item.dtype)
+
+
+def bucketed(values: Array, buckets: int) -> Array:
+    """`1 + sign % (buckets - 1)`, and 0 where the sign is 0 (missing)."""
+    result = values % (buckets - 1)
+    result += 1
+    result *= values != 0
+    return result
+
+
+def padded(ragged: Ragged, width: int, missing: float) -> Array:
+    """Lists as a matrix (num_rows, width): the first `width` elements of each, then the missing mark."""
+    ragged = truncate(ragged, width)
+    matrix = np.full((len(ragged), width), missing, dtype=ragged.values.dtype)
+    is_value = np.arange(width) < np.diff(ragged.offsets)[:, None]
+    matrix[is_value] = ragged.values[int(ragged.offsets[0]) : int(ragged.offsets[-1])]
+    return matrix
+
+
+def _shaped_lists(values: Ragged, item: SlotRequest) -> Values:
+    if item.max_len is not None:
+        values = truncate(values, item.max_len)
+    if item.buckets is not None:
+        values = Ragged(bucketed(values.values, item.buckets), values.offsets)
+    if item.pad is not None:
+        return _converted(padded(values, item.pad, item.slot.missing), item.dtype)
+    return Ragged(_converted(values.values, item.dtype), values.offsets)
+
+
+def _converted(values: Array, dtype: str | None) -> Array:
+    """Indices below 2^31 fit int32, as the request was checked; what is too large for float16 becomes an infinity."""
+    if dtype is None:
+        return values
+    if dtype == "bfloat16":
+        return bfloat16_bits(values)
+    with np.errstate(over="ignore"):
+        return values.astype(dtype)

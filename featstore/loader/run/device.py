@@ -1,0 +1,152 @@
+"""Batches on a device, copied there ahead of the training loop."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from featstore.errors import ConfigError, StateError
+from featstore.loader.batches.pipeline import Handoff, fill
+from featstore.loader.cleanup import when_gone
+from featstore.loader.run.consumer import Iteration
+from featstore.tensors.batch import Batch, Device
+from featstore.tensors.one_buffer import OneBuffer, in_one_buffer
+
+# Begins to copy a batch; the result ends it, in the thread that uses the batch.
+Copy = Callable[[Batch], Callable[[], Batch]]
+# A batch whose copy has begun, and the state of its source after it, if the source keeps one.
+_Sent = tuple[Callable[[], Batch], dict[str, Any] | None]
+
+
+class DeviceFeed:
+    """Each iteration is one over `source`, a loader or a DataLoader over one, with its batches on `device`; `prefetch` of them
+    are there, or on their way, ahead of the loop. ConfigError for a prefetch below 1.
+
+    On CUDA a batch is one copy out of one pinned buffer, on a stream of its own that the loop's stream waits for. What the
+    loop has not been given does not count as delivered, however far the feed is ahead.
+    """
+
+    def __init__(self, source: Iterable[Batch], device: Device, *, prefetch: int = 2) -> None:
+        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
+            raise ConfigError(f"to_device: expected prefetch of 1 or more, found {prefetch!r}")
+        self._source, self._device, self._prefetch = source, torch.device(device), prefetch
+
+    def __iter__(self) -> "Feeding":
+        copy = CudaCopies(self._device).begin if self._device.type == "cuda" else _plain_copy(self._device)
+        return Feeding(iter(self._source), copy, self._prefetch)
+
+
+class Feeding:
+    """One iteration of a feed. One consumer; letting go of it ends its thread."""
+
+    def __init__(self, batches: Iterator[Batch], copy: Copy, prefetch: int) -> None:
+        self._iteration = batches.run_ahead() if isinstance(batches, Iteration) else None
+        state_of = getattr(batches, "state_dict", None) if self._iteration is None else None
+        self._state_of = state_of
+        self._state: dict[str, Any] | None = state_of() if state_of else None
+        self._queue, self._has_ended = Handoff[_Sent](ahead=prefetch - 1), False
+        copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
+        # A daemon for the reason that batches/pipeline.py gives.
+        thread = threading.Thread(target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True)
+        self._end = when_gone(self, _Ending(self._queue, self._iteration, thread))
+        thread.start()
+
+    def __iter__(self) -> "Feeding":
+        return self
+
+    def __next__(self) -> Batch:
+        if self._has_ended:
+            raise StopIteration
+        try:
+            if self._iteration is not None:
+                self._iteration.acknowledge()
+            sent = self._queue.get()
+            if sent is None:
+                self._has_ended = True
+                self._state = self._state_of() if self._state_of else None
+                raise StopIteration
+            end_copy, self._state = sent
+            if self._iteration is not None:
+                self._iteration.give()
+            return end_copy()
+        except BaseException:
+            self.close()
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """The source's state with the batch that the loop was given last counted as delivered. That of
+        a StatefulDataLoader itself counts what the feed has fetched ahead, too.
+
+        StateError where the source has no state.
+        """
+        if self._iteration is not None:
+            return self._iteration.state_dict()
+        if self._state is None:
+            raise StateError(
+                "state_dict(): the source of this feed has no state: expected a loader, or a "
+                "torchdata StatefulDataLoader over one, found torch's DataLoader"
+            )
+        return self._state
+
+    def close(self) -> None:
+        """Ends the iteration and joins the thread. May be called more than once."""
+        self._end()
+
+
+class CudaCopies:
+    """Copies on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def begin(self, batch: Batch) -> Callable[[], Batch]:
+        """Pins the batch, unless it is in one pinned buffer already, and starts its copy."""
+        columns = batch.columns
+        if not (isinstance(columns, OneBuffer) and columns.memory.is_pinned()):
+            columns = in_one_buffer(columns, _pinned)
+        with torch.cuda.stream(self._stream):
+            moved = columns.moved(device=self._device, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+
+        def end() -> Batch:
+            """The allocator knows the memory as the side stream's: it must not be given away while this one uses it."""
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(copied)
+            moved.memory.record_stream(stream)
+            return _batch(moved, batch)
+
+        return end
+
+
+def _plain_copy(device: torch.device) -> Copy:
+    def begin(batch: Batch) -> Callable[[], Batch]:
+        moved = _batch(in_one_buffer(batch.columns).moved(device=device), batch)
+        return lambda: moved
+
+    return begin
+
+
+def _batch(columns: OneBuffer, batch: Batch) -> Batch:
+    return Batch(columns, num_rows=batch.num_rows, extras=batch.extras, is_padding=batch.is_padding)
+
+
+def _pinned(num_bytes: int) -> torch.Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+class _Ending:
+    """Ends the thread of a feed that nobody holds any more."""
+
+    def __init__(self, queue: Handoff[Any], iteration: Iteration | None, thread: threading.Thread) -> None:
+        self._queue, self._iteration, self._thread = queue, iteration, thread
+
+    def __call__(self) -> None:
+        self._queue.close()
+        if self._iteration is not None:
+            self._iteration.close()
+        if self._thread is not threading.current_thread():
+            with suppress(RuntimeError):  # It was never started.
+                self._thread.join()

@@ -1,0 +1,182 @@
+"""What a loader reads and how, as one value that all of its workers have alike."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from featstore.dispatch.delivered import Done, as_ranges
+from featstore.dispatch.orders import MiniEpoch, Seat, num_static_batches
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.recording import Recording
+from featstore.dispatch.terms import Claim, Terms
+from featstore.loader.bad_files import ERROR
+from featstore.loader.batches.transform import Transform
+from featstore.loader.plan.files import Census, Listing, Partition
+from featstore.loader.plan.follow import Followed, Following, NewFiles
+from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
+from featstore.loader.plan.request import DROP as DROP_ROW
+from featstore.loader.plan.request import Request
+from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.plan.splitting import make_splits
+from featstore.loader.run.state import LoaderState
+from featstore.loader.run.tail import DROP, JOIN
+from featstore.loader.run.worker import Place
+from featstore.table.snapshot import DataFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a loader reads and how: equal in all of its workers.
+
+    `in_step`: as of `Dispatch.in_step`, None for `auto`. `ends_finished`: a pass that an earlier start of the run has read
+    ends empty, and is no error.
+    """
+
+    request: Request
+    files: Mapping[str, tuple[DataFile, Partition]]
+    table: str
+    seed: int = 0
+    num_epochs: int = 1
+    batch_size: int = 8192
+    drop_last: bool = False
+    shuffle: Shuffle | None = None
+    budget_bytes: int = 512_000_000
+    terms: Terms = field(default_factory=Terms)
+    ordering: Ordering = field(default_factory=Ordering)
+    splits: tuple[Split, ...] = ()
+    cut: Callable[[Iterable[DataFile]], Iterator[Split]] = make_splits
+    follow: Following | None = None
+    tail: str = JOIN
+    listing: Listing | None = None
+    debug: bool = False
+    census: Census | None = None
+    progress: bool = False
+    on_bad_file: str = ERROR
+    transform: Transform | None = None
+    in_step: bool | None = None
+    ends_finished: bool = False
+
+    def in_parts(self, listing: Listing) -> "Job":
+        """The job in rank order: each part lists its own files, and this one only counts them."""
+        census = listing.count(self.seed, shuffle=self.shuffle is not None)
+        return replace(self, listing=listing, census=census, table=self.table or census.table)
+
+    def part(self, part: MiniEpoch) -> "Job":
+        """The job with the files of one part and no others; `splits` are in the order of `part.positions`."""
+        assert self.listing is not None
+        assert self.census is not None
+        files, splits = self.listing.part(part, self.census.num_splits)
+        return replace(self, files=files, splits=splits)
+
+    def of_plan(self, new: NewFiles) -> "Job":
+        """The job with the files of one plan of a followed table."""
+        return replace(self, files=new.files, splits=tuple(self.cut(file for file, _ in new.files.values())), table=new.table)
+
+    def at(self, followed: Followed | None) -> "Job":
+        """The job as it was where a state was saved: of the plan that was then under way, if the table is followed."""
+        if self.follow is None or followed in (None, (None, self.follow.version)):
+            return self
+        return self.of_plan(self.follow.files(followed))
+
+    def turns(
+        self, epoch: int, seat: Seat, done: Done, recorded: Callable[[str], Recording]
+    ) -> Iterator[tuple["Job", Iterator[Claim]]]:
+        """What a worker reads of an epoch in an order for which nobody is asked: claims on this job, or on each part of
+        it in turn.
+
+        `recorded` looks up what a loader of this key recorded of the epoch, where a replay was given no recording.
+        """
+        if self.listing is None:
+            recording = self.ordering.given if self.ordering.given or not self.ordering.is_replay else recorded(self.key)
+            yield self, self.ordering.claims(self.plan(epoch), seat, self.batch_size, done, recording)
+            return
+        for number in range(self.ordering.mini_epochs):
+            yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, seat), done)
+
+    def _turn(self, part: MiniEpoch, done: Done) -> tuple["Job", Iterator[Claim]]:
+        assert self.census is not None
+        job = self.part(part)
+        return job, rank_claims(job.splits, part.positions(self.census.num_splits), done)
+
+    def parts(self, place: Place) -> Iterator["Job"]:
+        """The job; in rank order the parts of all workers, one after the other."""
+        if self.listing is None:
+            yield self
+            return
+        for worker in range(place.num_workers):
+            seat = Seat(worker=worker, num_workers=place.num_workers)
+            yield self.part(MiniEpoch(seed=self.seed, epoch=0, seat=seat))
+
+    @property
+    def plan_digest(self) -> str:
+        """Names the files and their splits."""
+        return self.plan(epoch=0).digest if self.census is None else self.census.plan
+
+    def plan(self, epoch: int) -> Plan:
+        return Plan(splits=self.splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
+
+    @property
+    def filters_rows(self) -> bool:
+        """Whether rows are left out that have to be read first."""
+        is_decided = all(partition.is_decided for _, partition in self.files.values())
+        drops = any(number.null == DROP_ROW for number in self.request.numbers)
+        return drops or self.request.negatives is not None or (self.request.where is not None and not is_decided)
+
+    def num_static_batches(self, start: LoaderState, seat: Seat) -> int:
+        """How many batches a worker gets in static order of the epochs that are left."""
+        plan = self.plan(start.epoch)
+        before = sum(end - first for index, rows in start.done.items() for first, end in as_ranges(rows, plan[index].num_rows))
+        later = start.first_epoch + self.num_epochs - start.epoch - 1
+        count = partial(num_static_batches, seat=seat, batch_rows=self.batch_size, drop_last=self.drop_last)
+        return count(plan.num_rows - before) + later * count(plan.num_rows)
+
+    def shows(self, start: LoaderState) -> bool:
+        """Whether a worker shows a progress bar: the first of all does."""
+        return self.progress and start.workers == (0,)
+
+    def num_rows_left(self, start: LoaderState) -> int | None:
+        """How many rows a pass has left for its only worker; None where that is not known."""
+        if start.num_workers > 1 or self.filters_rows or self.follow is not None or self.listing is not None:
+            return None
+        plan = self.plan(start.epoch)
+        before = sum(end - first for index, rows in start.done.items() for first, end in as_ranges(rows, plan[index].num_rows))
+        return (start.first_epoch + self.num_epochs - start.epoch) * plan.num_rows - before
+
+    def num_steps(self, start: LoaderState, place: Place) -> int | None:
+        """How many steps a worker makes if all ranks make equally many, as `tail` says; None where it cannot be counted."""
+        if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
+            return None
+        seats = [Seat(worker=rank, num_workers=place.num_ranks) for rank in range(place.num_ranks)]
+        counts = [self.num_static_batches(start, seat) for seat in seats]
+        per_rank = place.num_workers // place.num_ranks
+        return -((place.index % per_rank - (min(counts) if self.tail == DROP else max(counts))) // per_rank)
+
+    @property
+    def key(self) -> str:
+        """Names what is read, and so the keys in the store of all who share its reading: 16 hex digits.
+
+        A followed table is named by its URL, as those who share it may come at different versions of it.
+        """
+        what = self.plan_digest if self.follow is None else f"follow {self.follow.url} {self.seed}"
+        return hashlib.sha256(f"{what}\n{self.request.digest}".encode()).hexdigest()[:16]
+
+    def start(self, epoch: int, first_epoch: int, place: Place) -> LoaderState:
+        """The state of a worker that has delivered nothing of the epoch."""
+        return LoaderState(
+            table=self.table,
+            plan=self.plan_digest,
+            request=self.request.digest,
+            seed=self.seed,
+            window_rows=self.shuffle.window_rows if self.shuffle else None,
+            num_epochs=self.num_epochs,
+            epoch=epoch,
+            first_epoch=first_epoch,
+            num_workers=place.num_workers,
+            workers=(place.index,),
+            followed=None if self.follow is None else (None, self.follow.version),
+        )
+
+    def resumed(self, saved: LoaderState, place: Place) -> LoaderState:
+        """The state of a worker that goes on from a saved one."""
+        return replace(saved, num_workers=place.num_workers, workers=(place.index,), ended=None)

@@ -1,0 +1,1 @@
+"""What moves: batches of tensors, their columns in packed buffers and in shared memory."""

@@ -1,0 +1,138 @@
+"""A batch on its way to another process: one piece of shared memory, written once by the process that made the batch.
+
+Where the system allows it the memory serves again (pieces.py), else torch passes new memory for each batch, as one file
+descriptor, however many slots it has. The extras lie behind the columns, in Arrow's stream format, and are read there without
+a copy.
+"""
+
+import errno
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from featstore.errors import SharedMemoryError, WorkerError
+from featstore.reading.columns import Array
+from featstore.tensors.batch import Batch
+from featstore.tensors.one_buffer import OneBuffer, aligned, in_one_buffer
+from featstore.tensors.pieces import Address, Piece, Pieces, are_supported, opened
+
+_PIECES = Pieces()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared(OneBuffer):
+    """Columns in shared memory; `piece` where it is one of this process's own."""
+
+    piece: Piece | None = None
+
+    def may_be_sent(self) -> bool:
+        """Whether the memory itself may go to another process: not what came from one, nor what is under way to one, nor what
+        torch has moved meanwhile, as it does with tensors that are sent by themselves."""
+        if self.piece is None:
+            return bool(self.memory.is_shared())  # type: ignore[no-untyped-call]
+        return self.piece.may_be_sent(self.memory.data_ptr())
+
+
+def shared(batch: Batch) -> Batch:
+    """The batch in shared memory of its own, columns and extras. SharedMemoryError where there is no room for it."""
+    extras, piece, memory = _stream(batch.extras), None, np.empty(0, np.uint8)
+
+    def allocate(num_bytes: int) -> torch.Tensor:
+        nonlocal piece, memory
+        num_bytes = aligned(num_bytes) + len(extras)
+        if not are_supported():
+            tensor = _shared_memory(num_bytes)
+            memory = tensor.numpy()
+            return tensor
+        piece, memory = _taken(num_bytes)
+        return torch.from_numpy(memory)
+
+    columns = in_one_buffer(batch.columns, allocate)
+    if len(extras):
+        memory[aligned(columns.end) :] = memoryview(extras)
+    found = Shared(memory=columns.memory, places=columns.places, end=columns.end, piece=piece)
+    return _of(found, memory, batch.num_rows, batch.is_padding)
+
+
+def _taken(num_bytes: int) -> tuple[Piece, Array]:
+    try:
+        return _PIECES.take(num_bytes)
+    except OSError as error:
+        fix = "more descriptors (ulimit -n)" if error.errno in (errno.EMFILE, errno.ENFILE) else "more memory"
+        raise SharedMemoryError(_NO_ROOM.format(num_bytes=num_bytes, error=error, fix=fix)) from error
+
+
+_NO_ROOM = (
+    "a batch of {num_bytes} bytes finds no room in shared memory: {error}; give the container {fix}, or choose a smaller "
+    "batch_size, fewer workers, or a smaller prefetch_factor of the DataLoader"
+)
+
+
+def _shared_memory(num_bytes: int) -> torch.Tensor:
+    try:
+        storage = torch.UntypedStorage._new_shared(max(1, num_bytes))  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        fix = "more (docker run --shm-size)"
+        raise SharedMemoryError(_NO_ROOM.format(num_bytes=num_bytes, error=error, fix=fix)) from error
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def _stream(table: pa.Table) -> pa.Buffer:
+    """The table in Arrow's stream format, of which a slice is only the slice; nothing where it has no columns."""
+    sink = pa.BufferOutputStream()
+    if table.num_columns:
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    return sink.getvalue()
+
+
+def _of(columns: Shared, memory: Array, num_rows: int, is_padding: bool) -> Batch:
+    """The batch of these columns; the extras are views of the memory behind them, and keep it as the tensors do."""
+    behind = memory[aligned(columns.end) :]
+    extras = pa.ipc.open_stream(pa.py_buffer(behind)).read_all() if len(behind) else pa.table({})
+    return Batch(columns, num_rows=num_rows, extras=extras, is_padding=is_padding)
+
+
+def _received(memory: torch.Tensor | tuple[Address, int], places: Any, end: int, num_rows: int, is_padding: bool) -> Batch:
+    """The batch in the process that uses it."""
+    array = memory.numpy() if isinstance(memory, torch.Tensor) else _opened(*memory)
+    tensor = memory if isinstance(memory, torch.Tensor) else torch.from_numpy(array)
+    return _of(Shared(memory=tensor, places=places, end=end), array, num_rows, is_padding)
+
+
+def _opened(address: Address, num_bytes: int) -> Array:
+    try:
+        return opened(address, num_bytes)
+    except _OF_THE_DEAD as error:
+        raise WorkerError(
+            f"DataLoader worker (pid {address.process}) died before its batch was received: expected "
+            "it to run until then; if the kernel's log (dmesg) says that it ran out of memory, "
+            "choose fewer workers, a smaller batch_size or a smaller prefetch_factor"
+        ) from error
+    except OSError as error:
+        raise SharedMemoryError(
+            f"a batch of process {address.process} cannot be read: {error}; check that there are "
+            "descriptors (ulimit -n) and memory"
+        ) from error
+
+
+# A process that ends loses its memory first: from then on its descriptors are root's, and others
+# may not open them. Next its descriptors are gone. Only then does its parent, torch, hear of it.
+_OF_THE_DEAD = (FileNotFoundError, PermissionError, ProcessLookupError)
+
+
+def _reduce(batch: Batch) -> tuple[Any, ...]:
+    columns = batch.columns
+    if not isinstance(columns, Shared) or not columns.may_be_sent():
+        columns = shared(batch).columns
+        assert isinstance(columns, Shared)
+        columns.may_be_sent()
+    memory = columns.memory if columns.piece is None else (columns.piece.address, len(columns.memory))
+    return _received, (memory, columns.places, columns.end, batch.num_rows, batch.is_padding)
+
+
+ForkingPickler.register(Batch, _reduce)

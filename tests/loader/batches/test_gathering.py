@@ -1,0 +1,75 @@
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.loader.batches.gathering import gather_batches
+from featstore.tensors.pool import Pool
+from featstore.tensors.batch import Columns, Jagged
+from featstore.tensors.keys import LABEL, SLOT
+from featstore.reading.columns import Ragged
+from featstore.reading.gather import places_of
+
+IDS, TAGS, PAIR, CLICK = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair"), (LABEL, "click")
+
+
+def made(batch: Columns) -> Any:
+    """The columns by key, tensors or jagged ones."""
+    return batch.made()
+
+
+def columns(sizes: Any) -> Any:
+    """Pieces of rows numbered through, from which every column follows."""
+    pieces: dict[Any, list[Any]] = {IDS: [], TAGS: [], PAIR: [], CLICK: []}
+    first = 0
+    for size in sizes:
+        rows = np.arange(first, first + size)
+        lengths = rows % 3
+        pieces[IDS].append(rows + 2**53 + 1)
+        pieces[TAGS].append(Ragged(np.repeat(rows, lengths), np.cumsum([0, *lengths]).astype(np.int32)))
+        pieces[PAIR].append(np.stack([rows, -rows], axis=1).astype(np.float32))
+        pieces[CLICK].append(rows.astype(np.float32))
+        first += size
+    return pieces
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=4), st.randoms(use_true_random=False), st.lists(st.integers(0, 32)))
+def test_each_part_is_one_batch_in_one_buffer_per_dtype(sizes: list[int], random: random.Random, inner: list[int]) -> None:
+    order = list(range(sum(sizes)))
+    random.shuffle(order)
+    cuts = [0, *sorted(min(cut, len(order)) for cut in inner), len(order)]
+    batches = gather_batches(columns(sizes), places_of(np.array(order, np.int64), np.array(cuts)), Pool(), Pool())
+    for batch, first, end in zip(batches, cuts, cuts[1:], strict=False):
+        rows = order[first:end]
+        assert made(batch)[IDS].tolist() == [row + 2**53 + 1 for row in rows]
+        assert made(batch)[PAIR].tolist() == [[row, -row] for row in rows]
+        assert made(batch)[CLICK].tolist() == rows
+        tags = made(batch)[TAGS]
+        assert isinstance(tags, Jagged)
+        assert [values.tolist() for values in tags] == [[row] * (row % 3) for row in rows]
+        assert set(batch.buffers) == {torch.int64, torch.float32}
+        total = sum(column.numel() for key in (IDS, PAIR, CLICK) for column in [made(batch)[key]])
+        assert sum(map(len, batch.buffers.values())) == total + tags.values.numel() + tags.offsets.numel()
+
+
+def test_columns_are_let_go_of_as_they_are_gathered() -> None:
+    given_columns = columns([4])
+    gather_batches(given_columns, places_of(np.arange(4), np.array([0, 4])), Pool(), Pool())
+    assert given_columns == {}
+
+
+def test_memory_serves_again_when_no_batch_refers_to_it() -> None:
+    pool = Pool()
+    places = places_of(np.arange(4), np.array([0, 2, 4]))
+    batches = gather_batches(columns([4]), places, pool, Pool())
+    kept, address = made(batches[1])[IDS], made(batches[0])[IDS].data_ptr()
+    expected = kept.tolist()
+    del batches
+    other = gather_batches(columns([4]), places, pool, Pool())
+    assert address not in [made(batch)[IDS].data_ptr() for batch in other]
+    assert kept.tolist() == expected
+    del kept, other
+    assert made(gather_batches(columns([4]), places, pool, Pool())[0])[IDS].data_ptr() == address

@@ -1,0 +1,183 @@
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
+from featstore.errors import StateError
+from featstore.loader.loader import FeatureLoader
+from featstore.loader.plan.files import Partition
+from featstore.loader.plan.request import resolve
+from featstore.loader.rows.memory_budget import Budget
+from featstore.loader.rows.split_reader import Order, SplitReader, Work
+from featstore.loader.stats import Stats
+from featstore.reading.footer import Footer, Selection
+from featstore.table.open import open_snapshot
+
+NUM_ROWS = 20_000
+
+
+@pytest.fixture(scope="module")
+def one_group(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file of one row group: a number, the same in lists of 0 to 3, nulls among them."""
+    row = np.arange(NUM_ROWS)
+    tags = [None if r % 11 == 0 else [r] * (r % 4) for r in row.tolist()]
+    path = tmp_path_factory.mktemp("large") / "part.parquet"
+    pq.write_table(pa.table({"row": row, "tags": pa.array(tags, pa.list_(pa.int64()))}), path, row_group_size=NUM_ROWS)
+    return str(path.parent)
+
+
+def rows_of(url: Any, **options: Any) -> Any:
+    with FeatureLoader(url, slots=["row", "tags"], batch_size=300, **options) as loader:
+        return [(batch["row"].tolist(), [tags.tolist() for tags in batch["tags"]]) for batch in loader]
+
+
+@pytest.mark.parametrize("budget", [1, "100KB", "400KB"])
+def test_a_row_group_larger_than_the_budget_is_read_in_slices(one_group: str, budget: Any) -> None:
+    assert rows_of(one_group, memory_budget=budget) == rows_of(one_group)
+    with FeatureLoader(one_group, slots=["row", "tags"], memory_budget=budget) as loader:
+        assert sum(batch.num_rows for batch in loader) == NUM_ROWS
+        assert loader.stats()["row_groups_sliced"] == 1
+
+
+@pytest.mark.parametrize("num_batches", [1, 8, 40, 66])
+def test_a_loader_resumes_within_a_slice(one_group: str, num_batches: int) -> None:
+    with FeatureLoader(one_group, slots=["row"], batch_size=300, memory_budget="100KB") as loader:
+        batches = iter(loader)
+        for _ in range(num_batches):
+            next(batches)
+        loader.ack()
+        state = loader.state_dict()
+    with FeatureLoader(one_group, slots=["row"], batch_size=300, memory_budget="100KB") as loader:
+        loader.load_state_dict(state)
+        assert [row for batch in loader for row in batch["row"].tolist()] == list(range(num_batches * 300, NUM_ROWS))
+
+
+def test_a_shuffled_window_larger_than_the_budget_is_read_alone(one_group: str) -> None:
+    shuffle = {"window_rows": 100}
+    assert rows_of(one_group, shuffle=shuffle, memory_budget=1) == rows_of(one_group, shuffle=shuffle)
+
+
+def test_static_order_in_slices_gives_each_row_once(one_group: str) -> None:
+    options = {"order": "static", "memory_budget": "100KB"}
+    assert rows_of(one_group, **options) == rows_of(one_group)
+
+
+def test_the_size_of_decoded_columns_is_known_before_they_are(one_group: str) -> None:
+    with Footer(Path(one_group) / "part.parquet") as footer:
+        others = tuple(footer.schema.field(name) for name in ("row", "tags"))
+        found = footer.decoded_bytes(0, footer.resolve(Selection(others=others)))
+        assert footer.file.read_row_group(0).nbytes <= found <= 1.5 * footer.file.read_row_group(0).nbytes
+
+
+def test_what_does_not_fit_waits_until_it_does() -> None:
+    budget = Budget(100)
+    assert budget.take(70) == 70
+    waiting = threading.Thread(target=budget.take, args=(40,))
+    waiting.start()
+    assert budget.held_bytes == 70
+    assert budget.exchange(70, 60) == 60
+    waiting.join(10)
+    assert budget.held_bytes == 100
+
+
+def test_what_never_fits_goes_alone() -> None:
+    budget = Budget(100)
+    assert budget.take(500) == 500
+    budget.exchange(500, 0)
+    assert budget.take(101) == 101
+
+
+def test_a_closed_budget_wakes_who_waits() -> None:
+    budget, raised = Budget(10), []
+    budget.take(10)
+
+    def take() -> None:
+        try:
+            budget.take(1)
+        except StateError as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=take)
+    waiting.start()
+    budget.close()
+    waiting.join(10)
+    assert len(raised) == 1
+    with pytest.raises(StateError, match="closed before its end"):
+        budget.take(1)
+
+
+@pytest.mark.parametrize(("size", "slices"), [(50, 1), (51, 3), (100, 4), (1000, 40)])
+def test_a_row_group_above_half_of_the_budget_is_cut_into_quarters_of_it(size: int, slices: int) -> None:
+    assert Budget(100).num_slices(size) == slices
+    assert Budget(None).num_slices(size) == 1
+
+
+@pytest.fixture
+def long_columns(tmp_path: Path) -> str:
+    """Four columns that barely compress: 1 MB each in two row groups of 65,536 rows."""
+    rng = np.random.default_rng(3)
+    columns = {name: rng.integers(0, 2**62, 131_072) for name in "abcd"}
+    pq.write_table(pa.table(columns), tmp_path / "part.parquet", row_group_size=65_536)
+    return str(tmp_path)
+
+
+def test_a_column_that_needs_more_room_than_the_budget_leaves_goes_on_alone_and_is_told_once(
+    long_columns: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FeatureLoader(long_columns, slots=list("abcd"), memory_budget="6MB") as loader:
+        assert sum(batch.num_rows for batch in loader) == 131_072
+        assert loader.stats()["row_groups_beyond_budget"] == 0
+    with FeatureLoader(long_columns, slots=["a"], memory_budget="2MB") as loader:
+        assert sum(batch.num_rows for batch in loader) == 131_072
+        assert loader.stats()["row_groups_beyond_budget"] == 2
+    told = [record.getMessage() for record in caplog.records if "memory_budget" in record.getMessage()]
+    assert len(told) == 1
+    assert "part.parquet" in told[0]
+    assert "goes on alone" in told[0]
+
+
+def test_the_room_is_given_back_once_rows_are_decoded(long_columns: str) -> None:
+    [file], request = open_snapshot(long_columns).data_files, resolve(open_snapshot(long_columns).schema, slots=["a"])
+    claim = Claim(index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0)
+    work = Work(claim=claim, source=Path(file.url), partition=Partition(values={}, is_decided=True))
+    budget = Budget(64_000_000)
+    order = Order(seed=0, epoch=0, shuffle=None)
+    reader = SplitReader(work, request=request, order=order, stats=Stats(), budget=budget)
+    [window] = reader.read()
+    assert budget.held_bytes == window.held_bytes == reader._reader.size_bytes(range(1))
+    reader.close()
+
+
+PEAK_MEMORY = """
+import sys
+import pyarrow as pa
+from featstore import FeatureLoader
+
+pa.set_cpu_count(16)
+with FeatureLoader(sys.argv[1], slots=["s*"], batch_size=8192, memory_budget=sys.argv[2]) as loader:
+    print(sum(batch.num_rows for batch in loader), pa.default_memory_pool().max_memory())
+"""
+
+
+@pytest.mark.slow
+def test_sixteen_threads_take_no_more_memory_than_the_budget(tmp_path: Path) -> None:
+    """Row groups of 32 MB in columns of 2 MB: with room of its own each thread would take 64 MB more."""
+    rows = np.random.default_rng(5).integers(0, 2**62, 3 * 262_144)
+    table = pa.table({f"s{i}": rows + i for i in range(16)})
+    pq.write_table(table, tmp_path / "part.parquet", row_group_size=262_144, compression="none", use_dictionary=False)
+
+    def peak_bytes(memory_budget: str) -> int:
+        arguments = [sys.executable, "-c", PEAK_MEMORY, str(tmp_path), memory_budget]
+        found = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
+        assert int(found[0]) == len(rows)
+        return int(found[1])
+
+    assert peak_bytes("90MB") < 90_000_000 < 120_000_000 < peak_bytes("1GB")

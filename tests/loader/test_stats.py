@@ -1,0 +1,41 @@
+"""What is said of an epoch."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.loader.stats import EpochTimes, verdict
+
+SECONDS = st.floats(0, 1e6)
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "decode_s", "staging_wait_s", "expected"),
+    [
+        (0.1, 9.0, 0.0, "the model is the bottleneck"),
+        (0.1, 1.0, 9.0, "the model is the bottleneck"),
+        (5.0, 2.0, 8.0, "the remote store is the bottleneck"),
+        (5.0, 9.0, 0.5, "decoding is the bottleneck"),
+    ],
+)
+def test_the_slowest_part_is_named_with_what_would_help(
+    waited_s: float, decode_s: float, staging_wait_s: float, expected: str
+) -> None:
+    times = EpochTimes(total_s=10.0, data_wait_s=waited_s, decode_s=decode_s, staging_wait_s=staging_wait_s)
+    text = verdict(times)
+    assert expected in text
+    assert text.endswith("would help")
+    assert f"waited {waited_s / 10:.0%} for data" in text
+
+
+@given(total_s=SECONDS, data_wait_s=SECONDS, decode_s=SECONDS, staging_wait_s=SECONDS)
+def test_whatever_the_clocks_say_it_is_one_line(**seconds: Any) -> None:
+    assert "\n" not in verdict(EpochTimes(**seconds))
+
+
+def test_times_are_those_since_the_epoch_began() -> None:
+    before = EpochTimes(total_s=1.0, data_wait_s=2.0, decode_s=3.0, staging_wait_s=4.0)
+    after = EpochTimes(total_s=2.0, data_wait_s=4.0, decode_s=6.0, staging_wait_s=8.0)
+    assert after.since(before) == before

@@ -1,0 +1,21 @@
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.tensors.arrays import bfloat16_bits
+from featstore.tensors.dtypes import array_of, tensor_of
+
+
+@given(st.lists(st.floats(width=32), max_size=50))
+def test_bfloat16_rounds_as_torch_does(values: list[float]) -> None:
+    floats = np.array(values, np.float32)
+    assert torch.equal(
+        tensor_of(bfloat16_bits(floats)).nan_to_num(7.0), torch.from_numpy(floats).to(torch.bfloat16).nan_to_num(7.0)
+    )
+
+
+def test_a_tensor_of_bfloat16_goes_through_numpy_and_back() -> None:
+    tensor = torch.tensor([1.5, -2.0]).to(torch.bfloat16)
+    assert torch.equal(tensor_of(array_of(tensor)), tensor)
+    assert array_of(torch.tensor([1, 2])).dtype == np.int64

@@ -1,0 +1,82 @@
+"""KeyedJaggedTensors: the packing without torchrec, and a real one where torchrec is installed."""
+
+import sys
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from featstore.errors import MissingDependencyError
+from featstore.loader.loader import FeatureLoader
+from featstore.tensors.keyed_jagged import join_bags
+
+
+@pytest.fixture
+def batch(table_url: str) -> Any:
+    slots: list[Any] = ["row", "half", {"name": "tags", "buckets": 9}, "pair"]
+    return next(iter(FeatureLoader(table_url, slots=slots, batch_size=5)))
+
+
+@pytest.fixture
+def torchrec() -> Any:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            import torchrec.sparse.jagged_tensor as module
+    except (ImportError, OSError) as error:
+        pytest.skip(f"torchrec cannot be loaded: {error}")
+    return module
+
+
+def test_bags_are_joined_slot_by_slot(batch: Any) -> None:
+    values, lengths = join_bags([batch._bag(name) for name in ("row", "tags", "pair")])
+    assert lengths.tolist() == [1] * 5 + [0, 1, 2, 1, 4] + [2] * 5
+    assert values.tolist() == [0, 1, 2, 3, 4, 2, 2, 3, 0, 2, 3, 4, 5, 0, 0, 1, -1, 2, -2, 3, -3, 4, -4]
+    assert (values.dtype, lengths.dtype) == (torch.int64, torch.int64)
+
+
+def test_bags_of_int32_stay_so_and_become_int64_beside_others() -> None:
+    narrow, wide = (torch.tensor([1], dtype=torch.int32), torch.tensor([1])), (torch.tensor([2]), torch.tensor([1]))
+    assert join_bags([narrow, narrow])[0].dtype == torch.int32
+    assert join_bags([narrow, wide])[0].dtype == torch.int64
+    assert join_bags([(narrow[0].to("meta"), narrow[1].to("meta"))])[0].device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("slots", "error", "message"),
+    [
+        (["half"], TypeError, "'half' holds floats, expected ids"),
+        ("row", TypeError, "expected a list of slots, found 'row'"),
+        ([], ValueError, "expected at least one id slot, found none"),
+        (["rows"], KeyError, "did you mean 'row'"),
+    ],
+)
+def test_what_is_no_id_slot_is_refused(batch: Any, slots: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        batch.to_kjt(slots)
+
+
+def test_without_torchrec_it_says_what_is_needed(batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchrec"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torchrec", None)
+    with pytest.raises(
+        MissingDependencyError, match=r"needs torchrec, and with it the release of fbgemm-gpu.* made for torch 2"
+    ):
+        batch.to_kjt()
+
+
+def test_a_real_one_has_the_rows_of_each_slot(torchrec: Any, batch: Any) -> None:
+    kjt = batch.to_kjt()
+    assert isinstance(kjt, torchrec.KeyedJaggedTensor)
+    assert (kjt.keys(), kjt.stride()) == (["row", "tags", "pair"], 5)
+    for name in ("row", "tags", "pair"):
+        assert [row.tolist() for row in kjt[name].to_dense()] == [row.reshape(-1).tolist() for row in batch[name]]
+
+
+def test_a_real_one_goes_through_an_embedding(torchrec: Any, batch: Any) -> None:
+    modules = pytest.importorskip("torchrec")
+    config = modules.EmbeddingBagConfig(name="t", embedding_dim=4, num_embeddings=9, feature_names=["tags"])
+    pooled = modules.EmbeddingBagCollection(tables=[config])(batch.to_kjt(["tags"]))
+    assert pooled["tags"].shape == (5, 4)
+    assert not pooled["tags"][0].any()
