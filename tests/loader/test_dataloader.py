@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,19 +5,17 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from featstore.errors import DispatchError, StateError
-from featstore.loader.loader import FeatureLoader
 from featstore.loader.batches.pipeline import Ahead
+from featstore.loader.loader import FeatureLoader
 from featstore.loader.stats import Stats
-from tests.tiers import tiered
 from tests.process import num_descriptors, our_files, our_threads
+from tests.tiers import tiered
 
 STAGING = [None, {"mode": "whole", "ahead_files": 1}]
 REPEATS = 6

@@ -23,11 +23,11 @@ from featstore.datafiles import staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import BudgetError, ConfigError, DataFileError, DispatchError, SelectionError, StateError
-from featstore.loader.plan.files import Partition
 from featstore.loader.loader import FeatureLoader
+from featstore.loader.plan.files import Partition
 from featstore.loader.plan.request import resolve
-from featstore.loader.stats import Stats
 from featstore.loader.rows.split_reader import Order, SplitReader, Work
+from featstore.loader.stats import Stats
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of

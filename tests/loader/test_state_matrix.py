@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from featstore.loader.run.device import DeviceFeed
 from featstore.loader.loader import FeatureLoader
-from tests.tiers import tiered
+from featstore.loader.run.device import DeviceFeed
 from tests.loader.conftest import rows_of
+from tests.tiers import tiered
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +16,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from featstore.errors import SharedMemoryError, WorkerError
-from featstore.tensors import shared as module
 from featstore.loader.loader import FeatureLoader
-from featstore.tensors.shared import Shared, shared
+from featstore.tensors import shared as module
 from featstore.tensors.batch import Batch
+from featstore.tensors.shared import Shared, shared
 from tests.process import num_descriptors
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -25,8 +25,8 @@ from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.tcp import serve
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
-from tests.tiers import tiered
 from tests.process import our_threads
+from tests.tiers import tiered
 
 SERVE = "import sys; from featstore.cli import main; main()"
 FORK = multiprocessing.get_context("fork")

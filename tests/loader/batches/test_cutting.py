@@ -6,11 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.cutting import cut
 from featstore.loader.batches.blocks import Block, Origin
+from featstore.loader.batches.cutting import cut
 from featstore.loader.batches.segment import Segment
-from featstore.tensors.keys import SLOT
 from featstore.reading.columns import Ragged
+from featstore.tensors.keys import SLOT
 
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
 

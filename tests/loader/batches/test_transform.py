@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 from featstore.errors import BatchError, ConfigError, StateError
 from featstore.loader.loader import FeatureLoader
 from featstore.tensors.batch import Jagged
-from tests.loader.conftest import rows_of
 
 NUM_ROWS = 280
 

@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from featstore.errors import BatchError, ConfigError, DataFileError, StateError
-from featstore.loader.run.device import DeviceFeed
 from featstore.loader.loader import FeatureLoader
+from featstore.loader.run.device import DeviceFeed
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of
 from tests.process import our_threads
