@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
 from featstore.tensors.one_buffer import OneBuffer
 from loader_parts.workload import NARROW, write

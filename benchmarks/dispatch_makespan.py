@@ -26,9 +26,8 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import run_prefix
-from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.sizing import RowGroups, SplitSize, splits_of
+from featstore.dispatch.plan import Plan, RowGroups, Split, SplitSize, splits_of
+from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.terms import Claim, Terms
 
 NUM_WORKERS, SLOW, VICTIM = 8, 0, 1

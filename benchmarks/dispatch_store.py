@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import run_prefix
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.stores.tcp import serve
 

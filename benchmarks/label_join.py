@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.extraction.spark import spark_session
+from featstore.extraction.spark.runners import spark_session
 from featstore.joins.join import join_labels
 from featstore.joins.options import Impressions, Label, LabelJoin, Source
 

@@ -25,7 +25,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from featstore.dispatch.orders import Seat
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 
 NUM_WORKERS, MINI_EPOCHS = 8, 4
 KEPT_LIMIT = 1.1

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from featstore import api
 from featstore.demo.synthetic import PARTITION_KEY, write_click_log
-from featstore.loader.loader import FeatureLoader
+from featstore.explore.table import Table, open_table
+from featstore.loader.feature_loader import FeatureLoader
 
 REQUIRED_RATIO = 0.8
 ROWS_PER_ROW_GROUP = 1 << 16
@@ -56,17 +57,17 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def _table(directory: Path, num_rows: int) -> api.Table:
+def _table(directory: Path, num_rows: int) -> Table:
     """The click log as the demo extracts it."""
     url = str(directory / "table")
     if not Path(url).exists():
         write_click_log(directory / "raw", num_rows)
         spec = str(files("featstore.demo").joinpath("synthetic.spec.yaml"))
         print(api.extract(spec, str(directory / "raw"), url, partition_from_path=[PARTITION_KEY]), flush=True)
-    return api.open_table(url)
+    return open_table(url)
 
 
-def compare(table: api.Table, arguments: argparse.Namespace) -> dict[str, Any]:
+def compare(table: Table, arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs floor and loader in turn; seconds to the first rows, rows per second after them, and the ratio of the rates."""
     _check(table, arguments)
     floors, loaders = [], []
@@ -98,11 +99,11 @@ def _measured(make: Callable[[], Iterator[int]]) -> tuple[float, float]:
     return first - started, (total - ROWS_PER_ROW_GROUP) / (time.perf_counter() - first)
 
 
-def _paths(table: api.Table) -> list[str]:
+def _paths(table: Table) -> list[str]:
     return [file.url for file in table.data_files()]
 
 
-def _floor(table: api.Table) -> Iterator[int]:
+def _floor(table: Table) -> Iterator[int]:
     columns = [*table.schema.names, LABEL]
     for path in _paths(table):
         with pq.ParquetFile(path) as file:
@@ -110,12 +111,12 @@ def _floor(table: api.Table) -> Iterator[int]:
                 yield file.read_row_group(index, columns=columns).num_rows
 
 
-def _loader(table: api.Table, arguments: argparse.Namespace) -> FeatureLoader:
+def _loader(table: Table, arguments: argparse.Namespace) -> FeatureLoader:
     shuffle = {"window_rows": 100_000} if arguments.shuffle else None
     return FeatureLoader(table, slots=["*"], labels=[LABEL], batch_size=arguments.batch_size, shuffle=shuffle)
 
 
-def _batches(table: api.Table, arguments: argparse.Namespace) -> Iterator[int]:
+def _batches(table: Table, arguments: argparse.Namespace) -> Iterator[int]:
     """Every column of every batch is made."""
     with _loader(table, arguments) as loader:
         for batch in loader:
@@ -124,7 +125,7 @@ def _batches(table: api.Table, arguments: argparse.Namespace) -> Iterator[int]:
             yield len(batch.labels[LABEL])
 
 
-def _check(table: api.Table, arguments: argparse.Namespace) -> None:
+def _check(table: Table, arguments: argparse.Namespace) -> None:
     """Loader and floor must read the same values, or their speeds mean nothing. Warms the files up, too."""
     expected = found = 0
     for path in _paths(table):

@@ -36,6 +36,7 @@ import pyarrow.parquet as pq
 
 from featstore import api
 from featstore.demo import flights, synthetic
+from featstore.explore.table import open_table
 from featstore.schema import SlotSchema
 from featstore.spec.model import Output
 from featstore.table import encoding, writer
@@ -96,7 +97,7 @@ def _extracted(name: str, directory: Path, partition_key: str) -> list[Path]:
     with package_files("featstore.demo").joinpath(f"{name}.spec.yaml").open("rb") as text:
         (directory / "spec.yaml").write_bytes(text.read())
     api.extract(directory / "spec.yaml", str(directory / "raw"), table_url, partition_from_path=(partition_key,))
-    return [table_url / file.path for file in api.open_table(table_url).data_files()]
+    return [table_url / file.path for file in open_table(table_url).data_files()]
 
 
 def measure(paths: list[Path], sort_columns: tuple[str, str], directory: Path) -> Figures:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
 from staging_parts.table import Remote, at, disk_speeds, served, write_flat
 

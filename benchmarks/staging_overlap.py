@@ -25,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
 from featstore.tensors.batch import Batch
 from staging_parts.table import Remote, at, served, write_flat, write_lists

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 import label_join
 from featstore import api
+from featstore.explore.table import open_table
 from featstore.extraction.job import ExtractReport
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.model import Spec
@@ -121,7 +122,7 @@ def _cpu_s(run: Callable[[Path], ExtractReport], table: Path) -> tuple[float, in
 
 def _require_same(changed: Path, anew: Path) -> None:
     """The same slots and labels, row by row."""
-    one, other = api.open_table(changed), api.open_table(anew)
+    one, other = open_table(changed), open_table(anew)
     names = [slot.name for slot in other.slots]
     for some in (names[i : i + _AT_ONCE] for i in range(0, len(names), _AT_ONCE)):
         columns = [*some, "click"]

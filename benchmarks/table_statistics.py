@@ -20,13 +20,13 @@ from typing import Any
 
 from extraction_sides.workload import features, num_blocks, spec_of, write_raw
 from featstore.extraction import job
-from featstore.extraction.gathering import Gathering, merge_partition
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
+from featstore.extraction.unit_statistics import Gathering, merge_partition
 from featstore.spec.parse import load_spec
 from featstore.table.layout import data_file_name, file_statistics_path, new_tag, statistics_path
 from featstore.table.snapshot import DataFile
-from featstore.table.statistics import Gatherer
+from featstore.table.statistics.column_statistics import Gatherer
 
 NUM_SLOTS = 61
 DEMANDED_SHARE, AIMED_SHARE = 0.15, 0.10

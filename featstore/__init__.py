@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from featstore.api import Table as Table
     from featstore.api import extract as extract
-    from featstore.api import open_table as open_table
     from featstore.dispatch import Dispatch as Dispatch
     from featstore.errors import FeatstoreError as FeatstoreError
+    from featstore.explore.table import Table as Table
+    from featstore.explore.table import open_table as open_table
     from featstore.extraction.extractor import Extractor as Extractor
-    from featstore.loader.loader import FeatureLoader as FeatureLoader
+    from featstore.loader.feature_loader import FeatureLoader as FeatureLoader
     from featstore.loader.plan.shuffle import Shuffle as Shuffle
     from featstore.ops.rowwise import check_operator as check_operator
     from featstore.ops.user import operator as operator
@@ -29,15 +29,15 @@ _HOMES = {
     "Dispatch": "featstore.dispatch",
     "Extractor": "featstore.extraction.extractor",
     "FeatstoreError": "featstore.errors",
-    "FeatureLoader": "featstore.loader.loader",
+    "FeatureLoader": "featstore.loader.feature_loader",
     "Jagged": "featstore.tensors.batch",
     "Shuffle": "featstore.loader.plan.shuffle",
     "Staging": "featstore.staging",
-    "Table": "featstore.api",
+    "Table": "featstore.explore.table",
     "check_operator": "featstore.ops.rowwise",
     "extract": "featstore.api",
     "load_spec": "featstore.spec.parse",
-    "open_table": "featstore.api",
+    "open_table": "featstore.explore.table",
     "operator": "featstore.ops.user",
 }
 

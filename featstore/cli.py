@@ -10,21 +10,22 @@ from typing import Any
 
 import click
 
-import featstore.dispatch.receipt
-import featstore.dispatch.recording
-import featstore.dispatch.status
+import featstore.dispatch.accounts.receipt
+import featstore.dispatch.accounts.recording
+import featstore.dispatch.accounts.status
+import featstore.explore.replay
 import featstore.extraction.sample
-import featstore.replay
+import featstore.loader.stage
 import featstore.spec.diff
 import featstore.spec.lint
 import featstore.spec.show
-import featstore.spec.sql
-import featstore.stage
-import featstore.table.lint
+import featstore.spec.sql.statement
+import featstore.table.statistics.table_lint
 import featstore.table.vacuum
 from featstore import __version__, api
 from featstore.errors import FeatstoreError, missing_extra
-from featstore.extraction.progress import ProgressBar
+from featstore.explore.table import open_table
+from featstore.extraction.progress_bar import ProgressBar
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -81,7 +82,7 @@ def extract(spec: str, input_url: str, table_url: str, partition: dict[str, str]
 @click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
 def replay(spec_url: str, raw: str, table_url: str, partition: dict[str, str], keys: Sequence[str]) -> None:
     """Recompute raw rows and compare them with the table's, in order; exit code 1 if any value differs."""
-    report = featstore.replay.replay(spec_url, raw, table_url, partition=partition, partition_from_path=keys)
+    report = featstore.explore.replay.replay(spec_url, raw, table_url, partition=partition, partition_from_path=keys)
     click.echo(report)
     sys.exit(0 if report.ok else 1)
 
@@ -133,7 +134,7 @@ def diff(old: str, new: str) -> None:
 @click.argument("slot")
 def sql(url: str, slot: str) -> None:
     """Print the Spark SQL expression over raw columns that gives a slot's stored values; SLOT is a name or a number."""
-    click.echo(featstore.spec.sql.sql(url, slot))
+    click.echo(featstore.spec.sql.statement.sql(url, slot))
 
 
 @cli.group()
@@ -146,7 +147,7 @@ def table() -> None:
 @click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
 def inspect(url: str, version: int | None) -> None:
     """Print slots, partitions, rows, bytes, versions and the spec hash."""
-    click.echo(api.open_table(url, version).inspect())
+    click.echo(open_table(url, version).inspect())
 
 
 @table.command()
@@ -157,7 +158,7 @@ def inspect(url: str, version: int | None) -> None:
 @click.option("--exact", is_flag=True, help="Read the rows even where statistics are stored; only so label rates are known.")
 def profile(url: str, version: int | None, where: str | None, slots: Sequence[str], exact: bool) -> None:
     """Print coverage, distinct values, top values and quantiles per slot, from stored statistics or else from the rows."""
-    click.echo(api.open_table(url, version).profile(where, slots or None, stored=not exact))
+    click.echo(open_table(url, version).profile(where, slots or None, stored=not exact))
 
 
 @table.command()
@@ -189,7 +190,7 @@ def compact(url: str) -> None:
 )
 def lint_table(url: str, version: int | None, batch_size: int) -> None:
     """Print why the table is slower to read than it could be, from its footers; exit code 1 if there is anything."""
-    report = featstore.table.lint.lint(url, version, batch_size=batch_size)
+    report = featstore.table.statistics.table_lint.lint(url, version, batch_size=batch_size)
     click.echo(report)
     sys.exit(0 if report.ok else 1)
 
@@ -211,7 +212,7 @@ def vacuum(url: str, retain_hours: float, grace_hours: float, keep_versions: Seq
 @click.option("--rows", "num_rows", type=click.IntRange(min=1), default=10, show_default=True)
 def head(url: str, num_rows: int) -> None:
     """Print the first rows as JSON lines, missing values as null."""
-    rows = api.open_table(url).head(num_rows)
+    rows = open_table(url).head(num_rows)
     for row in rows.to_pylist():
         click.echo(json.dumps(row, default=str))
 
@@ -237,10 +238,10 @@ def serve(host: str, port: int) -> None:
 def status(store: str, watch: bool, every_s: float, last: int) -> None:
     """Print leases, each worker's progress, stragglers and the expected end. STORE is sqlite:///path or tcp://host:port."""
     if not watch:
-        click.echo(featstore.dispatch.status.status(store, last=last))
+        click.echo(featstore.dispatch.accounts.status.status(store, last=last))
         return
     with contextlib.suppress(KeyboardInterrupt):
-        for text in featstore.dispatch.status.watch(store, last=last, every_s=every_s):
+        for text in featstore.dispatch.accounts.status.watch(store, last=last, every_s=every_s):
             click.clear()
             click.echo(text)
 
@@ -252,9 +253,9 @@ def status(store: str, watch: bool, every_s: float, last: int) -> None:
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the epoch's order, for `order: replay`.")
 def receipt(store: str, run_id: str, epoch: int | None, save: Path | None) -> None:
     """Print rows delivered, come twice and missing, by split and worker; exit code 1 if rows are missing."""
-    found = featstore.dispatch.receipt.receipts(store, run_id, epoch)
+    found = featstore.dispatch.accounts.receipt.receipts(store, run_id, epoch)
     if save is not None:
-        save.write_text(featstore.dispatch.recording.recorded(store, run_id, epoch).encode())
+        save.write_text(featstore.dispatch.accounts.recording.recorded(store, run_id, epoch).encode())
     click.echo("\n\n".join(f"{name}\n{receipt}" for name, receipt in found.items()))
     sys.exit(1 if any(receipt.missing for receipt in found.values()) else 0)
 
@@ -269,21 +270,21 @@ def stage() -> None:
 @click.option("--table", help="Another table than the config names.")
 def warm(config: str, table: str | None) -> None:
     """Stage what a training config reads, so that the run finds it on the local disk."""
-    click.echo(featstore.stage.warm(config, table=table))
+    click.echo(featstore.loader.stage.warm(config, table=table))
 
 
 @stage.command(name="list")
 @click.argument("directory")
 def list_(directory: str) -> None:
     """Print the staged files, how much of each is there, and when it was used last."""
-    click.echo(featstore.stage.list(directory))
+    click.echo(featstore.loader.stage.list(directory))
 
 
 @stage.command()
 @click.argument("directory")
 def clear(directory: str) -> None:
     """Remove the staged files that nobody reads, and nothing else."""
-    click.echo(featstore.stage.clear(directory))
+    click.echo(featstore.loader.stage.clear(directory))
 
 
 def _optional(module: str) -> Any:

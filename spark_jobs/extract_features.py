@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from featstore import api
 from featstore.errors import FeatstoreError, InputError
 from featstore.extraction.days import DaysReport
-from featstore.extraction.hive import register
+from featstore.extraction.hive.registration import register
 from featstore.extraction.job import ExtractReport
-from featstore.extraction.progress import ProgressBar
-from featstore.extraction.spark import spark_session
+from featstore.extraction.progress_bar import ProgressBar
+from featstore.extraction.spark.runners import spark_session
 from featstore.redaction import redact_text
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from featstore.errors import FeatstoreError
 from featstore.extraction.raw import check_partition_value
-from featstore.extraction.spark import spark_session
+from featstore.extraction.spark.runners import spark_session
 from featstore.joins.join import join_labels
 from featstore.joins.options import LabelJoin, Negatives, parse_impressions, parse_label, parse_lookup, parse_time
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
-from featstore.api import open_table
 from featstore.errors import FeatstoreError, InputError
 from featstore.explore.profile import Profile
-from featstore.extraction.spark import spark_session
-from featstore.profiling import profile_dataframe, profile_table
+from featstore.explore.spark_profile import profile_dataframe, profile_table
+from featstore.explore.table import open_table
+from featstore.extraction.spark.runners import spark_session
 from featstore.redaction import redact_text
 
 

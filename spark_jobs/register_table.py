@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from featstore.errors import FeatstoreError
-from featstore.extraction.hive import register
-from featstore.extraction.spark import spark_session
+from featstore.extraction.hive.registration import register
+from featstore.extraction.spark.runners import spark_session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

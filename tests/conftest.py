@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from featstore.extraction.spark import spark_session
+from featstore.extraction.spark.runners import spark_session
 
 # torch looks up the name of whom it connects to (docs/decisions/0021): a lost answer is to cost 1 s here, not 5 or 10.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")

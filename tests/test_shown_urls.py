@@ -22,23 +22,24 @@ import yaml
 from obstore.fsspec import FsspecStore
 
 import featstore
-import featstore.replay
+import featstore.explore.replay
+import featstore.loader.stage
 import featstore.spec.diff
 import featstore.spec.lint
 import featstore.spec.show
-import featstore.spec.sql
-import featstore.stage
-import featstore.table.lint
+import featstore.spec.sql.statement
+import featstore.table.statistics.table_lint
 import featstore.table.vacuum
-from featstore import Dispatch, FeatureLoader, Staging, api, files, listings
+from featstore import Dispatch, FeatureLoader, Staging, api
 from featstore.cli import main
-from featstore.dispatch.receipt import receipts
-from featstore.dispatch.recording import recorded
-from featstore.dispatch.status import status
+from featstore.dispatch.accounts.receipt import receipts
+from featstore.dispatch.accounts.recording import recorded
+from featstore.dispatch.accounts.status import status
+from featstore.extraction.hive.locations import locations
+from featstore.files import listings, storage
+from featstore.files.transfer import read_span
 from featstore.joins.options import LabelJoin, parse_impressions, parse_label
-from featstore.table.hive import locations
 from featstore.table.open import open_snapshot
-from featstore.transfer import read_span
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[1]
@@ -132,29 +133,31 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "compact": lambda url, here: api.compact(url),
     "fit": lambda url, here: api.fit(here / "spec.yaml", url),
     "fit by": lambda url, here: api.fit(url, here / "raw"),
-    "replay": lambda url, here: featstore.replay.replay(str(here / "spec.yaml"), url, str(here / "plain")),
-    "replay against": lambda url, here: featstore.replay.replay(str(here / "spec.yaml"), str(here / "raw"), url),
+    "replay": lambda url, here: featstore.explore.replay.replay(str(here / "spec.yaml"), url, str(here / "plain")),
+    "replay against": lambda url, here: featstore.explore.replay.replay(str(here / "spec.yaml"), str(here / "raw"), url),
     "lint a spec": lambda url, here: featstore.spec.lint.lint(url),
     "show a spec": lambda url, here: featstore.spec.show.show(url),
     "diff of specs": lambda url, here: featstore.spec.diff.diff(str(here / "spec.yaml"), url),
-    "sql of a slot": lambda url, here: featstore.spec.sql.sql(url, "user"),
-    "lint a table": lambda url, here: featstore.table.lint.lint(url),
+    "sql of a slot": lambda url, here: featstore.spec.sql.statement.sql(url, "user"),
+    "lint a table": lambda url, here: featstore.table.statistics.table_lint.lint(url),
     "vacuum": lambda url, here: featstore.table.vacuum.vacuum(url),
     "register": lambda url, here: locations(open_snapshot(url)),
-    "warm": lambda url, here: featstore.stage.warm(url),
-    "warm a table": lambda url, here: featstore.stage.warm(_train(here, staging={"directory": str(here / "ssd")}), table=url),
-    "list a cache": lambda url, here: featstore.stage.list(url),
-    "clear a cache": lambda url, here: featstore.stage.clear(url),
+    "warm": lambda url, here: featstore.loader.stage.warm(url),
+    "warm a table": lambda url, here: featstore.loader.stage.warm(
+        _train(here, staging={"directory": str(here / "ssd")}), table=url
+    ),
+    "list a cache": lambda url, here: featstore.loader.stage.list(url),
+    "clear a cache": lambda url, here: featstore.loader.stage.clear(url),
     "status": lambda url, here: status(url),
     "receipts": lambda url, here: receipts(url, "r"),
     "recorded": lambda url, here: recorded(url, "r"),
-    "size": lambda url, here: files.size_bytes(url),
-    "read": lambda url, here: files.open_read(url).read(),
-    "fetch": lambda url, here: files.fetch(url, io.BytesIO()),
-    "write": lambda url, here: files.open_write(f"{url}/x").__enter__(),
-    "delete": lambda url, here: files.delete(url),
-    "link": lambda url, here: files.link(url, f"{url}2"),
-    "time": lambda url, here: files.modified_s(url),
+    "size": lambda url, here: storage.size_bytes(url),
+    "read": lambda url, here: storage.open_read(url).read(),
+    "fetch": lambda url, here: storage.fetch(url, io.BytesIO()),
+    "write": lambda url, here: storage.open_write(f"{url}/x").__enter__(),
+    "delete": lambda url, here: storage.delete(url),
+    "link": lambda url, here: storage.link(url, f"{url}2"),
+    "time": lambda url, here: storage.modified_s(url),
     "list": lambda url, here: listings.list_files(url),
     "find": lambda url, here: listings.find_file(url),
     "is a directory": lambda url, here: listings.is_directory(url),
@@ -196,7 +199,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value.format(port=port))
     monkeypatch.setattr(sys, "argv", sys.argv)
-    files._store.cache_clear()
+    storage._store.cache_clear()
     FsspecStore.clear_instance_cache()
     (tmp_path / "raw").mkdir()
     pq.write_table(pa.table({"user": ["a", "b"]}), tmp_path / "raw" / "x.parquet")
@@ -205,7 +208,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     (tmp_path / "plain").mkdir()
     data = next((tmp_path / "made").glob("*.parquet")).read_bytes()
     (tmp_path / "plain" / "x.parquet").write_bytes(data)
-    with files.open_write(f"{URLS['memory']}/x.parquet") as file:
+    with storage.open_write(f"{URLS['memory']}/x.parquet") as file:
         file.write(data)
     return tmp_path
 

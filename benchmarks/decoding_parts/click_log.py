@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from featstore import api
 from featstore.demo.synthetic import PARTITION_KEY, write_click_log
+from featstore.explore.table import Table, open_table
 from featstore.schema import Slot
 from featstore.spec.model import Output
 from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
@@ -33,16 +34,16 @@ def write(directory: Path) -> tuple[Mapping[str, Path], list[Slot]]:
     return paths, list(table.schema)
 
 
-def _extracted(directory: Path) -> api.Table:
+def _extracted(directory: Path) -> Table:
     url = str(directory / "table")
     if not Path(url).exists():
         write_click_log(directory / "raw", NUM_ROWS)
         spec = str(package_files("featstore.demo").joinpath("synthetic.spec.yaml"))
         print(api.extract(spec, str(directory / "raw"), url, partition_from_path=[PARTITION_KEY]), flush=True)
-    return api.open_table(url)
+    return open_table(url)
 
 
-def _rows(table: api.Table) -> pa.Table:
+def _rows(table: Table) -> pa.Table:
     """All rows, in the columns of a data file."""
     found = (pq.read_table(file.url, columns=list(table.schema.names), partitioning=None) for file in table.data_files())
     return pa.concat_tables(found).combine_chunks()

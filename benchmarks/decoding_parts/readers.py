@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.reading import pages
-from featstore.reading.columns import Array, Ragged, Values, slot_values
+from featstore.reading.buffers import Array, Ragged, Values, slot_values
 from featstore.reading.footer import Footer, Selection
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot

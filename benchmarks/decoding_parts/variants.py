@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.reading.columns import Ragged, slot_values
+from featstore.reading.buffers import Ragged, slot_values
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.model import Output
 from featstore.table import encoding, writer

@@ -20,7 +20,7 @@ from extraction_sides.comparing import differences
 from extraction_sides.measuring import peak_worker_bytes, settle, tree_cpu_s
 from extraction_sides.workload import features, spec_of
 from featstore import api
-from featstore.extraction.spark import spark_session
+from featstore.extraction.spark.runners import spark_session
 from featstore.spec.parse import load_spec
 
 _LIMIT = "spark.sql.codegen.hugeMethodLimit"

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch
 from loader_parts.reading import Columns, checksum, columns_of, floor, from_arrow
 

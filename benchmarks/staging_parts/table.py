@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore import api
+from featstore.explore.table import open_table
 from featstore.table.snapshot import Snapshot
 
 ROWS_PER_ROW_GROUP = 65_536
@@ -60,7 +60,7 @@ def _write(
         elif not path.exists():
             table = make(np.random.default_rng(index))
             pq.write_table(table, path, row_group_size=ROWS_PER_ROW_GROUP, use_dictionary=use_dictionary, compression="snappy")
-    return api.open_table(str(directory)).snapshot
+    return open_table(str(directory)).snapshot
 
 
 def _flat(draw: np.random.Generator, num_rows: int, num_slots: int) -> pa.Table:

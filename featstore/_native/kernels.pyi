@@ -12,7 +12,7 @@ def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int) -> None:
     """Each row's members (uint64 `(num_rows,)`) chained from `seed`, 63 bits, 0 as 1, into `signs`, uint64."""
 
 def count_marks(values: Buffer, width: int) -> int:
-    """How many of 2^18 bits the values of `width` bytes, 4 or 8, mark; see `featstore.table.distinct`."""
+    """How many of 2^18 bits the values of `width` bytes, 4 or 8, mark; see `featstore.table.encoding`."""
 
 def fill_nulls(values: Buffer, bits: Buffer, first_bit: int, mark: bytes) -> None:
     """Writes `mark` (4 or 8 bytes) over `values[i]` where bit `first_bit + i` of Arrow's bitmap is not set."""

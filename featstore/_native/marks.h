@@ -1,4 +1,4 @@
-/* A slot's stored values in the bitmap and among the smallest hashes that count its different ones (featstore/table/sketches.py). */
+/* A slot's stored values in the bitmap and among the smallest hashes that count its different ones (featstore/table/statistics/sketches.py). */
 #ifndef FEATSTORE_MARKS_H
 #define FEATSTORE_MARKS_H
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from featstore import files
 from featstore.demo.raw_log import RawLog, write_raw_file
 from featstore.errors import MissingDependencyError
+from featstore.files import storage
 
 LATE_MINUTES = 15
 MAX_HISTORY = 10
@@ -88,7 +88,7 @@ def write_flights(directory: Path, data: FlightData | None = None) -> RawLog:
     size_bytes = 0
     names = sorted(months.unique().to_pylist())
     for name in names:
-        url = files.join(str(directory), f"{PARTITION_KEY}={name}", "flights.parquet")
+        url = storage.join(str(directory), f"{PARTITION_KEY}={name}", "flights.parquet")
         size_bytes += _write_month(url, log.filter(pc.equal(months, name)))
     dropped = data.flights.num_rows - log.num_rows
     return RawLog(url=str(directory), num_rows=log.num_rows, num_files=len(names), size_bytes=size_bytes, num_dropped=dropped)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore import files
+from featstore.files import storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ def write_raw_file(url: str, batches: Iterable[pa.Table], schema: pa.Schema) -> 
     """
     path = Path(url)
     new = path.with_name(f".{path.name}.new")
-    with files.open_write(str(new)) as sink, pq.ParquetWriter(sink, schema) as writer:
+    with storage.open_write(str(new)) as sink, pq.ParquetWriter(sink, schema) as writer:
         for batch in batches:
             writer.write_table(batch)
     if path.exists() and filecmp.cmp(path, new, shallow=False):

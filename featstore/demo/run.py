@@ -23,9 +23,9 @@ from featstore.demo.raw_log import RawLog
 from featstore.demo.train import EvaluateReport, TrainReport, evaluate, train
 from featstore.errors import ConfigError
 from featstore.extraction.job import ExtractReport
-from featstore.extraction.progress import ProgressBar
-from featstore.extraction.spark import spark_session
-from featstore.loader.loader import FeatureLoader
+from featstore.extraction.progress_bar import ProgressBar
+from featstore.extraction.spark.runners import spark_session
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.spec.parse import load_spec
 
 ENGINES = ("spark", "local")

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore import files
 from featstore.demo.raw_log import RawLog, write_raw_file
+from featstore.files import storage
 
 BLOCK_ROWS = 32_768
 NUM_USERS = 1_000_000
@@ -86,7 +86,7 @@ def write_click_log(
     size_bytes = 0
     for day, part, first, last in parts:
         name = f"{PARTITION_KEY}={FIRST_DAY + datetime.timedelta(days=day)}"
-        url = files.join(str(directory), name, f"clicks-{part:05d}.parquet")
+        url = storage.join(str(directory), name, f"clicks-{part:05d}.parquet")
         size_bytes += write_raw_file(url, log.tables(first, last), RAW_SCHEMA)
     return RawLog(url=str(directory), num_rows=num_rows, num_files=len(parts), size_bytes=size_bytes)
 

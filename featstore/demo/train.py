@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from featstore.demo.deepfm import DeepFM, ModelOptions
 from featstore.demo.metrics import auc
-from featstore.demo.model import DeepFM, ModelOptions
 from featstore.errors import ConfigError, FeatstoreError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.schema import Slot, SlotKind
 from featstore.tensors.batch import Batch, Jagged
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
 from featstore.errors import ConfigError

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from featstore.dispatch.delivered import Done, as_ranges
+from featstore.dispatch.leases.delivered import Done, as_ranges
 from featstore.dispatch.plan import Plan, order_keys, permute
 
 _Listed = TypeVar("_Listed")

@@ -1,1 +1,1 @@
-"""Looking at a table: per-slot statistics and their plots."""
+"""Looking at a table: rows, samples, views for SQL, profiles, plots, and its rows extracted again."""

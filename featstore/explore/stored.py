@@ -9,7 +9,7 @@ import pyarrow as pa
 from featstore.explore.profile import FOUND_COUNTS, LENGTH_QUANTILES, NUM_TOP, QUANTILES, Profile, result_schema
 from featstore.extraction.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
 from featstore.schema import Slot, SlotKind
-from featstore.table.statistics import ColumnStatistics, Statistics
+from featstore.table.statistics.column_statistics import ColumnStatistics, Statistics
 
 _STORED = "from stored statistics: distinct, quantiles and top values are estimates"
 _ROWS = "from the rows, on Spark: distinct, quantiles and top values are estimates"

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.errors import missing_extra
-from featstore.files import canonical, filesystem, local_path, scheme
+from featstore.files.storage import canonical, filesystem, local_path, scheme
 from featstore.schema import Slot, SlotKind
 from featstore.table.layout import partition_path
 from featstore.table.parquet_dir import read_footers

@@ -15,8 +15,8 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.raw import input_digest
 from featstore.extraction.unit import Progress, Runner, ignore_progress
-from featstore.files import redact
-from featstore.listings import list_files
+from featstore.files.listings import list_files
+from featstore.redaction import redact
 from featstore.table.delta import Commit, history, makers, open_delta_or_none
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot, files_digest

@@ -16,11 +16,11 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.local import num_cores
 from featstore.extraction.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.unit import extract_range
-from featstore.files import redact
 from featstore.ops.arrays import values_of
 from featstore.ops.fitting import STATES, Keys, State
 from featstore.ops.hashing import xxh64
 from featstore.ops.single import xxh64_bytes
+from featstore.redaction import redact
 from featstore.spec import check
 from featstore.spec.lint import find_errors
 from featstore.spec.meaning import fit_hash, meaning

@@ -15,7 +15,6 @@ import pyarrow as pa
 from featstore.errors import CommitConflictError, EmptyInputError, InputError, UnsafeStoreError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
-from featstore.extraction.gathering import merge_partition
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
     RawFile,
@@ -25,8 +24,10 @@ from featstore.extraction.raw import (
     plan_units,
 )
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
-from featstore.files import delete, join, local_path, redact
-from featstore.listings import list_files
+from featstore.extraction.unit_statistics import merge_partition
+from featstore.files.listings import list_files
+from featstore.files.storage import delete, join, local_path
+from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
@@ -37,7 +38,7 @@ from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_table_or_none
 from featstore.table.running import Mark, check_there, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, replaced
-from featstore.table.statistics import add_counts
+from featstore.table.statistics.column_statistics import add_counts
 
 CommitFunction = Callable[[str, delta.Change], int]
 

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError, FeatstoreError, InputError, not_once
-from featstore.files import local_path, open_read, redact
-from featstore.listings import FileEntry, check_unchanged, find_file, list_files
+from featstore.files.listings import FileEntry, check_unchanged, find_file, list_files
+from featstore.files.storage import local_path, open_read
 from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
 from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.parquet.walk import FooterError
-from featstore.redaction import shown
+from featstore.redaction import redact, shown
 from featstore.table.layout import (
     NULL_PARTITION,
     check_partition_name,

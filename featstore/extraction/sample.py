@@ -11,9 +11,9 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import BATCH, Findings, Origin
 from featstore.extraction.intake import Intake
 from featstore.extraction.raw import find_raw_files, open_range, plan_units, read_batches
-from featstore.files import redact
 from featstore.ops.rowwise import check_rows
 from featstore.ops.user import is_user_operator
+from featstore.redaction import redact
 from featstore.spec.check import operator_of
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import LintReport

@@ -10,9 +10,10 @@ import pyarrow as pa
 from featstore.errors import InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, Origin
-from featstore.extraction.gathering import Gathering
 from featstore.extraction.raw import RawRange, Unit, check_constant, open_range, read_batches
-from featstore.files import join, redact
+from featstore.extraction.unit_statistics import Gathering
+from featstore.files.storage import join
+from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table.layout import data_file_name, partition_path

@@ -4,9 +4,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from featstore.errors import DataFileError, InputError, nearest
-from featstore.files import local_path, redact
+from featstore.files.listings import FileEntry, check_unchanged, list_files
+from featstore.files.storage import local_path
 from featstore.joins.options import Label, LabelJoin, Lookup, Source
-from featstore.listings import FileEntry, check_unchanged, list_files
+from featstore.redaction import redact
 from featstore.table.parquet_dir import columns_of, delta_table_around, read_footers
 
 Types = Mapping[str, str]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from featstore.errors import InputError, not_once
-from featstore.files import join as join_url
-from featstore.joins import sql
+from featstore.files.storage import join as join_url
+from featstore.joins import query
 from featstore.joins.inputs import (
     check_apart,
     check_columns,
@@ -103,7 +103,7 @@ def _run(plan: "_Plan", url: str, write: WriteFunction) -> Figures:
     write(plan.rows, url, plan.join.partition_by)
     row_id = plan.join.impressions.row_id
     files = plan.spark.read.schema(plan.rows.schema).parquet(url)
-    written = digest(_collect(files, sql.digest_metrics(row_id)))
+    written = digest(_collect(files, query.digest_metrics(row_id)))
     figures = plan.figures(written, _observed)
     if mismatch(figures) is None:
         return figures
@@ -132,10 +132,10 @@ class _Plan:
         self.types = _types(log, join.impressions.source)
         check_impressions(join, self.types)
         row_id = join.impressions.row_id
-        self.raw = _counted(log, {"num_input_rows": "count(1)", "num_incomplete": sql.count(f"not ({self._complete})")})
+        self.raw = _counted(log, {"num_input_rows": "count(1)", "num_incomplete": query.count(f"not ({self._complete})")})
         ranked = _ranked(self.raw.observed.where(self._complete), join.impressions, self.types)
-        self.distinct = _counted(ranked, sql.digest_metrics(row_id, "__rank = 1"))
-        frame = self.distinct.observed.where("__rank = 1").selectExpr(*map(sql.quote, self.types), "__time")
+        self.distinct = _counted(ranked, query.digest_metrics(row_id, "__rank = 1"))
+        frame = self.distinct.observed.where("__rank = 1").selectExpr(*map(query.quote, self.types), "__time")
         for j, lookup in enumerate(join.lookups):
             frame = self._look_up(frame, j, lookup)
         for _, alike in itertools.groupby(enumerate(join.labels), key=lambda numbered: numbered[1].key):
@@ -157,15 +157,15 @@ class _Plan:
 
     @property
     def _complete(self) -> str:
-        return sql.present([*self.join.impressions.row_id, self.join.impressions.event_time])
+        return query.present([*self.join.impressions.row_id, self.join.impressions.event_time])
 
     def _look_up(self, frame: "DataFrame", j: int, lookup: Lookup) -> "DataFrame":
         """The frame with the columns `__from{j}`, `__at{j}`, `__fresh{j}` and those looked up; no row is added or lost."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        found = frame.join(self._versions(j, lookup), F.expr(sql.lookup_condition(j, lookup)), "left")
-        fresh = found.selectExpr("*", f"{sql.lookup_fresh(j, lookup)} as __fresh{j}")
-        values = [f"if(__fresh{j}, __value{j}_{n}, null) as {sql.quote(name)}" for n, name in enumerate(lookup.added)]
+        found = frame.join(self._versions(j, lookup), F.expr(query.lookup_condition(j, lookup)), "left")
+        fresh = found.selectExpr("*", f"{query.lookup_fresh(j, lookup)} as __fresh{j}")
+        values = [f"if(__fresh{j}, __value{j}_{n}, null) as {query.quote(name)}" for n, name in enumerate(lookup.added)]
         joined = [f"__key{j}_{n}" for n in range(len(lookup.key))] + [f"__value{j}_{n}" for n in range(len(lookup.columns))]
         return fresh.selectExpr("*", *values).drop(f"__to{j}", *joined)
 
@@ -174,21 +174,21 @@ class _Plan:
         read = read_source(self.spark, lookup.source)
         types = _types(read, lookup.source)
         check_lookup(lookup, self.types, types)
-        complete = sql.present([*lookup.key, lookup.event_time])
-        counted = _counted(read, {"num_input_rows": "count(1)", "num_incomplete": sql.count(f"not ({complete})")})
+        complete = query.present([*lookup.key, lookup.event_time])
+        counted = _counted(read, {"num_input_rows": "count(1)", "num_incomplete": query.count(f"not ({complete})")})
         self.dimensions.append(counted)
         ranked = counted.observed.where(complete).selectExpr(
-            *map(sql.quote, dict.fromkeys([*lookup.key, *lookup.columns])),
-            f"{sql.micros(lookup.event_time, types)} as __at",
-            f"{sql.known_micros(lookup.log_time, lookup.event_time, types)} as __known",
-            f"{sql.content_hash(lookup.columns, types)} as __content",
+            *map(query.quote, dict.fromkeys([*lookup.key, *lookup.columns])),
+            f"{query.micros(lookup.event_time, types)} as __at",
+            f"{query.known_micros(lookup.log_time, lookup.event_time, types)} as __known",
+            f"{query.content_hash(lookup.columns, types)} as __content",
         )
         versions = ranked.selectExpr("*", "greatest(__at, __known) as __from").selectExpr(
-            *(f"{sql.quote(name)} as __key{j}_{n}" for n, name in enumerate(lookup.key)),
-            *(f"{sql.quote(name)} as __value{j}_{n}" for n, name in enumerate(lookup.columns)),
+            *(f"{query.quote(name)} as __key{j}_{n}" for n, name in enumerate(lookup.key)),
+            *(f"{query.quote(name)} as __value{j}_{n}" for n, name in enumerate(lookup.columns)),
             f"__at as __at{j}",
             f"__from as __from{j}",
-            f"{sql.lookup_interval(lookup)} as __to{j}",
+            f"{query.lookup_interval(lookup)} as __to{j}",
         )
         return versions.where(f"__to{j} is null or __from{j} < __to{j}")
 
@@ -199,15 +199,15 @@ class _Plan:
         step after it: each row is copied once.
         """
         row_id, labels = self.join.impressions.row_id, [label for _, label in alike]
-        on, salt = list(labels[0].key), sql.salt(labels[0], row_id)
+        on, salt = list(labels[0].key), query.salt(labels[0], row_id)
         if salt is not None:
             frame, on = frame.selectExpr("*", f"{salt} as __salt"), [*on, "__salt"]
-        if sql.needs_neighbours(labels[0], row_id):
-            frame = frame.selectExpr("*", *sql.neighbours(labels, on, row_id))
+        if query.needs_neighbours(labels[0], row_id):
+            frame = frame.selectExpr("*", *query.neighbours(labels, on, row_id))
         for i, label in alike:
             events = self._events(i, label)
             frame = frame.join(events if salt is None else events.selectExpr("*", "0L as __salt"), on, "left")
-        made = frame.selectExpr("*", *(text for i, label in alike for text in sql.attributed(i, label, row_id)))
+        made = frame.selectExpr("*", *(text for i, label in alike for text in query.attributed(i, label, row_id)))
         return made.drop("__salt", "__next", "__previous", *(f"__events{i}" for i, _ in alike))
 
     def _events(self, i: int, label: Label) -> "DataFrame":
@@ -215,17 +215,17 @@ class _Plan:
         read = read_source(self.spark, label.source)
         types = _types(read, label.source)
         check_label(label, self.types, types)
-        complete = sql.present([*label.key, label.event_time])
-        late = f"{sql.known_micros(label.log_time, label.event_time, types)} >= {self.join.cut_off_us}L"
-        metrics = {"num_input_rows": "count(1)", "num_incomplete": sql.count(f"not ({complete})")}
-        counted = _counted(read, metrics | {"num_late": sql.count(f"({complete}) and {late}")})
+        complete = query.present([*label.key, label.event_time])
+        late = f"{query.known_micros(label.log_time, label.event_time, types)} >= {self.join.cut_off_us}L"
+        metrics = {"num_input_rows": "count(1)", "num_incomplete": query.count(f"not ({complete})")}
+        counted = _counted(read, metrics | {"num_late": query.count(f"({complete}) and {late}")})
         self.events.append(counted)
         rows = counted.observed.where(f"{complete} and not ({late})").selectExpr(
-            *map(sql.quote, label.key),
-            *(f"{sql.quote(name)} as __id{n}" for n, name in enumerate(label.event_id)),
-            f"{sql.micros(label.event_time, types)} as __time",
-            f"{sql.known_micros(label.log_time, label.event_time, types)} as __known",
-            *([] if label.value is None else [f"cast({sql.quote(label.value)} as double) as __value"]),
+            *map(query.quote, label.key),
+            *(f"{query.quote(name)} as __id{n}" for n, name in enumerate(label.event_id)),
+            f"{query.micros(label.event_time, types)} as __time",
+            f"{query.known_micros(label.log_time, label.event_time, types)} as __known",
+            *([] if label.value is None else [f"cast({query.quote(label.value)} as double) as __value"]),
         )
         arrays = _counted(_arrays(rows, i, label), {"num_events": f"coalesce(sum(size(__events{i})), 0)"})
         self.num_events.append(arrays)
@@ -236,33 +236,35 @@ class _Plan:
         negatives = self.join.negatives
         if negatives is None:
             return frame
-        drawn = sql.sample(self.join.impressions.row_id, self.types, negatives)
-        made = frame.selectExpr("*", *self._label_columns()).selectExpr("*", f"{sql.negative(self.join)} as __negative")
+        drawn = query.sample(self.join.impressions.row_id, self.types, negatives)
+        made = frame.selectExpr("*", *self._label_columns()).selectExpr("*", f"{query.negative(self.join)} as __negative")
         return made.selectExpr("*", f"not __negative or ({drawn}) as __keep")
 
     def _label_columns(self) -> list[str]:
         columns, row_id, cut_off_us = [], self.join.impressions.row_id, self.join.cut_off_us
         for i, label in enumerate(self.join.labels):
-            columns.append(f"{sql.label_value(i, label, row_id, cut_off_us)} as {sql.quote(label.name)}")
-            columns += [f"{sql.label_time(i, label, cut_off_us)} as {sql.quote(label.time_column)}"] if label.with_time else []
+            columns.append(f"{query.label_value(i, label, row_id, cut_off_us)} as {query.quote(label.name)}")
+            columns += (
+                [f"{query.label_time(i, label, cut_off_us)} as {query.quote(label.time_column)}"] if label.with_time else []
+            )
         return columns
 
     def _joined_metrics(self) -> dict[str, str]:
         row_id = self.join.impressions.row_id
-        metrics = sql.digest_metrics(row_id) | sql.kept_metrics(self.join.negatives, row_id)
+        metrics = query.digest_metrics(row_id) | query.kept_metrics(self.join.negatives, row_id)
         for i, label in enumerate(self.join.labels):
-            metrics |= sql.label_metrics(i, label, row_id, self.join.cut_off_us)
+            metrics |= query.label_metrics(i, label, row_id, self.join.cut_off_us)
         for j in range(len(self.join.lookups)):
-            metrics |= sql.lookup_metrics(j)
+            metrics |= query.lookup_metrics(j)
         return metrics
 
     def _output(self, frame: "DataFrame") -> "DataFrame":
         negatives, read = self.join.negatives, [*self.types, *(name for part in self.join.lookups for name in part.added)]
-        columns = [*map(sql.quote, read)]
+        columns = [*map(query.quote, read)]
         if negatives is None:
             return frame.selectExpr(*columns, *self._label_columns())
-        columns += [sql.quote(name) for label in self.join.labels for name in label.columns]
-        return frame.where("__keep").selectExpr(*columns, sql.weight(negatives))
+        columns += [query.quote(name) for label in self.join.labels for name in label.columns]
+        return frame.where("__keep").selectExpr(*columns, query.weight(negatives))
 
 
 def read_source(spark: "SparkSession", source: Source) -> "DataFrame":
@@ -285,7 +287,7 @@ def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _Counted:
     from pyspark.sql import functions as F  # noqa: N812
 
     observation = Observation()
-    observed = frame.observe(observation, F.expr(sql.counts(metrics)))
+    observed = frame.observe(observation, F.expr(query.counts(metrics)))
     return _Counted(frame=frame, observed=observed, observation=observation, metrics=metrics)
 
 
@@ -303,7 +305,7 @@ def _collect(frame: "DataFrame", metrics: Mapping[str, str]) -> Counts:
     """The metrics of all rows, in a job of their own."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return _numbers(frame.agg(F.expr(sql.counts(metrics))).collect()[0]["counts"].asDict())
+    return _numbers(frame.agg(F.expr(query.counts(metrics))).collect()[0]["counts"].asDict())
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,13 +318,13 @@ def _ranked(frame: "DataFrame", impressions: Impressions, types: Mapping[str, st
     """The rows with `__time` and `__rank`: one row of each row id, the same on every run, has rank 1. What only ranks is made
     after the shuffle.
     """
-    placed = frame.repartition(*map(sql.quote, impressions.row_id)).selectExpr(
+    placed = frame.repartition(*map(query.quote, impressions.row_id)).selectExpr(
         "*",
-        f"{sql.micros(impressions.event_time, types)} as __time",
-        f"{sql.known_micros(impressions.log_time, impressions.event_time, types)} as __known",
-        f"{sql.content_hash(types, types)} as __content",
+        f"{query.micros(impressions.event_time, types)} as __time",
+        f"{query.known_micros(impressions.log_time, impressions.event_time, types)} as __known",
+        f"{query.content_hash(types, types)} as __content",
     )
-    return placed.selectExpr("*", f"{sql.first_of_equals(impressions.row_id)} as __rank")
+    return placed.selectExpr("*", f"{query.first_of_equals(impressions.row_id)} as __rank")
 
 
 def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
@@ -332,9 +334,11 @@ def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    keys = [sql.quote(name) for name in label.key]
-    first = rows.repartition(*keys).groupBy(*keys, *map(F.expr, sql.event_identity(label))).agg(F.expr(sql.known_first(label)))
-    return first.groupBy(*keys).agg(F.expr(f"sort_array(collect_list({sql.event(label)}))").alias(f"__events{i}"))
+    keys = [query.quote(name) for name in label.key]
+    first = (
+        rows.repartition(*keys).groupBy(*keys, *map(F.expr, query.event_identity(label))).agg(F.expr(query.known_first(label)))
+    )
+    return first.groupBy(*keys).agg(F.expr(f"sort_array(collect_list({query.event(label)}))").alias(f"__events{i}"))
 
 
 def _types(frame: "DataFrame", source: Source) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from featstore.errors import CommitConflictError, InputError
-from featstore.files import join, local_path, scheme
+from featstore.files.storage import join, local_path, scheme
 from featstore.redaction import redact, redact_text
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Any
 from tabulate import tabulate
 
 from featstore.errors import InputError, JoinError
-from featstore.files import redact
 from featstore.joins.options import Label, LabelJoin, Lookup
-from featstore.joins.sql import DELAY_BOUNDARIES_S, NUM_BUCKETS
+from featstore.joins.query import DELAY_BOUNDARIES_S, NUM_BUCKETS
+from featstore.redaction import redact
 from featstore.table.metadata import to_json
 
 FORMAT = 1

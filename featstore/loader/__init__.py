@@ -6,7 +6,8 @@
 | rows/ | files to decoded rows: row groups of claimed splits, filtered and shaped |
 | batches/ | rows to batches: put in order, gathered, cut, transformed |
 | run/ | one iteration over epochs: claims, threads, delivery, state, the end |
-| loader.py | `FeatureLoader`, where plan, dispatch, staging and the rooms meet |
+| feature_loader.py | `FeatureLoader`, where plan, dispatch, staging and the rooms meet |
+| stage.py | `featstore stage`: fills a cache before a run |
 | stats.py, bad_files.py, cleanup.py | what is counted, skipped and closed |
 
 Imports go from run/ down to plan/. plan/ and rows/ work without torch.

@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from featstore.parquet.file_schema import Layout
 from featstore.parquet.format import ABSENT, CHUNKS, FILE, ROW_GROUPS, SLOTS, Numbers
-from featstore.parquet.layout import Layout
 from featstore.parquet.walk import FooterError
 
 CHUNK, ROW_GROUP, _FILE = SLOTS[CHUNKS], SLOTS[ROW_GROUPS], SLOTS[FILE]

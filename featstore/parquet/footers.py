@@ -25,6 +25,7 @@ from featstore.parquet.arrow import (
 )
 from featstore.parquet.checks import CHUNK, ROW_GROUP, checked_chunks, spans
 from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.file_schema import Layout, Leaf, layout_of
 from featstore.parquet.format import (
     ABSENT,
     ELEMENTS,
@@ -35,7 +36,6 @@ from featstore.parquet.format import (
     SLOTS,
     Numbers,
 )
-from featstore.parquet.layout import Layout, Leaf, layout_of
 from featstore.parquet.walk import FooterError, walk
 
 _END_BYTES = 8  # of a file: the footer's length, four bytes little-endian, and the magic

@@ -4,6 +4,6 @@
 |---|---|
 | footer.py | an open data file and how a selection maps to its columns |
 | reader.py | one row group at a time, as Arrow columns under their table names |
-| columns.py | Arrow columns to value and offset buffers, nulls as missing marks |
+| buffers.py | Arrow columns to value and offset buffers, nulls as missing marks |
 | missing.py | the other way: missing marks shown as null |
 """

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from featstore.errors import DataFileError, FeatstoreError, not_once
 from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
 from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.file_schema import Leaf
 from featstore.parquet.footers import Chunk, read_checked
-from featstore.parquet.layout import Leaf
 from featstore.reading.kept import KeptSpans
 from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from featstore._native.loading import KERNELS
-from featstore.reading.columns import Array, Ragged
+from featstore.reading.buffers import Array, Ragged
 
 Take = Callable[[int], Array]  # uint8 memory of at least so many bytes
 

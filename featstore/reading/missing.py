@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from featstore.ops.arrays import list_of, nulls_of, offsets_of
 from featstore.ops.lists import flat, is_list, mark_missing
-from featstore.reading.columns import narrowed
+from featstore.reading.buffers import narrowed
 from featstore.schema import Slot, SlotKind
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from featstore._native.loading import KERNELS
 from featstore.parquet.bounds import most_page_bytes
 from featstore.parquet.footers import Chunk
-from featstore.reading.columns import missing_mark
+from featstore.reading.buffers import missing_mark
 from featstore.reading.footer import FileColumns, Footer
 from featstore.schema import Slot, SlotKind
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
 from featstore.parquet.damage import DAMAGE
-from featstore.reading.columns import Values, as_type, missing_values, slot_values
+from featstore.reading.buffers import Values, as_type, missing_values, slot_values
 from featstore.reading.footer import FileColumns, Footer, Selection
 from featstore.reading.pages import PageReader
 from featstore.schema import Slot

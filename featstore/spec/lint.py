@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from featstore import files
 from featstore.errors import SpecError
+from featstore.redaction import redact
 from featstore.schema import Slot
 from featstore.spec import check
 from featstore.spec.graph import Builder, build_graph
@@ -28,7 +28,7 @@ class LintReport:
         return not self.findings
 
     def __str__(self) -> str:
-        source = files.redact(self.spec_url)
+        source = redact(self.spec_url)
         found = [text if text.startswith(f"{source}: ") else f"{source}: {text}" for text in self.findings]
         return "\n".join(found or [*self.notes, f"{source}: nothing found"])
 
@@ -54,10 +54,10 @@ def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
     changes = tuple(compare(spec, lock)) if lock is not None else ()
     notes = tuple(padded_values(spec))
     if not update_lock:
-        hint = () if lock is not None else (f"{files.redact(url)}: no lock yet; --update-lock writes it",)
+        hint = () if lock is not None else (f"{redact(url)}: no lock yet; --update-lock writes it",)
         return LintReport(spec_url=spec_url, findings=changes, notes=(*notes, *hint))
     write_lock(make_lock(spec, lock), url)
-    return LintReport(spec_url=spec_url, findings=(), notes=(*notes, *changes, f"{files.redact(url)}: written"))
+    return LintReport(spec_url=spec_url, findings=(), notes=(*notes, *changes, f"{redact(url)}: written"))
 
 
 def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:

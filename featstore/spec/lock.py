@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from featstore import files
 from featstore.errors import SpecError
+from featstore.files import storage
+from featstore.redaction import redact
 from featstore.spec.model import Fitted
 
 FORMAT = 1
@@ -77,7 +78,7 @@ def _vocabulary_content(entry: LockedVocabulary) -> dict[str, Any]:
 
 def from_json(text: str, source: str) -> Lock:
     """The lock of a file's text; SpecError, naming `source`, where it is none or of a later format."""
-    where = files.redact(source)
+    where = redact(source)
     try:
         document = json.loads(text)
         found, lock = document["format"], _lock(document) if document["format"] == FORMAT else None
@@ -118,17 +119,17 @@ def lock_url(spec_url: str) -> str:
 def load_lock(url: str) -> Lock | None:
     """The lock at a path or URL, None where there is none."""
     try:
-        with files.open_read(url) as file:
+        with storage.open_read(url) as file:
             data = file.read()
     except FileNotFoundError:
         return None
     try:
         return from_json(data.decode(), url)
     except UnicodeDecodeError as error:
-        raise SpecError(f"{files.redact(url)}: expected a lock file as `--update-lock` writes it, found {error}") from error
+        raise SpecError(f"{redact(url)}: expected a lock file as `--update-lock` writes it, found {error}") from error
 
 
 def write_lock(lock: Lock, url: str) -> None:
     """Replaces the lock file, whole or not at all."""
-    with files.open_write(url) as file:
+    with storage.open_write(url) as file:
         file.write(to_json(lock).encode())

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from featstore import files
 from featstore.documents import DocumentError, load_yaml
 from featstore.errors import SpecError, nearest
+from featstore.files import storage
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import MAX_COUNT, OPTIONS
 from featstore.redaction import redact, shown
@@ -45,7 +45,7 @@ def load_spec(
         return with_lock(_spec(source, errors), lock, errors)
     name = redact(str(source))
     try:
-        with files.open_read(str(source)) as file:
+        with storage.open_read(str(source)) as file:
             text = file.read().decode()
     except FileNotFoundError as error:
         raise SpecError(f"{name}: expected a spec, found no such file") from error

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore import files
 from featstore.errors import SpecError
+from featstore.files import storage
 from featstore.ops.arrays import values_of
 from featstore.ops.hashing import value_hash
 from featstore.ops.registry import OPERATORS
 from featstore.ops.vocabularies import Vocabulary
+from featstore.redaction import redact
 from featstore.spec.lock import LockedVocabulary
 from featstore.spec.model import Node, Recorded, Spec
 
@@ -87,7 +88,7 @@ def record_vocabularies(spec: Spec) -> Spec:
         try:
             _check(lines)
         except ValueError as error:
-            raise SpecError(f"{node.where}.file: {files.redact(lines.url)}: {error}") from error
+            raise SpecError(f"{node.where}.file: {redact(lines.url)}: {error}") from error
         num_values = len(lines.values)
         recorded[file] = Vocabulary(lines.values, lines.digest(num_values), marks=tuple(lines.marks(num_values)))
     return replace(spec, vocabularies=recorded)
@@ -121,7 +122,7 @@ def _recorded(lines: _Lines, locked: LockedVocabulary, node: Node) -> Vocabulary
 
 def _changed(lines: _Lines, node: Node, found: str) -> SpecError:
     return SpecError(
-        f"{node.where}.file: expected {files.redact(lines.url)} as it was recorded, or with lines appended, found {found}; "
+        f"{node.where}.file: expected {redact(lines.url)} as it was recorded, or with lines appended, found {found}; "
         f"restore it, or give the changed vocabulary a file and its slots numbers of their own"
     )
 
@@ -139,15 +140,15 @@ def _difference(lines: _Lines, locked: LockedVocabulary) -> str:
 
 
 def _read(spec: Spec, file: str, node: Node) -> _Lines:
-    url = file if _ABSOLUTE.match(file) or not spec.base_url else files.join(spec.base_url, file)
+    url = file if _ABSOLUTE.match(file) or not spec.base_url else storage.join(spec.base_url, file)
     try:
-        with files.open_read(url) as source:
+        with storage.open_read(url) as source:
             data = source.read()
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise SpecError(f"{node.where}.file: expected a text file at {files.redact(url)}, found none") from error
+        raise SpecError(f"{node.where}.file: expected a text file at {redact(url)}, found none") from error
     if len(data) > _MAX_BYTES:
         expected = f"at most {_MAX_BYTES:,} bytes"
-        raise SpecError(f"{node.where}.file: {files.redact(url)}: expected {expected}, found {len(data):,}")
+        raise SpecError(f"{node.where}.file: {redact(url)}: expected {expected}, found {len(data):,}")
     return _lines(data, url)
 
 

@@ -30,12 +30,13 @@ from pathlib import Path
 from typing import cast
 
 from featstore.errors import StagingError
-from featstore.files import local_path, without_user
-from featstore.private import MOST_REMOVALS, PrivateDirectory, make_private, try_lock, unlock
+from featstore.files.private_directory import MOST_REMOVALS, PrivateDirectory, make_private, try_lock, unlock
+from featstore.files.storage import local_path
+from featstore.redaction import without_user
 from featstore.staging.budget import CachedFile, choose_evictions, excess
-from featstore.staging.listing import HELD, PART, STAGED, Glance, Listing, Uses, number_of
-from featstore.staging.patience import Stopped
+from featstore.staging.cache_listing import HELD, PART, STAGED, Glance, Listing, Uses, number_of
 from featstore.staging.record import FORMAT, Record, checksum
+from featstore.staging.retry import Stopped
 
 _LOG = logging.getLogger(__name__)
 _LAYOUT = f"featstore-staging-{FORMAT}"

@@ -11,8 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from featstore import files
 from featstore.errors import DataFileError, ReplacedError, StagingError
+from featstore.files import storage
+from featstore.files.transfer import Read, read_span
+from featstore.redaction import redact, without_user
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import Cache, Download, Pin, Refusal, RemovedError, entry_name, removed
 from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
@@ -24,7 +26,6 @@ from featstore.staging.options import Staging
 from featstore.staging.ranges import PlanRanges, Span, buffered, coalesce, covers, missing, num_bytes, union
 from featstore.staging.record import Record, Sum, united_checksum
 from featstore.staging.retry import RetryPolicy, is_local
-from featstore.transfer import Read, read_span
 
 _LOG = logging.getLogger(__name__)
 _TAIL_BYTES, _MOST_REMOVED = 64 << 10, 5
@@ -89,7 +90,7 @@ class Fetcher:
         if known is not None:
             return known
         # A limit of connections counts downloads. And fsspec's clients are of one thread, and do all when a block is asked for.
-        is_alone = self._options.max_connections is not None or not files.has_object_store(url)
+        is_alone = self._options.max_connections is not None or not storage.has_object_store(url)
         return Remote(num_at_once=1) if is_alone else Remote()
 
     def expected_bytes(self, item: StageItem) -> int:
@@ -153,7 +154,7 @@ class Fetcher:
             pin.release()
             raise
         if not is_intact:
-            _LOG.warning("%s in the cache is not what was downloaded; downloading it anew", files.redact(item.url))
+            _LOG.warning("%s in the cache is not what was downloaded; downloading it anew", redact(item.url))
         return is_intact
 
     @contextlib.contextmanager
@@ -170,7 +171,7 @@ class Fetcher:
             if not is_local(error):
                 raise
             raise StagingError(
-                f"{files.redact(item.url)} cannot be written to {self._cache.root}: {error.strerror}; make room there, or "
+                f"{redact(item.url)} cannot be written to {self._cache.root}: {error.strerror}; make room there, or "
                 "name another staging.directory"
             ) from error
 
@@ -190,7 +191,7 @@ class Fetcher:
         return min(item.size_bytes, held_bytes + self._tail_bytes)
 
     def _require_fits(self, item: StageItem, wanted_bytes: int) -> None:
-        require_fits([(files.redact(item.url), wanted_bytes)], self._options.num_budget_bytes)
+        require_fits([(redact(item.url), wanted_bytes)], self._options.num_budget_bytes)
 
     def _serves(self, item: StageItem, pin: Pin) -> bool:
         """Whether a file in the cache holds what is wanted of it."""
@@ -213,14 +214,14 @@ class Fetcher:
 
     def _plan(self, item: StageItem, tail_bytes: int, tail_of: Callable[[int], bytes]) -> "_Plan":
         """What is wanted, the tail with it."""
-        name = files.redact(item.url)
+        name = redact(item.url)
         while isinstance(found := self._timed_plan(tail_of(tail_bytes), item.size_bytes, name), int):
             if not tail_bytes < found <= item.size_bytes:
                 raise StagingError(f"{name}: expected a footer of at most {item.size_bytes} bytes, found one of {found}")
             tail_bytes = found
         self._tail_bytes = max(self._tail_bytes, tail_bytes)
         spans = union([*found, (item.size_bytes - tail_bytes, item.size_bytes)])
-        return _Plan(spans=spans, in_place=buffered(found, files.BUFFER_BYTES))
+        return _Plan(spans=spans, in_place=buffered(found, storage.BUFFER_BYTES))
 
     def _timed_plan(self, tail: bytes, size_bytes: int, name: str) -> Sequence[Span] | int:
         assert self._source.plan_ranges is not None
@@ -286,7 +287,7 @@ class Fetcher:
 
     def _damage(self, item: StageItem, download: Download, filling: Filling) -> str:
         """How the bytes that came differ from those that were written; empty where nothing says so."""
-        name, crc32 = files.redact(item.url), united_checksum(filling.sums, item.size_bytes)
+        name, crc32 = redact(item.url), united_checksum(filling.sums, item.size_bytes)
         if item.crc32 is not None and crc32 is not None:
             expected = f"{name}: expected the CRC-32 {item.crc32:08x} of its commit"
             return "" if crc32 == item.crc32 else f"{expected}, found {crc32:08x}"
@@ -428,5 +429,5 @@ def _demand(item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tupl
 
 @lru_cache(maxsize=64)
 def _remote_name(url: str) -> str:
-    parts = urlsplit(files.without_user(url))
+    parts = urlsplit(without_user(url))
     return f"{parts.scheme}://{parts.netloc}"

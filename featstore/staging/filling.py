@@ -12,15 +12,14 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from featstore import files
 from featstore.errors import ReplacedError, StagingError
+from featstore.files.transfer import Answer, Read
+from featstore.redaction import redact, redact_text
 from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
-from featstore.staging.patience import Stopped
 from featstore.staging.ranges import Span, covers, union
 from featstore.staging.record import Sum, checksum
-from featstore.staging.retry import RetryPolicy, is_local, is_retryable
-from featstore.transfer import Answer, Read
+from featstore.staging.retry import RetryPolicy, Stopped, is_local, is_retryable
 
 _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
@@ -293,19 +292,22 @@ class Filling:
                 raise self._local(error) from error
             if not is_retryable(error):
                 raise
-            return at, f"download of {files.redact(self._url)} failed: {type(error).__name__}: {files.redact_text(str(error))}"
+            return (
+                at,
+                f"download of {redact(self._url)} failed: {type(error).__name__}: {redact_text(str(error))}",
+            )
         self._line.on_stream(watch.received(self._url))
-        short = f"download of {files.redact(self._url)} has the wrong size: expected {end} bytes, found {at}"
+        short = f"download of {redact(self._url)} has the wrong size: expected {end} bytes, found {at}"
         return at, "" if at == end else short
 
     def _identify(self, answer: Answer) -> None:
         if answer.size_bytes != self._size_bytes:
             raise StagingError(
-                f"download of {files.redact(self._url)} has the wrong size: expected {self._size_bytes} bytes, found "
+                f"download of {redact(self._url)} has the wrong size: expected {self._size_bytes} bytes, found "
                 f"{answer.size_bytes}; was it replaced? open the table anew"
             )
         if self.tag and answer.tag != self.tag:
-            raise ReplacedError(f"{files.redact(self._url)} was replaced while it was downloaded")
+            raise ReplacedError(f"{redact(self._url)} was replaced while it was downloaded")
         self.tag = answer.tag
 
     def _write(self, block: bytes | memoryview | object, at: int, end: int) -> int:
@@ -330,4 +332,4 @@ class Filling:
             raise self._local(error) from error
 
     def _local(self, error: OSError) -> StagingError:
-        return StagingError(f"{files.redact(self._url)} cannot be written to {self._place}: {error.strerror}")
+        return StagingError(f"{redact(self._url)} cannot be written to {self._place}: {error.strerror}")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from featstore.errors import ConfigError, nearest
-from featstore.files import local_path
+from featstore.files.storage import local_path
 from featstore.redaction import redact
 from featstore.staging.budget import Ahead, parse_bytes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from isal import isal_zlib
 
-from featstore.files import redact
+from featstore.redaction import redact
 from featstore.staging.ranges import Span, covers, num_bytes, union
 
 FORMAT = 3

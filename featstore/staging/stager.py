@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from types import TracebackType
 
-from featstore import files
+from featstore.redaction import redact
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import Cache, Limits, entry_name
 from featstore.staging.counts import Counts, StagingStats
@@ -35,7 +35,7 @@ class Stager:
 
     def require_fits(self, sizes: Iterable[tuple[str, int]], *, num_open: int = 1) -> None:
         """BudgetError, before anything is downloaded, unless the `num_open` largest of (URL, bytes) fit at once."""
-        named = ((files.redact(url), size_bytes) for url, size_bytes in sizes)
+        named = ((redact(url), size_bytes) for url, size_bytes in sizes)
         require_fits(named, self.options.num_budget_bytes, num_open=num_open)
 
     def stage(self, items: Iterable[StageItem]) -> "Stream":

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from featstore import files
 from featstore.errors import BudgetError
+from featstore.redaction import redact
 from featstore.staging.budget import Ahead, format_bytes
 from featstore.staging.cache import Pin, Refusal
 from featstore.staging.counts import Counts
 from featstore.staging.fetcher import Fetcher, StageItem, Waiting
-from featstore.staging.patience import LOG_EVERY_S, Patience, Stopped
 from featstore.staging.ranges import Span
+from featstore.staging.retry import LOG_EVERY_S, Patience, Stopped
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S = 1.0
@@ -222,7 +222,7 @@ class Stream(Iterator[Staged]):
             return None
         expected_bytes = self._fetcher.expected_bytes(item)
         self._wait_for_room(expected_bytes)
-        place = _Place(url=files.redact(item.url), held_bytes=expected_bytes)
+        place = _Place(url=redact(item.url), held_bytes=expected_bytes)
         self._enqueue(place)
         return place, item
 

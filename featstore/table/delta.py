@@ -16,7 +16,6 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from featstore.credentials import require_credentials, s3_endpoint
 from featstore.errors import (
     CommitConflictError,
     DataFileError,
@@ -24,13 +23,15 @@ from featstore.errors import (
     StoreError,
     TableNotFoundError,
 )
-from featstore.files import canonical, local_path, redact, scheme
-from featstore.redirects import kept_home
+from featstore.files.credentials import require_credentials, s3_endpoint
+from featstore.files.redirects import kept_home
+from featstore.files.storage import canonical, local_path, scheme
+from featstore.files.store_errors import as_store_errors, client_words, store_error
+from featstore.redaction import redact
 from featstore.schema import SlotSchema
-from featstore.store_errors import as_store_errors, client_words, store_error
+from featstore.table.delta_files import files_of
 from featstore.table.evolution import merge_schemas
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
-from featstore.table.listing import files_of
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions, replaced
 from featstore.table.store import check_store

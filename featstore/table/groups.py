@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from featstore.errors import TableNotFoundError
-from featstore.files import redact
+from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table import delta
 from featstore.table.evolution import merge_schemas

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from featstore.errors import InputError
-from featstore.files import canonical, join, scheme
+from featstore.files.storage import canonical, join, scheme
 from featstore.redaction import shown
 
 LOG_DIR = "_delta_log"

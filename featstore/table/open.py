@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from featstore.errors import TableNotFoundError
-from featstore.files import redact
+from featstore.redaction import redact
 from featstore.table.delta import is_delta, open_delta, open_delta_or_none, open_head, stream_files
 from featstore.table.groups import with_groups
 from featstore.table.parquet_dir import open_parquet_dir

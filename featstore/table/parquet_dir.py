@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from featstore.errors import DataFileError, FeatstoreError, TableNotFoundError, not_once
-from featstore.files import join, local_path, open_read, redact, scheme
-from featstore.listings import FileEntry, directories, is_directory, list_files
+from featstore.files.listings import FileEntry, directories, is_directory, list_files
+from featstore.files.storage import join, local_path, open_read, scheme
 from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
+from featstore.redaction import redact
 from featstore.schema import Role, SlotSchema
 from featstore.table.layout import LOG_DIR, is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from featstore.errors import CommitConflictError
-from featstore.files import delete, join, modified_s, open_write, redact, size_bytes
-from featstore.listings import list_files
+from featstore.files.listings import list_files
+from featstore.files.storage import delete, join, modified_s, open_write, size_bytes
+from featstore.redaction import redact
 from featstore.table.layout import RUNS_DIR
 from featstore.table.metadata import to_json
 from featstore.table.snapshot import DataFile

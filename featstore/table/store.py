@@ -4,7 +4,8 @@ import functools
 import os
 
 from featstore.errors import UnsafeStoreError
-from featstore.files import has_put_if_absent, redact
+from featstore.files.storage import has_put_if_absent
+from featstore.redaction import redact
 
 
 @functools.cache

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from featstore.errors import InputError, TableNotFoundError
-from featstore.files import delete, join, modified_s, open_read, redact
-from featstore.listings import FileEntry, list_files
+from featstore.files.listings import FileEntry, list_files
+from featstore.files.storage import delete, join, modified_s, open_read
+from featstore.redaction import redact
 from featstore.table.delta import GROUPS, Commit, history, is_delta, open_delta
 from featstore.table.layout import (
     GROUPS_DIR,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from isal import isal_zlib
 
-from featstore.files import open_write
+from featstore.files.storage import open_write
 from featstore.schema import SlotSchema
 from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
 from featstore.table.metadata import KEY, FileMetadata

@@ -9,8 +9,8 @@ import pyarrow as pa
 import torch
 
 from featstore.errors import nearest
+from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key, Keys
 from featstore.tensors.keyed_jagged import Bag, keyed_jagged
-from featstore.tensors.keys import LABEL, SLOT, WEIGHT, Key, Keys
 
 Device = torch.device | str | int
 

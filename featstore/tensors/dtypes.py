@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from featstore.reading.columns import Array
+from featstore.reading.buffers import Array
 
 
 def tensor_of(array: Array) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from featstore.tensors.batch import Column, Columns, Jagged, column_of, shaped
-from featstore.tensors.keys import Key, Keys
+from featstore.tensors.column_keys import Key, Keys
 
 # Where a tensor lies: (dtype, first byte, shape).
 Place = tuple[torch.dtype, int, tuple[int, ...]]

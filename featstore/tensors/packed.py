@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from featstore.tensors.batch import Column, Columns, Jagged, column_of, shaped
+from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.dtypes import array_of, tensor_of
-from featstore.tensors.keys import Key, Keys
 
 # (dtype, first element, shape) of one tensor in the buffer of its dtype.
 Place = tuple[torch.dtype, int, tuple[int, ...]]

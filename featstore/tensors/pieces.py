@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from featstore.reading.columns import Array
+from featstore.reading.buffers import Array
 
 _HEADER_BYTES = 64
 _FREE, _SENT = 0, 1

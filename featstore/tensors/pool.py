@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from featstore.reading.columns import Array
+from featstore.reading.buffers import Array
 
 _MAX_KEPT = 8
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 
 from featstore.errors import SharedMemoryError, WorkerError
-from featstore.reading.columns import Array
+from featstore.reading.buffers import Array
 from featstore.tensors.batch import Batch
 from featstore.tensors.one_buffer import OneBuffer, aligned, in_one_buffer
 from featstore.tensors.pieces import Address, Piece, Pieces, are_supported, opened

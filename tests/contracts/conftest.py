@@ -23,7 +23,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from obstore.fsspec import FsspecStore
 
-from featstore import files
+from featstore.files import storage
 
 BUCKET = "features"
 _AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -101,7 +101,7 @@ def _put_by_path(root: Path) -> Callable[[str, bytes], object]:
 
 def _put_by_featstore(url: str) -> Callable[[str, bytes], object]:
     def put(name: str, data: bytes) -> None:
-        with files.open_write(f"{url}/{name}") as file:
+        with storage.open_write(f"{url}/{name}") as file:
             file.write(data)
 
     return put
@@ -223,12 +223,12 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def place(server: Place, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Place]:
     """The server's place for one test, with the environment that its client needs."""
-    files._store.cache_clear()
+    storage._store.cache_clear()
     FsspecStore.clear_instance_cache()
     for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_"))]:
         monkeypatch.delenv(name)
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     yield server
-    files._store.cache_clear()
+    storage._store.cache_clear()
     FsspecStore.clear_instance_cache()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from featstore import files, listings
 from featstore.errors import InputError, ReplacedError
+from featstore.files import listings, storage
+from featstore.files.transfer import read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
-from featstore.transfer import read_span
 
 DATA = bytes(range(256)) * 12_000
 OTHER = DATA[::-1]
@@ -32,9 +32,9 @@ def _put(place: Any, at: str, name: Any, data: Any) -> str:
 
 def test_a_file_is_sized_read_at_any_position_and_fetched(place: Any, at: str) -> None:
     url, sink = _put(place, at, "x y.bin", DATA), io.BytesIO()
-    assert files.size_bytes(url) == len(DATA)
-    assert (files.fetch(url, sink), sink.getvalue() == DATA) == (len(DATA), True)
-    with files.open_read(url) as file:
+    assert storage.size_bytes(url) == len(DATA)
+    assert (storage.fetch(url, sink), sink.getvalue() == DATA) == (len(DATA), True)
+    with storage.open_read(url) as file:
         file.seek(-8, os.SEEK_END)
         assert file.tell() == len(DATA) - 8
         assert file.read() == DATA[-8:]
@@ -62,7 +62,7 @@ def test_a_file_of_another_version_is_refused(place: Any, at: str) -> None:
 
 def test_a_missing_file_is_file_not_found(place: Any, at: str) -> None:
     _put(place, at, "x.bin", DATA)
-    for act in (files.size_bytes, lambda url: read_span(url, 0, 1, size_bytes=1), lambda url: files.open_read(url)):
+    for act in (storage.size_bytes, lambda url: read_span(url, 0, 1, size_bytes=1), lambda url: storage.open_read(url)):
         with pytest.raises(FileNotFoundError):
             act(f"{at}/none.bin")
 
@@ -78,7 +78,7 @@ def test_listings_name_urls_that_open(place: Any, at: str) -> None:
         assert [entry.name for entry in found] == names
         for entry in found:
             assert entry.version
-            with files.open_read(entry.url) as file:
+            with storage.open_read(entry.url) as file:
                 assert file.read().decode().endswith(entry.name.rpartition("/")[2])
 
 
@@ -97,13 +97,13 @@ def test_a_file_is_written_whole_and_deleted(place: Any, at: str) -> None:
     if not place.is_written:
         pytest.skip("featstore only reads from this server")
     url = f"{at}/deep/x.bin"
-    with files.open_write(url) as file:
+    with storage.open_write(url) as file:
         file.write(DATA)
-    assert files.size_bytes(url) == len(DATA)
-    files.delete(url)
-    files.delete(url)
+    assert storage.size_bytes(url) == len(DATA)
+    storage.delete(url)
+    storage.delete(url)
     with pytest.raises(FileNotFoundError):
-        files.size_bytes(url)
+        storage.size_bytes(url)
 
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(place: Any, at: str) -> None:
@@ -111,15 +111,15 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(place: Any, at: str) -> No
         pytest.skip("featstore only reads from this server, or it shows what is being written")
     url = f"{at}/x.bin"
     for expected in (None, DATA):
-        with pytest.raises(TypeError, match="bytes-like"), files.open_write(url) as file:
+        with pytest.raises(TypeError, match="bytes-like"), storage.open_write(url) as file:
             file.writelines([OTHER, None])  # type: ignore[list-item]
         gc.collect()  # a client may publish what is forgotten
         if expected is None:
             assert listings.find_file(url) is None
-            with files.open_write(url) as file:
+            with storage.open_write(url) as file:
                 file.write(DATA)
         else:
-            with files.open_read(url) as file:
+            with storage.open_read(url) as file:
                 assert file.read() == expected
 
 

@@ -24,7 +24,7 @@ from featstore.extraction.extractor import Extractor
 from featstore.ops.registry import OPERATORS
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.spec.sql import slot_sql
+from featstore.spec.sql.statement import slot_sql
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FROZEN = ("quantile_bucketize", "standardize", "min_max", "vocabulary")

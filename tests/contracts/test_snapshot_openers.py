@@ -10,7 +10,7 @@ import pytest
 
 from featstore.errors import TableNotFoundError
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.files import join, open_read
+from featstore.files.storage import join, open_read
 from featstore.spec.parse import load_spec
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot, files_digest

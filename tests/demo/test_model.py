@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from featstore.demo.model import DeepFM, FloatEmbedding, IdEmbedding, ModelOptions, bucket, pairwise, pool
+from featstore.demo.deepfm import DeepFM, FloatEmbedding, IdEmbedding, ModelOptions, bucket, pairwise, pool
 from featstore.schema import Slot, SlotKind
 from featstore.tensors.batch import Jagged
 

@@ -13,7 +13,7 @@ from featstore.demo import train as train_module
 from featstore.demo.synthetic import write_click_log
 from featstore.demo.train import evaluate, slots_of, train
 from featstore.errors import ConfigError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.schema import SlotKind
 
 SPEC = Path(train_module.__file__).with_name("synthetic.spec.yaml")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.held import Holdings
-from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.leases.held import Holdings
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import Terms
 from tests.dispatch.simulated_clock import SimulatedClock

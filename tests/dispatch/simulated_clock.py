@@ -4,7 +4,7 @@ import threading
 
 
 class SimulatedClock:
-    """`featstore.dispatch.clock.Clock` in simulated time, which no slow machine changes.
+    """`featstore.dispatch.leases.clock.Clock` in simulated time, which no slow machine changes.
 
     Its maker and whoever waited once take part. Time jumps to the earliest moment that somebody waits for as soon as all who
     take part wait; a thread that does anything else stops it.

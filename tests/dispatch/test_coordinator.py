@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import EpochKeys
-from featstore.dispatch.lease import Lease, LeaseState
+from featstore.dispatch.leases.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import Terms, WaitFor
 from featstore.errors import DispatchError

@@ -14,7 +14,7 @@ import pytest
 WORKER = """
 import json, sys
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import Terms
 

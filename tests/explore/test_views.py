@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore import api
-from featstore.api import Table
 from featstore.errors import MissingDependencyError
+from featstore.explore.table import Table
 from featstore.schema import ROLE
 
 INPUTS = {"id": "string", "user": "string", "cost": "double", "tags": "list<string>", "prices": "list<double>"}

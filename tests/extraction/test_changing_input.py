@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore import api
 from featstore.errors import InputError
+from featstore.explore.table import open_table
 from featstore.extraction import raw as raw_module
 from featstore.extraction.fit import fit_spec, fit_units
-from featstore.extraction.group import GroupJob, extract_group
-from featstore.extraction.group_key import run_by_key
+from featstore.extraction.groups.by_key import run_by_key
+from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import Unit
-from featstore.extraction.spark import SparkRunner
+from featstore.extraction.spark.runners import SparkRunner
 from featstore.extraction.unit import Progress, UnitReport
 from featstore.spec.parse import load_spec
 from featstore.table import parquet_dir
@@ -220,7 +220,7 @@ def test_a_raw_file_that_changes_under_a_slot_group_is_named_and_the_table_is_as
     with pytest.raises(InputError, match=CHANGED):
         extract_group(group, runner=units, run_keyed=partitions)
     assert open_delta(job.table_url).version == 0
-    assert api.open_table(job.table_url).to_arrow().num_rows == NUM_ROWS
+    assert open_table(job.table_url).to_arrow().num_rows == NUM_ROWS
 
 
 def test_a_file_without_rows_that_had_some_when_it_was_listed_is_named(

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import featstore
-from featstore.compaction import compact
 from featstore.errors import CommitConflictError, InputError
 from featstore.extraction.days import Day, Days, Held, Origin, Reason, expand, extract_days, parse_days, plan_days
-from featstore.extraction.group import GroupJob, extract_group
+from featstore.extraction.groups.compaction import compact
+from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.extraction.spark import SparkRunner
+from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none

@@ -14,9 +14,10 @@ import yaml
 
 from featstore import api
 from featstore.errors import InputError, NotFittedError, SpecError
+from featstore.explore.table import open_table
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.fit import fit_spec
-from featstore.extraction.spark import SparkFitRunner
+from featstore.extraction.spark.runners import SparkFitRunner
 from featstore.spec.diff import diff
 from featstore.spec.lint import lint
 from featstore.spec.lock import load_lock
@@ -114,7 +115,7 @@ def test_spark_fits_and_extracts_the_same(path: Path, raw: str, spark: Any, tmp_
     api.extract(spec, raw, tmp_path / "local")
     (tmp_path / "cities.txt").unlink()  # the vocabulary travels with the task
     api.extract(spec, raw, tmp_path / "spark", spark=spark)
-    local, remote = (api.open_table(tmp_path / name).to_arrow() for name in ("local", "spark"))
+    local, remote = (open_table(tmp_path / name).to_arrow() for name in ("local", "spark"))
     assert local.equals(remote)
 
 
@@ -161,7 +162,7 @@ def test_a_grown_vocabulary_is_used_once_it_is_recorded(path: Path, raw: str, tm
     assert make_lock(after).slots == make_lock(before).slots
     api.extract(after, raw, tmp_path / "table", partition={"day": "2"})
     api.extract(before, raw, tmp_path / "table", partition={"day": "3"})
-    table = api.open_table(tmp_path / "table")
+    table = open_table(tmp_path / "table")
     assert table.schema["city_index"].num_indices == 4
     assert table.num_rows == 3000
 

@@ -21,7 +21,7 @@ from featstore.extraction.raw import (
     plan_units,
     read_batches,
 )
-from featstore.listings import FileEntry
+from featstore.files.listings import FileEntry
 from tests.native.mutants import number_of, sound_chunks, with_number, write_file
 
 

@@ -11,10 +11,10 @@ import pytest
 import featstore
 from featstore.errors import OperatorError
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.gathering import Gathering
+from featstore.extraction.unit_statistics import Gathering
 from featstore.ops.single import xxh64_bytes, xxh64_long
 from featstore.spec.parse import load_spec
-from featstore.table.sampling import SAMPLE_ROWS
+from featstore.table.statistics.sampling import SAMPLE_ROWS
 
 MODULUS = 1 << 64
 P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9

@@ -35,10 +35,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import featstore
-from featstore.dispatch.lease import FINAL
-from featstore.dispatch.ledger import read_splits
-from featstore.dispatch.receipt import receipts
-from featstore.dispatch.registry import announced
+from featstore.dispatch.accounts.epochs import announced
+from featstore.dispatch.accounts.ledger import read_splits
+from featstore.dispatch.accounts.receipt import receipts
+from featstore.dispatch.leases.lease import FINAL
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.dispatch.stores.tcp import TcpStore

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore import api
 from featstore._native.loading import KERNELS
-from featstore.datafiles import stage_items, staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError
+from featstore.explore.table import Table, open_table
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.loader.loader import FeatureLoader
-from featstore.loader.plan.files import Partition
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import resolve
 from featstore.loader.rows.split_reader import Order, SplitReader, Work
+from featstore.loader.rows.staging_source import stage_items, staging_source
 from featstore.loader.stats import Stats
 from featstore.reading import checksums, pages
 from featstore.reading.footer import Footer
@@ -232,15 +232,15 @@ def damaged_copy(table_url: str, tmp_path: Path, column: Any) -> Any:
 
 def test_a_table_that_is_read_as_arrow_is_downloaded_again_too(table_url: str, loopback: Any) -> None:
     flip(table_url, loopback, times=1)
-    table = api.Table(served(table_url, loopback))
-    assert table.to_arrow(["user"]).equals(api.open_table(table_url).to_arrow(["user"]))
+    table = Table(served(table_url, loopback))
+    assert table.to_arrow(["user"]).equals(open_table(table_url).to_arrow(["user"]))
     assert loopback.num_flips == 1
 
 
 SCRIPT = """
 import sys
 from featstore.errors import DataFileError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 try:
     for batch in FeatureLoader(sys.argv[1], slots=["user"]):
         pass

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import featstore
-from featstore.dispatch.receipt import receipts
-from featstore.dispatch.registry import announced
+from featstore.dispatch.accounts.epochs import announced
+from featstore.dispatch.accounts.receipt import receipts
 from featstore.dispatch.stores.address import bind
 from featstore.errors import DispatchError
 
@@ -36,7 +36,7 @@ WORKER = """
 import os, random, sys, time
 from pathlib import Path
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import run_prefix
+from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms

@@ -17,8 +17,8 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import run_prefix
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore import api
-from featstore.compaction import compact
 from featstore.errors import DiskFullError
-from featstore.extraction.group import GroupJob, extract_group
+from featstore.explore.table import open_table
+from featstore.extraction.groups.compaction import compact
+from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.raw import Unit
 from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
@@ -70,7 +70,7 @@ def ripened(job: ExtractJob) -> GroupJob:
 
 def state(url: str) -> tuple[bool, set[Any]]:
     """Whether the added slot is there, and the labels; all rows once, each with its own values."""
-    table = api.open_table(url).to_arrow()
+    table = open_table(url).to_arrow()
     assert table["row"].to_pylist() == list(range(500))
     assert len(set(table["user_id"].to_pylist())) == 500
     there = "user_x_row" in table.column_names
@@ -114,8 +114,8 @@ def test_a_groups_attempt_that_publishes_after_the_commit_changes_nothing(job: E
 DRIVER = """
 import json, sys
 from dataclasses import replace
-from featstore.compaction import compact
-from featstore.extraction.group import GroupJob, extract_group
+from featstore.extraction.groups.compaction import compact
+from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob
 from featstore.spec.parse import load_spec
 from featstore.table import delta
@@ -182,7 +182,7 @@ def test_a_driver_killed_while_it_compacts_leaves_equal_rows_and_the_next_one_en
             os.utime(path, (time.time() - 10 * 86_400,) * 2)
     vacuum(job.table_url, retain_s=0)
     assert state(job.table_url) == (True, {1})
-    live = {file.path for file in api.open_table(job.table_url).data_files()}
+    live = {file.path for file in open_table(job.table_url).data_files()}
     assert {str(path.relative_to(job.table_url)) for path in Path(job.table_url).rglob("*.parquet")} == live
 
 

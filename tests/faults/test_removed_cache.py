@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import StagingError
-from featstore.loader.loader import FeatureLoader
+from featstore.files.transfer import read_span
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.staging import Source, StageItem, Stager, Staging
-from featstore.transfer import read_span
 
 ROWS_PER_FILE, NUM_FILES = 400, 12
 

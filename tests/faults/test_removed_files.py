@@ -13,13 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore import api, compaction
+from featstore import api
 from featstore.errors import CommitConflictError
-from featstore.extraction.group import GroupJob, extract_group
-from featstore.extraction.group_key import run_by_key
+from featstore.explore.table import open_table
+from featstore.extraction.groups import compaction
+from featstore.extraction.groups.by_key import run_by_key
+from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.spark import SparkKeyRunner, SparkRunner, extract_dataframe
+from featstore.extraction.spark.runners import SparkKeyRunner, SparkRunner, extract_dataframe
 from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
@@ -139,7 +141,7 @@ FAULTS: dict[Fault, str] = {
 
 
 def rows(url: str) -> pa.Table:
-    return api.open_table(url).to_arrow().sort_by("row")
+    return open_table(url).to_arrow().sort_by("row")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

@@ -280,7 +280,7 @@ def killing(rows):
 CLUSTER = """
 import json, sys
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.extraction.spark import SparkRunner, spark_session
+from featstore.extraction.spark.runners import SparkRunner, spark_session
 from featstore.spec.parse import load_spec
 document, options = map(json.loads, sys.argv[1:3])
 raw, table = sys.argv[3:]

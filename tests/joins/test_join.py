@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from featstore.errors import InputError
 from featstore.joins.join import join_labels
 from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
-from featstore.selection import Sample
+from featstore.selection.where import Sample
 
 NEW_YORK_FALLS_BACK_US = 1_793_512_800_000_000  # 2026-11-01T06:00:00Z
 SECOND_US = 1_000_000

@@ -17,10 +17,10 @@ import pytest
 
 from featstore.errors import CommitConflictError, InputError, JoinError
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.files.listings import list_files
 from featstore.joins.join import join_labels, write_parquet
 from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
 from featstore.joins.output import Output
-from featstore.listings import list_files
 from featstore.spec.parse import load_spec
 
 pytestmark = pytest.mark.slow

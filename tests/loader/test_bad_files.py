@@ -9,9 +9,9 @@ import pytest
 from torch.utils.data import DataLoader
 
 import featstore
-from featstore.dispatch.receipt import receipts
+from featstore.dispatch.accounts.receipt import receipts
 from featstore.errors import ConfigError, DataFileError, MissingValueError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
 from tests.loader.conftest import rows_of
 

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from featstore.errors import BudgetError, DispatchError, StateError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from tests.process import our_files
 
 # Python 3.12 and newer warn of fork in a process with threads; torch's own threads make it one.

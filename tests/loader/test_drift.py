@@ -9,7 +9,7 @@ import pytest
 
 import featstore
 from featstore.errors import DataFileError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 
 LISTS = pa.list_(pa.int64())
 SCHEMA = pa.schema(

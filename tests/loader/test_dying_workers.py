@@ -13,7 +13,7 @@ import featstore
 READING = """
 import os, signal, sys
 from torch.utils.data import DataLoader
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 
 class Dying:
     def __init__(self, number, way):

@@ -12,7 +12,7 @@ import pytest
 
 from featstore.errors import DispatchError, StateError
 from featstore.loader.batches.pipeline import Ahead
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.stats import Stats
 from tests.process import num_descriptors, our_files, our_threads
 from tests.tiers import tiered
@@ -95,7 +95,7 @@ def test_a_thread_that_begins_while_the_run_is_closed_is_ended_at_once(table_url
 PROGRAM = """
 import os, signal, sys, threading
 from torch.utils.data import DataLoader
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 
 table, num_workers, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 loader = FeatureLoader(table, slots=["*"], batch_size=4, memory_budget=1, staging={"mode": "whole"})

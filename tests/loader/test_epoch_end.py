@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
+from featstore.dispatch.accounts.unfinished import open_leases
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.options import Dispatch
+from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms, WaitFor
-from featstore.dispatch.unfinished import open_leases
 from featstore.errors import ConfigError, DispatchError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 
 NUM_FILES, FILE_ROWS, LEASE_S = 4, 40, 1.0
 NUM_ROWS = NUM_FILES * FILE_ROWS

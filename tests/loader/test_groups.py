@@ -11,11 +11,12 @@ import pytest
 
 from featstore import api
 from featstore.errors import BudgetError, DataFileError
-from featstore.extraction.group import GroupJob, extract_group
+from featstore.explore.table import Table, open_table
+from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.stage import warm
 from featstore.spec.parse import load_spec
-from featstore.stage import warm
 from featstore.table.open import open_snapshot
 
 NUM_ROWS = 300
@@ -85,7 +86,7 @@ def test_a_remote_table_with_groups(url: str, loopback: Any, staging: Any) -> No
     table = replace(local, url=loopback.url, data_files=tuple(files))
     with FeatureLoader(table, slots=["*"], labels=["click"], staging=staging) as loader:
         assert_whole(loader)
-    assert api.Table(table).to_arrow().equals(api.open_table(url).to_arrow())
+    assert Table(table).to_arrow().equals(open_table(url).to_arrow())
 
 
 def test_a_filter_reads_columns_of_groups(url: str) -> None:
@@ -125,6 +126,6 @@ def test_a_groups_file_that_is_cut_otherwise_is_refused(url: str, tmp_path: Path
     groups = tuple(replace(g, url=str(other)) if g is group else g for g in file.groups)
     broken = replace(snapshot, data_files=(replace(file, groups=groups), *snapshot.data_files[1:]))
     with pytest.raises(DataFileError, match=r"expected the 4 row groups of .* \(100 rows\), found 2"):
-        api.Table(broken).to_arrow()
+        Table(broken).to_arrow()
     with FeatureLoader(broken, slots=["*"]) as loader, pytest.raises(DataFileError, match="write the slot group of this"):
         list(loader)

@@ -19,14 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.api import extract
-from featstore.datafiles import staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import BudgetError, ConfigError, DataFileError, DispatchError, SelectionError, StateError
-from featstore.loader.loader import FeatureLoader
-from featstore.loader.plan.files import Partition
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import resolve
 from featstore.loader.rows.split_reader import Order, SplitReader, Work
+from featstore.loader.rows.staging_source import staging_source
 from featstore.loader.stats import Stats
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
@@ -375,7 +375,7 @@ def test_close_from_another_thread_ends_a_waiting_consumer(table_url: str) -> No
 
 def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url: str) -> None:
     program = (
-        "from featstore.loader.loader import FeatureLoader\n"
+        "from featstore.loader.feature_loader import FeatureLoader\n"
         f"loader = FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', staging={{'mode': 'whole'}})\n"
         "batches = iter(loader)\n"
         "print(next(batches).num_rows)\n"

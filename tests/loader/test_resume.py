@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import featstore
-from featstore.dispatch.receipt import receipts
+from featstore.dispatch.accounts.receipt import receipts
 from featstore.errors import DataFileError, DispatchError, StateError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
 
 NUM_ROWS = 280

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 
 SLOTS = [
     {"name": "row", "buckets": 1_000, "dtype": "int32"},

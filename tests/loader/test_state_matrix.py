@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.device import DeviceFeed
 from tests.loader.conftest import rows_of
 from tests.tiers import tiered

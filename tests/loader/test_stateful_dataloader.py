@@ -9,7 +9,7 @@ import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from featstore.errors import StateError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from tests.loader.conftest import rows_of
 
 pytestmark = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from featstore.errors import DispatchError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 
 NUM_ROWS = 280
 WORKER = """

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
 from featstore.parquet.thrift import BINARY, DOUBLE, FALSE, I8, I16, I32, I64, LIST, STRUCT, TRUE, Reader
-from featstore.reading.columns import Ragged, slot_values
+from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.footer import Footer, Selection
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader

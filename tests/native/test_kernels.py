@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from featstore._native import loading
 from featstore.ops import hashing
 from featstore.ops.single import xxh64_bytes
-from featstore.table import distinct, sketches
+from featstore.table import encoding
+from featstore.table.statistics import sketches
 
 KERNELS: Any = loading.KERNELS
 
@@ -28,7 +29,7 @@ def pure(call: Callable[[], Any]) -> Any:
     """What the same call gives without kernels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "KERNELS", None)
-        patch.setattr(distinct, "KERNELS", None)
+        patch.setattr(encoding, "KERNELS", None)
         patch.setattr(sketches, "KERNELS", None)
         return call()
 
@@ -70,13 +71,13 @@ def test_signs_are_chained_as_in_numpy(slot: int, num_members: int, rows: list[l
 @given(st.lists(INT64 | st.integers(-5, 5), max_size=3000), st.integers(0, 60))
 def test_different_integers_are_counted_as_in_numpy(values: list[int], start: int) -> None:
     column = pa.chunked_array([pa.array(values, pa.int64()).slice(start)])
-    assert distinct.count_distinct(column) == pure(lambda: distinct.count_distinct(column))
+    assert encoding.count_distinct(column) == pure(lambda: encoding.count_distinct(column))
 
 
 @given(st.lists(st.floats(width=32), max_size=200), st.integers(0, 60))
 def test_different_floats_are_counted_as_in_numpy(values: list[float], start: int) -> None:
     column = pa.chunked_array([pa.array(values, pa.float32()).slice(start)])
-    assert distinct.count_distinct(column) == pure(lambda: distinct.count_distinct(column))
+    assert encoding.count_distinct(column) == pure(lambda: encoding.count_distinct(column))
 
 
 def sketched(batches: list[Any]) -> tuple[Any, ...]:

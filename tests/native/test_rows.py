@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore._native import loading
-from featstore.reading import columns, gather
-from featstore.reading.columns import Ragged, slot_values
+from featstore.reading import buffers as columns
+from featstore.reading import gather
+from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.gather import (
     gather_lists,
     gather_offsets,

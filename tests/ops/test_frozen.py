@@ -21,7 +21,7 @@ from featstore.ops.vocabularies import Vocabulary, recorded
 from featstore.spec.meaning import fit_hash
 from featstore.spec.model import Fitted, Spec
 from featstore.spec.parse import load_spec
-from featstore.spec.sql import slot_sql
+from featstore.spec.sql.statement import slot_sql
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "frozen.jsonl"
 VECTORS = [json.loads(line) for line in GOLDEN.read_text().splitlines()]

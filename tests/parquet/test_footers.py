@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.parquet import layout as layouts
+from featstore.parquet import file_schema
 from featstore.parquet.footers import read_checked
 from featstore.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
 from featstore.parquet.walk import FooterError
@@ -214,7 +214,7 @@ def test_files_of_one_schema_share_its_layout_and_others_do_not(written: Callabl
 
 
 def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file: bytes) -> None:
-    with layouts._LAYOUTS._lock:
+    with file_schema._LAYOUTS._lock:
         child = os.fork()
         if not child:
             signal.alarm(20)  # ends a child that waits for the lock

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
-from featstore.reading.columns import Ragged, slot_values
+from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.footer import Footer, Selection
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import DataFileError
-from featstore.reading.columns import Ragged
+from featstore.reading.buffers import Ragged
 from featstore.reading.footer import Footer, Selection
 from featstore.reading.reader import RowGroupReader, Rows
 from featstore.schema import Slot, SlotKind

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore.errors import ReplacedError, StagingError
+from featstore.files.transfer import Answer
 from featstore.staging.cost import MOST_REQUESTS, Remote
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.filling import Filling
@@ -23,7 +24,6 @@ from featstore.staging.options import Staging
 from featstore.staging.ranges import covers, num_bytes
 from featstore.staging.retry import RetryPolicy
 from featstore.staging.stager import Stager
-from featstore.transfer import Answer
 
 SIZE_BYTES, LATENCY_S = 50_000_000, 0.005
 SPANS = [(at, at + 50_000) for at in range(0, 40_000_000, 1_000_000)]

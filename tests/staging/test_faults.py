@@ -17,8 +17,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from featstore import files
 from featstore.errors import ReplacedError, StagingError
+from featstore.files import storage
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
 
@@ -76,9 +76,9 @@ def s3(unruly: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
     for name, value in keys.items() | {("AWS_ENDPOINT_URL", unruly.url)}:
         monkeypatch.setenv(name, value)
-    files._store.cache_clear()
+    storage._store.cache_clear()
     yield unruly
-    files._store.cache_clear()
+    storage._store.cache_clear()
 
 
 def test_one_name_in_two_buckets_is_two_files_in_the_cache(s3: Any, make: Callable[..., Any]) -> None:
@@ -194,7 +194,7 @@ def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(
 def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(
     unruly: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("featstore.transfer._LONGEST_BLOCK_S", 1.0)
+    monkeypatch.setattr("featstore.files.transfer._LONGEST_BLOCK_S", 1.0)
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(), unruly.fault(after_bytes=100_000, trickle_s=0.02))
     stager = make()

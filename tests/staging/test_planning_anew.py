@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from featstore.files.transfer import Answer
 from featstore.staging import cost
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
-from featstore.transfer import Answer
 
 SIZE_BYTES, LATENCY_S = 100_000_000, 0.015
 TAIL_BYTES = 64 << 10

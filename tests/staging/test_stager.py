@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from featstore.errors import BudgetError, StagingError
+from featstore.files.transfer import Answer, read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name
 from featstore.staging.retry import RetryPolicy
-from featstore.transfer import Answer, read_span
 
 DATA = {f"/t/{i}.bin": bytes([i]) * 100_000 for i in range(8)}
 

@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from featstore.api import open_table
 from featstore.errors import CommitConflictError, DataFileError, InputError, TableNotFoundError
+from featstore.explore.table import open_table
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table import delta
 from featstore.table.delta import Change, commit, commit_of_input, commit_of_run, history, is_delta, open_delta

@@ -18,16 +18,16 @@ import pytest
 from obstore.fsspec import FsspecStore
 
 import featstore
-from featstore import files
 from featstore.errors import CommitConflictError, InputError, UnsafeStoreError
+from featstore.extraction.hive.locations import locations, make_locations
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import Unit
 from featstore.extraction.unit import Progress, UnitReport, UnitTask
+from featstore.files import storage
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import Change, open_delta
-from featstore.table.hive import locations, make_locations
 from featstore.table.layout import tag_of
 from featstore.table.running import marked
 from featstore.table.store import check_store
@@ -77,14 +77,14 @@ def server() -> Iterator[Store]:
     try:
         url = f"http://127.0.0.1:{int(process.stdout.readline())}"
         settings = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "someone", "SECRET_ACCESS_KEY": "something", "ALLOW_HTTP": "true"}
-        files._store.cache_clear()
+        storage._store.cache_clear()
         FsspecStore.clear_instance_cache()
         with pytest.MonkeyPatch.context() as patch:
             for key, value in (settings | {"REGION": "us-east-1"}).items():
                 patch.setenv(f"AWS_{key}", value)
             yield Store(url)
     finally:
-        files._store.cache_clear()
+        storage._store.cache_clear()
         FsspecStore.clear_instance_cache()
         process.kill()
         process.wait()
@@ -206,7 +206,7 @@ def test_the_store_is_tried_once_for_a_table(store: Store, job: ExtractJob, tmp_
 
 
 def object_of(url: str) -> bytes:
-    with files.open_read(url) as file:
+    with storage.open_read(url) as file:
         return bytes(file.read())
 
 
@@ -235,13 +235,13 @@ def test_vacuum_on_s3_removes_orphans_and_leaves_what_is_live_or_of_a_running_jo
     assert below(store) == live
     orphan, unfinished = ("dt=1/part-00007-0a0a0a0a-1b1b1b1b-0.parquet", "dt=1/part-00008-0c0c0c0c-1d1d1d1d-0.parquet")
     for path in (orphan, unfinished, "dt=1/theirs.parquet"):
-        with files.open_write(f"{job.table_url}/{path}") as file:
+        with storage.open_write(f"{job.table_url}/{path}") as file:
             file.write(b"x")
-    written_s = files.modified_s(f"{job.table_url}/{unfinished}")
+    written_s = storage.modified_s(f"{job.table_url}/{unfinished}")
     tag = tag_of(unfinished)
     assert tag is not None
     with marked(job.table_url, tag) as mark:
-        while (renewed_s := files.modified_s(mark.url)) <= written_s:  # the store's clock ticks once a second
+        while (renewed_s := storage.modified_s(mark.url)) <= written_s:  # the store's clock ticks once a second
             mark.renew()
         report = vacuum(job.table_url, grace_s=3600, now_s=renewed_s + 3600)
         assert [(left.path, left.what) for left in report.removed] == [(orphan, "orphan")]
@@ -277,7 +277,7 @@ def test_a_job_on_s3_whose_mark_or_file_is_gone_commits_nothing(store: Store, jo
     def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
         reports = LocalRunner()(task, units, progress)
         gone.extend(path for path in below(store) if path.startswith(what))
-        files.delete(f"{job.table_url}/{gone[0]}")
+        storage.delete(f"{job.table_url}/{gone[0]}")
         return reports
 
     extract_files(job)
@@ -296,9 +296,9 @@ def test_a_raw_object_that_is_replaced_while_it_is_read_is_named_and_nothing_is_
 
     def put(prices: list[float]) -> int:
         rows = pa.table({"id": [str(row) for row in range(200)], "user": ["u"] * 200, "price": prices})
-        with files.open_write(raw) as file:
+        with storage.open_write(raw) as file:
             pq.write_table(rows, file, row_group_size=100, use_dictionary=False, compression="none")
-        return files.size_bytes(raw)
+        return storage.size_bytes(raw)
 
     sizes = [put([1.0] * 200)]
 

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore import api
-from featstore.compaction import compact
-from featstore.extraction.group import GroupJob, extract_group
+from featstore.explore.table import open_table
+from featstore.extraction.groups.compaction import compact
+from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import Unit
@@ -69,16 +70,16 @@ def group_files(job: ExtractJob, name: str) -> set[str]:
 
 
 def clicks(job: ExtractJob, version: int | None = None) -> set[object]:
-    return set(api.open_table(job.table_url, version).to_arrow()["click"].to_pylist())
+    return set(open_table(job.table_url, version).to_arrow()["click"].to_pylist())
 
 
 def test_labels_that_were_written_anew_since_go_and_those_that_are_read_stay(job: ExtractJob) -> None:
-    before = api.open_table(job.table_url).to_arrow()
+    before = open_table(job.table_url).to_arrow()
     assert later(job, retain_s=30 * DAY_S).removed == ()
     assert len(group_files(job, "labels")) == 2
     (removed,) = later(job).removed
     assert (removed.what, removed.path.startswith("_groups/labels/day=1/part-")) == ("replaced", True)
-    assert api.open_table(job.table_url).to_arrow().equals(before)
+    assert open_table(job.table_url).to_arrow().equals(before)
     assert (len(group_files(job, "labels")), len(group_files(job, "more"))) == (1, 1)
 
 
@@ -89,7 +90,7 @@ def test_a_version_that_is_kept_keeps_its_groups(job: ExtractJob) -> None:
 
 def test_files_beside_base_files_that_are_gone_go_with_them(job: ExtractJob) -> None:
     extract_files(replace(job, spec=spec_of(MORE), run_id="again"))
-    assert len(api.open_table(job.table_url).snapshot.groups[0].stale) == 1
+    assert len(open_table(job.table_url).snapshot.groups[0].stale) == 1
     removed = {left.path for left in later(job).removed}
     assert group_files(job, "labels") == group_files(job, "more") == set()
     assert len({path for path in removed if path.endswith(".parquet")}) == 4
@@ -99,13 +100,13 @@ def test_files_beside_base_files_that_are_gone_go_with_them(job: ExtractJob) -> 
 
 
 def test_groups_that_were_folded_go_once_no_version_needs_them(job: ExtractJob) -> None:
-    before = api.open_table(job.table_url).to_arrow()
+    before = open_table(job.table_url).to_arrow()
     compact(job.table_url)
     assert later(job, keep_versions=[3]).removed
-    assert api.open_table(job.table_url, 3).to_arrow().equals(before)
+    assert open_table(job.table_url, 3).to_arrow().equals(before)
     later(job)
     assert group_files(job, "labels") == group_files(job, "more") == set()
-    after = api.open_table(job.table_url).to_arrow()
+    after = open_table(job.table_url).to_arrow()
     assert after.select(before.column_names).equals(before)
 
 
@@ -121,7 +122,7 @@ def test_a_group_that_died_between_its_commits_is_kept_for_the_run_that_goes_on(
     assert not any(left.path.startswith("_groups/third") for left in later(job).removed)
     assert extract_group(died).committed
     assert group_files(job, "third") == files
-    assert api.open_table(job.table_url).to_arrow()["cost"].to_pylist() == [float(i) for i in range(50)]
+    assert open_table(job.table_url).to_arrow()["cost"].to_pylist() == [float(i) for i in range(50)]
 
 
 def test_a_vacuum_while_a_group_is_written_committed_and_named_takes_nothing_of_it(job: ExtractJob) -> None:
@@ -151,7 +152,7 @@ def test_a_vacuum_while_a_group_is_written_committed_and_named_takes_nothing_of_
     group = GroupJob(job=replace(job, spec=wide, run_id="third"), name="third")
     extract_group(group, runner=run, commit=commit, publish=publish)
     assert seen == [1, 1, 0]
-    assert api.open_table(job.table_url).to_arrow()["cost"].null_count == 0
+    assert open_table(job.table_url).to_arrow()["cost"].null_count == 0
 
 
 @pytest.mark.parametrize("group", ["more", "never-committed"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from featstore.errors import MissingDependencyError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.keyed_jagged import join_bags
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.one_buffer import in_one_buffer
 
 

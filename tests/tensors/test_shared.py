@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from featstore.errors import SharedMemoryError, WorkerError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors import shared as module
 from featstore.tensors.batch import Batch
 from featstore.tensors.shared import Shared, shared

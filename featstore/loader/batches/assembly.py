@@ -11,10 +11,10 @@ from featstore.loader.plan.request import Request
 from featstore.loader.rows.decode import block_columns, block_extras
 from featstore.loader.rows.split_reader import Window
 from featstore.loader.stats import Stats
-from featstore.reading.columns import Array, Values
+from featstore.reading.buffers import Array, Values
 from featstore.reading.gather import places_of
 from featstore.reading.reader import Rows
-from featstore.tensors.keys import Key
+from featstore.tensors.column_keys import Key
 from featstore.tensors.pool import Pool
 
 

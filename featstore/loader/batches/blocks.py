@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from featstore.reading.columns import Array, Ragged, Values
-from featstore.tensors.keys import Key, Keys
+from featstore.reading.buffers import Array, Ragged, Values
+from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.packed import Packed
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from featstore.reading.columns import Array, Ragged, Values
+from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import (
     Places,
     gather_lists,
@@ -17,8 +17,8 @@ from featstore.reading.gather import (
     joined_values,
     list_values,
 )
+from featstore.tensors.column_keys import Key
 from featstore.tensors.dtypes import tensor_of
-from featstore.tensors.keys import Key
 from featstore.tensors.packed import Packed, Place
 from featstore.tensors.pool import Pool
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from featstore.reading.columns import Array, Ragged, Values
+from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import join_offsets
 from featstore.tensors.batch import Column, Jagged
+from featstore.tensors.column_keys import Key
 from featstore.tensors.dtypes import tensor_of
-from featstore.tensors.keys import Key
 from featstore.tensors.pool import Pool
 
 _ALIGNMENT_BYTES = 64

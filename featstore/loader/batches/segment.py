@@ -3,7 +3,7 @@ of them is. Without torch."""
 
 from typing import NamedTuple
 
-from featstore.dispatch.delivered import Rows, as_ranges, compact, united
+from featstore.dispatch.leases.delivered import Rows, as_ranges, compact, united
 
 ClaimKey = tuple[int, int, int]  # Claim.key
 

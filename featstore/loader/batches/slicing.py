@@ -10,11 +10,11 @@ import torch
 
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.joining import joined
-from featstore.reading.columns import Array, Ragged, Values
+from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import rebased
 from featstore.tensors.batch import Column, Jagged
+from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.dtypes import array_of, tensor_of
-from featstore.tensors.keys import Key, Keys
 from featstore.tensors.packed import Packed, pack
 from featstore.tensors.pool import Pool
 

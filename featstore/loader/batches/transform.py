@@ -12,7 +12,7 @@ from featstore.errors import BatchError, ConfigError
 from featstore.loader.batches.cutting import Cut
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Jagged
-from featstore.tensors.keys import SLOT, Key, Keys
+from featstore.tensors.column_keys import SLOT, Key, Keys
 from featstore.tensors.packed import Packed, pack
 
 # Takes a batch, and returns it, another one, or slots to add to it (or to put in the place of its own) by name.

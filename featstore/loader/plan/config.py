@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from featstore.documents import DocumentError, load_yaml
 from featstore.errors import ConfigError, nearest
-from featstore.files import open_read
+from featstore.files.storage import open_read
 from featstore.redaction import redact, shown
 
 KEYS = (

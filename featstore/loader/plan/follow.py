@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from featstore.dispatch.keys import EpochKeys
+from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress
 from featstore.errors import ConfigError
-from featstore.loader.plan.files import Partition
-from featstore.selection import Where
+from featstore.loader.plan.data_files import Partition
+from featstore.selection.where import Where
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from featstore.errors import ConfigError
 from featstore.ops import hashing
-from featstore.reading.columns import Array
+from featstore.reading.buffers import Array
 
 
 @dataclass(frozen=True, kw_only=True)

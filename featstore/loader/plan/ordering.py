@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from featstore.dispatch.delivered import Done, as_ranges
+from featstore.dispatch.accounts.recording import Recording
+from featstore.dispatch.leases.delivered import Done, as_ranges
 from featstore.dispatch.orders import MiniEpoch, Seat, Stretch, static_stretches
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim
 from featstore.errors import ConfigError
-from featstore.files import open_read, redact
+from featstore.files.storage import open_read
+from featstore.redaction import redact
 
 DYNAMIC, STATIC, RANK, REPLAY = KINDS = ("dynamic", "static", "rank", "replay")
 

@@ -13,7 +13,7 @@ from featstore.errors import ConfigError, SelectionError, nearest
 from featstore.loader.plan.negatives import Negatives
 from featstore.reading.footer import Selection
 from featstore.schema import Slot, SlotKind, SlotSchema
-from featstore.selection import Where, parse_where, select
+from featstore.selection.where import Where, parse_where, select
 
 RAISE, DROP = "raise", "drop"
 _DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16", "bfloat16")}

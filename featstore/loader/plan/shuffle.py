@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from featstore.errors import ConfigError
-from featstore.reading.columns import Array
+from featstore.reading.buffers import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from featstore.dispatch.options import Dispatch
-from featstore.dispatch.plan import Split
-from featstore.dispatch.sizing import RowGroups, SplitSize, splits_of
+from featstore.dispatch.plan import RowGroups, Split, SplitSize, splits_of
 from featstore.errors import DataFileError
-from featstore.files import local_path, open_read
+from featstore.files.storage import local_path, open_read
 from featstore.reading.footer import Footer
 from featstore.staging.budget import parse_bytes
 from featstore.table.snapshot import DataFile

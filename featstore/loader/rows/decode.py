@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.errors import MissingValueError
-from featstore.loader.plan.files import Partition
+from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.negatives import Negatives, place_hashes
 from featstore.loader.plan.request import DROP, RAISE, LabelRequest, Request
 from featstore.loader.rows.shaping import shaped
 from featstore.loader.stats import Stats
 from featstore.ops import hashing
-from featstore.reading.columns import Array, Values, scalar_floats
+from featstore.reading.buffers import Array, Values, scalar_floats
 from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.reader import Rows
-from featstore.tensors.arrays import writable
-from featstore.tensors.keys import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.writable import writable
 
 NO_EXTRAS = pa.table({})
 

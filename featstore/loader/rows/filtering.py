@@ -9,13 +9,13 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from featstore.loader.plan.files import Partition
+from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import Request
 from featstore.loader.rows.decode import partition_value, passing
 from featstore.loader.rows.pruning import Parts, may_match
 from featstore.loader.stats import Stats
 from featstore.reading.aligned import RowsReader, aligned_reader
-from featstore.reading.columns import Array
+from featstore.reading.buffers import Array
 from featstore.reading.footer import FileColumns, Footer
 from featstore.reading.reader import Rows
 

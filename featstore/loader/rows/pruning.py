@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.loader.plan.request import Request
-from featstore.predicate import Flags, Range, Ranges
 from featstore.reading.footer import FileColumns, Footer
 from featstore.schema import SlotKind
+from featstore.selection.predicate import Flags, Range, Ranges
 
 Parts = Sequence[tuple[Footer, FileColumns]]
 

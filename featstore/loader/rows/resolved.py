@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from featstore.parquet.layout import Layout
+from featstore.parquet.file_schema import Layout
 from featstore.reading.footer import FileColumns, Footer, Selection
 
 _MAX_KEPT = 4

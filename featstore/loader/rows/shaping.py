@@ -3,8 +3,8 @@
 import numpy as np
 
 from featstore.loader.plan.request import SlotRequest
-from featstore.reading.columns import Array, Ragged, Values, truncate
-from featstore.tensors.arrays import bfloat16_bits
+from featstore.reading.buffers import Array, Ragged, Values, truncate
+from featstore.tensors.writable import bfloat16_bits
 
 
 def shaped(values: Values, item: SlotRequest) -> Values:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from featstore.files import local_path, open_read
+from featstore.files.storage import local_path, open_read
 from featstore.loader.rows.split_reader import GroupSource
 from featstore.reading.spans import Span
 from featstore.staging.stager import Staged

@@ -13,7 +13,7 @@ from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError, DispatchError, StateError
 from featstore.loader.bad_files import Skip, is_bad_file
-from featstore.loader.plan.files import Partition
+from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import Request
 from featstore.loader.plan.shuffle import Shuffle, permutation, windows
 from featstore.loader.rows.filtering import FilteredReader, Picked
@@ -21,7 +21,7 @@ from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.resolved import Resolved
 from featstore.loader.rows.stopping import StoppingFooter
 from featstore.loader.stats import Stats
-from featstore.reading.columns import Array
+from featstore.reading.buffers import Array
 from featstore.reading.footer import Footer
 from featstore.reading.spans import Span, require_held
 

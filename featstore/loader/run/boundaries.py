@@ -4,7 +4,7 @@ from contextlib import closing
 
 from featstore.dispatch.plan import Split
 from featstore.errors import DataFileError
-from featstore.files import local_path, open_read
+from featstore.files.storage import local_path, open_read
 from featstore.loader.rows.split_reader import boundaries
 from featstore.loader.run.job import Job
 from featstore.reading.footer import Footer

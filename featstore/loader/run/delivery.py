@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, Protocol
 
-from featstore.dispatch.delivered import Done, Rows
+from featstore.dispatch.leases.delivered import Done, Rows
 from featstore.dispatch.terms import Claim
 from featstore.errors import DispatchError
 from featstore.loader.batches.segment import ClaimKey, Segment, delivered

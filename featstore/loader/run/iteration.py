@@ -10,13 +10,12 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
-from featstore.datafiles import stage_items
+from featstore.dispatch.accounts.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.accounts.unfinished import open_leases, silent_leases
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import EpochKeys
 from featstore.dispatch.orders import Seat
-from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim, WaitFor
-from featstore.dispatch.unfinished import open_leases, silent_leases
 from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batches.assembly import Assembler
@@ -28,6 +27,7 @@ from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.resolved import Resolved
 from featstore.loader.rows.sources import Parts, StagedStream, parts_in_place, parts_staged
 from featstore.loader.rows.split_reader import Memo, Order, SplitReader, Work, read_windows
+from featstore.loader.rows.staging_source import stage_items
 from featstore.loader.run.agreement import agreement
 from featstore.loader.run.boundaries import Boundaries
 from featstore.loader.run.delivery import BatchSlice, Delivery

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from featstore.dispatch.delivered import Done, as_ranges
+from featstore.dispatch.accounts.recording import Recording
+from featstore.dispatch.leases.delivered import Done, as_ranges
 from featstore.dispatch.orders import MiniEpoch, Seat, num_static_batches
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.bad_files import ERROR
 from featstore.loader.batches.transform import Transform
-from featstore.loader.plan.files import Census, Listing, Partition
+from featstore.loader.plan.data_files import Census, Listing, Partition
 from featstore.loader.plan.follow import Followed, Following, NewFiles
 from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
 from featstore.loader.plan.request import DROP as DROP_ROW

@@ -17,7 +17,7 @@ from featstore.loader.rows.split_reader import Order, SplitReader, Work, read_wi
 from featstore.loader.run.job import Job
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Columns
-from featstore.tensors.keys import WEIGHT, Key, Keys
+from featstore.tensors.column_keys import WEIGHT, Key, Keys
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,17 @@ import uuid
 from contextlib import closing
 from dataclasses import dataclass
 
-from featstore.dispatch.keys import restores_key, run_prefix
+from featstore.dispatch.accounts.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.accounts.unfinished import LeftOpen
 from featstore.dispatch.options import AUTO, Dispatch
-from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.store_keys import restores_key, run_prefix
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.endpoint import num_processes
-from featstore.dispatch.unfinished import LeftOpen
 from featstore.errors import ConfigError, DispatchError, StateError
+from featstore.files.private_directory import PrivateDirectory
 from featstore.loader.run.shares import united
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.worker import Place
-from featstore.private import PrivateDirectory
 
 _STORE, _LEFT = "store.sqlite", "left"
 

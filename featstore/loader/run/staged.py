@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from featstore.files import redact
 from featstore.loader.run.job import Job
+from featstore.redaction import redact
 from featstore.staging.budget import require_fits
 from featstore.staging.options import Staging
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from featstore.dispatch.delivered import Done, Rows, as_ranges, compact, united
+from featstore.dispatch.leases.delivered import Done, Rows, as_ranges, compact, united
 from featstore.errors import StateError
 
 FORMAT = 1

@@ -6,8 +6,8 @@ import numpy as np
 
 from featstore.errors import BatchError
 from featstore.tensors.batch import Batch, Column, Jagged
+from featstore.tensors.column_keys import LABEL, WEIGHT, Key
 from featstore.tensors.dtypes import array_of
-from featstore.tensors.keys import LABEL, WEIGHT, Key
 
 _ACCESS = {LABEL: "batch.labels[{!r}]", WEIGHT: "batch.weight ({!r})"}
 

@@ -18,8 +18,8 @@ import pytest
 
 from featstore.cli import main
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.keys import run_prefix
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.tcp import serve

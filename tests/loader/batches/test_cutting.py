@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from featstore.loader.batches.blocks import Block, Origin
 from featstore.loader.batches.cutting import cut
 from featstore.loader.batches.segment import Segment
-from featstore.reading.columns import Ragged
-from featstore.tensors.keys import SLOT
+from featstore.reading.buffers import Ragged
+from featstore.tensors.column_keys import SLOT
 
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
 

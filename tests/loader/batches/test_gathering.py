@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.loader.batches.gathering import gather_batches
-from featstore.reading.columns import Ragged
+from featstore.reading.buffers import Ragged
 from featstore.reading.gather import places_of
 from featstore.tensors.batch import Columns, Jagged
-from featstore.tensors.keys import LABEL, SLOT
+from featstore.tensors.column_keys import LABEL, SLOT
 from featstore.tensors.pool import Pool
 
 IDS, TAGS, PAIR, CLICK = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair"), (LABEL, "click")

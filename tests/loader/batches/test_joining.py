@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.loader.batches.joining import joined
-from featstore.reading.columns import Ragged
+from featstore.reading.buffers import Ragged
 from featstore.tensors.batch import Jagged
-from featstore.tensors.keys import SLOT
+from featstore.tensors.column_keys import SLOT
 from featstore.tensors.pool import Pool
 
 IDS, TAGS, PAIR = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair")

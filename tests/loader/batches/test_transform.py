@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from featstore.errors import BatchError, ConfigError, StateError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Jagged
 
 NUM_ROWS = 280

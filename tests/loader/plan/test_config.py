@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from featstore.errors import ConfigError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.config import as_options, load_train_config
 from featstore.loader.plan.shuffle import Shuffle
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import ConfigError, DataFileError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.request import resolve
 from featstore.ops import hashing
 from featstore.table.open import open_snapshot

@@ -7,7 +7,7 @@ import pytest
 
 import featstore
 from featstore.dispatch.options import Dispatch
-from featstore.dispatch.sizing import SplitSize
+from featstore.dispatch.plan import SplitSize
 from featstore.errors import ConfigError
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.table.open import open_snapshot

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import DataFileError
-from featstore.loader.loader import FeatureLoader
-from featstore.loader.plan.files import Partition
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import resolve
 from featstore.loader.rows.decode import passing
 from featstore.loader.rows.filtering import FilteredReader

@@ -12,8 +12,8 @@ import pytest
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import StateError
-from featstore.loader.loader import FeatureLoader
-from featstore.loader.plan.files import Partition
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import resolve
 from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.split_reader import Order, SplitReader, Work

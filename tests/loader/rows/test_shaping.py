@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.rows.shaping import padded
-from featstore.reading.columns import Ragged
+from featstore.reading.buffers import Ragged
 
 # Around 2^53, where float64 begins to lose integers, and 2^63, where int64 ends.
 EDGES = st.one_of(

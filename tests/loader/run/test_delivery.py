@@ -27,14 +27,14 @@ from featstore.errors import BatchError, DispatchError
 from featstore.loader.batches.pipeline import Handoff
 from featstore.loader.batches.segment import Segment
 from featstore.loader.batches.transform import Made
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.delivery import BatchSlice, Delivery
 from featstore.loader.run.reporting import Reports
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.watch import Watch
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch
-from featstore.tensors.keys import SLOT
+from featstore.tensors.column_keys import SLOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SPLITS = [Split(path=path, num_rows=rows) for path, rows in (("a", 4), ("b", 2), ("c", 5))]

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from featstore.errors import BatchError, ConfigError, DataFileError, StateError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.device import DeviceFeed
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of

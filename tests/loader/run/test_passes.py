@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from featstore.errors import ConfigError, DispatchError, StateError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from tests.loader.conftest import rows_of
 
 NUM_ROWS = 280

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import ConfigError, DispatchError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.tail import Answer, Told, answer
 from featstore.tensors.batch import Batch
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from featstore.errors import BatchError
-from featstore.loader.loader import FeatureLoader
+from featstore.loader.feature_loader import FeatureLoader
 
 
 def write_row(batch: Any) -> None:

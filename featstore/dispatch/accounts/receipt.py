@@ -1,0 +1,192 @@
+"""The receipt of an epoch: which rows were delivered, may have come twice, or are missing, by split and by worker.
+
+Derived from the keys of splits and their parts, which are the only truth; nothing is counted while the epoch runs.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from featstore.dispatch.accounts.epochs import announced
+from featstore.dispatch.accounts.ledger import Entry, read_splits
+from featstore.dispatch.leases import lease as leases
+from featstore.dispatch.leases.delivered import Done, as_ranges
+from featstore.dispatch.leases.lease import Lease, LeaseState
+from featstore.dispatch.plan import Plan
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.stores.address import Store, open_to_look
+from featstore.errors import DispatchError
+from featstore.redaction import redact
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSize:
+    """What all workers of an epoch agree on: how much there is, and what a restored state had delivered before."""
+
+    num_splits: int
+    num_rows: int
+    rows_before: int = 0
+    complete_before: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan, done: Done) -> "EpochSize":
+        before = sum(e - f for index, rows in done.items() for f, e in as_ranges(rows, plan[index].num_rows))
+        complete = tuple(sorted(index for index, rows in done.items() if rows == "complete"))
+        return cls(num_splits=len(plan), num_rows=plan.num_rows, rows_before=before, complete_before=complete)
+
+    def encode(self) -> str:
+        return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> "EpochSize":
+        fields = json.loads(text)
+        return cls(**fields | {"complete_before": tuple(fields["complete_before"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitLine:
+    """One split, or a part that was cut off it at row `part`. `state`: that of its lease, or `unclaimed`."""
+
+    split: str
+    part: int
+    state: str
+    delivered: int
+    repeated_at_most: int
+    missing: int
+    workers: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """Rows of one epoch. `delivered + missing == size.num_rows` where the workers kept to the leases."""
+
+    size: EpochSize
+    lines: tuple[SplitLine, ...]
+    never_claimed: tuple[int, ...]
+    rows_never_claimed: int
+
+    @property
+    def delivered(self) -> int:
+        return self.size.rows_before + sum(line.delivered for line in self.lines)
+
+    @property
+    def missing(self) -> int:
+        return self.rows_never_claimed + sum(line.missing for line in self.lines)
+
+    @property
+    def repeated_at_most(self) -> int:
+        return sum(line.repeated_at_most for line in self.lines)
+
+    @property
+    def workers(self) -> Mapping[str, int]:
+        """Rows acknowledged by each worker."""
+        rows: Counter[str] = Counter()
+        for line in self.lines:
+            rows.update(line.workers)
+        return dict(sorted(rows.items()))
+
+    @property
+    def quarantined(self) -> tuple[SplitLine, ...]:
+        return tuple(line for line in self.lines if line.state == LeaseState.QUARANTINED)
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+
+def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
+    """The receipt of one epoch as its keys are now. DispatchError where the store has no such epoch."""
+    text = store.get_or_none(keys.size)
+    if text is None:
+        raise DispatchError(f"the store has no epoch {keys.epoch} under {keys.prefix!r}; see the epochs that it has")
+    size, lines, never = EpochSize.decode(text), [], []
+    rows_claimed, complete = 0, set(size.complete_before)
+    for index, entries in read_splits(store, keys, range(size.num_splits)):
+        if entries:
+            found = [_line(entries[0].split, entry) for entry in entries]
+            lines += found
+            rows_claimed += sum(line.delivered + line.missing for line in found)
+        elif index not in complete:
+            never.append(index)
+    left = size.num_rows - size.rows_before - rows_claimed
+    return Receipt(size=size, lines=tuple(lines), never_claimed=tuple(never), rows_never_claimed=left)
+
+
+def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Receipt]:
+    """The receipts of the epochs of a run, all or one, by the key under which each lies. DispatchError where there is none."""
+    with closing(open_to_look(url)) as store:
+        found = {}
+        for note in announced(store):
+            if note.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, note.epoch):
+                found[f"{note.prefix}{note.epoch}"] = read_receipt(store, note.keys)
+    if not found:
+        what = "no epoch" if epoch is None else f"no epoch {epoch}"
+        where = f"dispatch store {redact(url)}"
+        raise DispatchError(f"{where} has {what} of run {run_id!r}: is it the run_id of the training config?")
+    return found
+
+
+def quarantine(store: Store, keys: EpochKeys, part: tuple[int, int]) -> None:
+    """Notes a split or part in the epoch's list, once whoever asks; to be done before its lease says so."""
+    number, mine = 0, f"{part[0]} {part[1]}"
+    while store.compare_set(keys.quarantined(number), "", mine) != mine:
+        number += 1
+
+
+def quarantined(store: Store, keys: EpochKeys) -> Iterator[Lease]:
+    """The leases of the list that are quarantined indeed."""
+    number = 0
+    while (value := store.get_or_none(keys.quarantined(number))) is not None:
+        index, first = map(int, value.split())
+        lease = store.get_or_none(keys.part((index, first)))
+        if lease is not None and (record := Lease.decode(lease)).state is LeaseState.QUARANTINED:
+            yield record
+        number += 1
+
+
+def _line(split: str, entry: Entry) -> SplitLine:
+    record = entry.record
+    if record is None:
+        missing = (entry.end or 0) - entry.first
+        return SplitLine(
+            split=split, part=entry.first, state="unclaimed", delivered=0, repeated_at_most=0, missing=missing, workers={}
+        )
+    workers: Counter[str] = Counter()
+    for share in leases.all_shares(record):
+        workers[share.worker] += share.through - share.first
+    return SplitLine(
+        split=split,
+        part=entry.first,
+        state=record.state.value,
+        delivered=workers.total(),
+        repeated_at_most=record.repeated,
+        missing=(record.limit or 0) - record.rows,
+        workers=dict(workers),
+    )
+
+
+def _text(receipt: Receipt) -> Iterator[str]:
+    size = receipt.size
+    yield f"rows        {size.num_rows:,} in {size.num_splits:,} splits"
+    yield f"delivered   {receipt.delivered:,}" + (
+        f", {size.rows_before:,} of them before a restore" if size.rows_before else ""
+    )
+    yield f"twice       {receipt.repeated_at_most:,} at most"
+    yield f"missing     {receipt.missing:,}"
+    if receipt.never_claimed:
+        never = f"{receipt.rows_never_claimed:,} rows of {len(receipt.never_claimed):,} splits"
+        yield f"  never claimed: {never}, at {_some(receipt)}"
+    for line in receipt.lines:
+        if line.missing or line.repeated_at_most:
+            at = f" from row {line.part:,}" if line.part else ""
+            twice = f", {line.repeated_at_most:,} at most twice" if line.repeated_at_most else ""
+            who = ", ".join(f"{worker} {rows:,}" for worker, rows in line.workers.items()) or "nobody"
+            yield f"  {line.split}{at}: {line.state}, {line.missing:,} missing{twice}; delivered by {who}"
+    for worker, rows in receipt.workers.items():
+        yield f"worker {worker}   {rows:,}"
+
+
+def _some(receipt: Receipt) -> str:
+    first = ", ".join(map(str, receipt.never_claimed[:5]))
+    return f"positions {first}" + (", ..." if len(receipt.never_claimed) > 5 else "")

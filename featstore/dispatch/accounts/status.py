@@ -1,0 +1,230 @@
+"""How far the epochs of a store are: what `featstore dispatch status` prints.
+
+An observer only reads. What readings mean is a pure function; rates are measured on the observer's own clock where it has
+looked twice, and otherwise since the epoch began.
+"""
+
+import statistics
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
+
+from tabulate import tabulate
+
+from featstore.dispatch.accounts.epochs import EpochNote, announced
+from featstore.dispatch.accounts.ledger import read_splits
+from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState, all_shares
+from featstore.dispatch.leases.stealing import AHEAD
+from featstore.dispatch.leases.survey import Part
+from featstore.dispatch.stores.address import open_to_look
+from featstore.dispatch.stores.base import Store
+
+_STRAGGLER_SHARE = 0.5
+_WINDOW_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One look at an epoch: the leases of all splits and parts that were claimed, and when (seconds, any clock)."""
+
+    leases: Mapping[Part, Lease]
+    at_s: float
+
+    @property
+    def num_rows(self) -> int:
+        """Rows acknowledged."""
+        return sum(lease.rows - first for (_, first), lease in self.leases.items())
+
+    @property
+    def worker_rows(self) -> Counter[str]:
+        """Rows acknowledged by each worker that holds or held a claim."""
+        rows = Counter({lease.worker: 0 for lease in self.leases.values()})
+        for share in chain.from_iterable(map(all_shares, self.leases.values())):
+            rows[share.worker] += share.through - share.first
+        return rows
+
+    @property
+    def num_over(self) -> int:
+        """How many splits are done or quarantined, with all parts that were cut off them."""
+        claimed = {index for index, _ in self.leases}
+        cut_off = {(index, first) for (index, _), lease in self.leases.items() for first in lease.cuts}
+        is_open = {index for (index, _), lease in self.leases.items() if lease.state not in FINAL}
+        return len(claimed - is_open - {index for index, _ in cut_off - self.leases.keys()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStatus:
+    """What one worker has done of an epoch; `num_done` and `num_held` count splits and parts that were cut off splits.
+
+    `is_silent`: it holds splits and renewed none for half a lease time. `is_straggler`: it holds splits, and is slower than
+    half of what the median worker is.
+    """
+
+    worker: str
+    num_done: int
+    num_held: int
+    num_rows: int
+    rows_per_s: float
+    is_silent: bool
+    is_straggler: bool
+
+    @property
+    def remark(self) -> str:
+        return "silent" if self.is_silent else "straggler" if self.is_straggler else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochStatus:
+    """An epoch's progress; `remaining_s` is None while no rate is known, and 0 at the end.
+
+    `num_done` counts whole splits, the quarantined among them; `num_held`, `num_free` and `num_quarantined` also parts.
+    """
+
+    note: EpochNote
+    num_done: int
+    num_unclaimed: int
+    num_quarantined: int
+    num_held: int
+    num_free: int
+    num_rows: int
+    rows_per_s: float
+    remaining_s: float | None
+    workers: Sequence[WorkerStatus] = field(default=())
+
+    @property
+    def is_over(self) -> bool:
+        return self.num_done == self.note.num_splits
+
+
+def summarize(note: EpochNote, now: Reading, before: Reading) -> EpochStatus:
+    """What two readings say; `before` may be an empty one from when the epoch began."""
+    states = [lease.state for lease in now.leases.values()]
+    num_done = now.num_over + note.num_splits_before
+    spent_s = max(now.at_s - before.at_s, 1e-9)
+    rows_per_s = max(0, now.num_rows - before.num_rows) / spent_s
+    num_rows = now.num_rows + note.num_rows_before
+    left, is_over = max(0, note.num_rows - num_rows), num_done == note.num_splits
+    return EpochStatus(
+        note=note,
+        num_done=num_done,
+        num_unclaimed=note.num_splits - note.num_splits_before - len({index for index, _ in now.leases}),
+        num_quarantined=states.count(LeaseState.QUARANTINED),
+        num_held=states.count(LeaseState.HELD),
+        num_free=states.count(LeaseState.FREE),
+        num_rows=num_rows,
+        rows_per_s=rows_per_s,
+        remaining_s=0.0 if is_over else left / rows_per_s if rows_per_s else None,
+        workers=_workers(note, now, before, spent_s),
+    )
+
+
+def show(status: EpochStatus) -> str:
+    """A line for the epoch and one for each worker."""
+    note = status.note
+    share = 100 * status.num_done / note.num_splits if note.num_splits else 100.0
+    quarantined = f", {status.num_quarantined:,} quarantined" if status.num_quarantined else ""
+    head = (
+        f"{note.name}: {status.num_done:,} of {note.num_splits:,} splits done ({share:.1f}%), {status.num_held:,} held, "
+        f"{status.num_free:,} given back, {status.num_unclaimed:,} unclaimed{quarantined}; "
+        f"{status.num_rows:,} of {note.num_rows:,} rows{_pace(status)}; {_expected(status)}"
+    )
+    # When an epoch ended, and so how fast it was, no key says.
+    rates = ["" if status.is_over else f"{worker.rows_per_s:,.0f}" for worker in status.workers]
+    rows = [
+        [w.worker, w.num_done, w.num_held, f"{w.num_rows:,}", rate, w.remark]
+        for w, rate in zip(status.workers, rates, strict=True)
+    ]
+    table = (
+        tabulate(rows, ["worker", "done", "held", "rows", "rows/s", ""], colalign=("left", *["right"] * 4, "left"))
+        if rows
+        else ""
+    )
+    return f"{head}\n{table}".rstrip()
+
+
+def status(store_url: str, *, last: int = 5) -> str:
+    """The text for the epochs that began last, the newest at the end. DispatchError where the store cannot be read."""
+    with closing(Observer(store_url, last)) as observer:
+        return observer.look()
+
+
+def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[str]:
+    """`status` again and again, until its caller has enough or the store is lost (DispatchError)."""
+    with closing(Observer(store_url, last)) as observer:
+        while True:
+            yield observer.look()
+            time.sleep(every_s)
+
+
+class Observer:
+    """Looks at a store; keeps earlier readings for the rates, and asks no more for splits that are done."""
+
+    def __init__(self, store_url: str, last: int) -> None:
+        self._store, self._last = open_to_look(store_url), last
+        self._readings: dict[str, deque[Reading]] = {}
+
+    def look(self) -> str:
+        texts = [show(self._look_at(note)) for note in announced(self._store, self._last)]
+        return "\n\n".join(texts) or "no epoch has begun in this store"
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _look_at(self, note: EpochNote) -> EpochStatus:
+        readings = self._readings.setdefault(note.name, deque())
+        known = readings[-1].leases if readings else {}
+        now = Reading(leases=read_leases(self._store, note, known), at_s=time.monotonic())
+        # An epoch that began on another machine may have begun in this clock's future.
+        age_s = max(0.0, time.time() - note.started_unix_s)
+        before = readings[0] if readings else Reading(leases={}, at_s=now.at_s - age_s)
+        readings.append(now)
+        while len(readings) > 2 and now.at_s - readings[1].at_s >= max(_WINDOW_S, note.lease_s / 2):
+            readings.popleft()
+        return summarize(note, now, before)
+
+
+def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> dict[Part, Lease]:
+    """The leases of all splits and parts that were claimed; those known to be final are taken as known."""
+    # Beyond the cursor lie only splits that a host claimed because it had staged them: `AHEAD` of them at most.
+    end = min(int(store.get_or_none(note.keys.cursor) or 0) + AHEAD, note.num_splits)
+    found = read_splits(store, note.keys, range(end), known)
+    return {(index, one.first): one.record for index, entries in found for one in entries if one.record is not None}
+
+
+def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> list[WorkerStatus]:
+    rows, rows_before = now.worker_rows, before.worker_rows
+    rates = {name: max(0, rows[name] - rows_before[name]) / spent_s for name in sorted(rows)}
+    median = statistics.median(rates.values()) if rates else 0.0
+    watched = bool(before.leases) and spent_s >= note.lease_s / 2
+    statuses = []
+    for name in rates:
+        mine = {part: lease for part, lease in now.leases.items() if lease.worker == name}
+        held = [part for part, lease in mine.items() if lease.state is LeaseState.HELD]
+        statuses.append(
+            WorkerStatus(
+                worker=name,
+                num_done=sum(lease.state is LeaseState.DONE for lease in mine.values()),
+                num_held=len(held),
+                num_rows=rows[name],
+                rows_per_s=rates[name],
+                is_silent=watched and bool(held) and all(before.leases.get(part) == mine[part] for part in held),
+                is_straggler=bool(held) and rates[name] < _STRAGGLER_SHARE * median,
+            )
+        )
+    return statuses
+
+
+def _pace(status: EpochStatus) -> str:
+    return "" if status.is_over else f", {status.rows_per_s:,.0f} rows/s"
+
+
+def _expected(status: EpochStatus) -> str:
+    if status.is_over:
+        return "over"
+    if status.remaining_s is None:
+        return "end not known"
+    at = time.strftime("%H:%M:%S", time.localtime(time.time() + status.remaining_s))
+    return f"ends in about {status.remaining_s:,.0f} s, at {at}"

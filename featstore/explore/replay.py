@@ -1,0 +1,177 @@
+"""Replay: recomputes logged raw rows and compares them with the rows of a table, in order."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from featstore.errors import InputError
+from featstore.explore.table import Table, open_table
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.raw import Unit, find_raw_files, plan_units
+from featstore.extraction.unit import extract_range
+from featstore.reading.missing import marks_to_nulls, nan_to_null
+from featstore.redaction import redact
+from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec
+
+_MAX_EXAMPLES = 3
+_ALL_ROWS = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One value that differs: `row` counts the partition's raw rows from 0, without skipped ones; missing is None."""
+
+    partition: Mapping[str, str]
+    row: int
+    in_table: object
+    recomputed: object
+
+    def __str__(self) -> str:
+        where = "".join(f"{key}={value} " for key, value in self.partition.items())
+        return f"{where}row {self.row}: {self.in_table!r} in the table, {self.recomputed!r} recomputed"
+
+
+@dataclass(kw_only=True)
+class ColumnReport:
+    """How one column differs: other values, values that only the recomputed row has (missing), or only the table (extra)."""
+
+    num_mismatch: int = 0
+    num_missing: int = 0
+    num_extra: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+    @property
+    def num_different(self) -> int:
+        return self.num_mismatch + self.num_missing + self.num_extra
+
+    def add(self, example: Example) -> None:
+        """Counts a difference, and keeps it if it is one of the first."""
+        self.num_missing += example.in_table is None
+        self.num_extra += example.recomputed is None
+        self.num_mismatch += example.in_table is not None and example.recomputed is not None
+        if len(self.examples) < _MAX_EXAMPLES:
+            self.examples.append(example)
+
+    def __str__(self) -> str:
+        counts = f"{self.num_mismatch:,} mismatch, {self.num_missing:,} missing, {self.num_extra:,} extra"
+        return "\n".join([counts, *(f"    {example}" for example in self.examples)])
+
+
+@dataclass(kw_only=True)
+class ReplayReport:
+    """What a replay found, by column; rows that only the raw log has, or only the table, are counted apart."""
+
+    table_url: str = field(repr=False)
+    columns: dict[str, ColumnReport]
+    not_replayed: tuple[str, ...] = ()
+    num_rows: int = 0
+    num_rows_skipped: int = 0
+    num_rows_missing: int = 0
+    num_rows_extra: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not (self.num_rows_missing or self.num_rows_extra or any(c.num_different for c in self.columns.values()))
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {column}" for name, column in self.columns.items() if column.num_different]
+        if self.num_rows_missing or self.num_rows_extra:
+            lines.append(f"rows: {self.num_rows_missing:,} missing in the table, {self.num_rows_extra:,} extra in the table")
+        if self.not_replayed:
+            lines.append(f"not in the spec, not compared: {', '.join(self.not_replayed)}")
+        if self.num_rows_skipped:
+            lines.append(f"rows: {self.num_rows_skipped:,} raw rows skipped as malformed, as `on_error` says")
+        columns = f"{self.num_rows:,} rows of {len(self.columns):,} columns compared with {redact(self.table_url)}"
+        return "\n".join([*lines, f"{columns}: {'equal' if self.ok else 'different'}"])
+
+
+def replay(
+    spec: Spec | str | Path,
+    raw_url: str,
+    table_url: str,
+    *,
+    partition: Mapping[str, str] | None = None,
+    partition_from_path: Sequence[str] = (),
+) -> ReplayReport:
+    """Extracts the raw rows again and compares them, row by row in order, with those that the table has in their partitions.
+
+    Slots are found in the table by number, other columns by name. The raw rows must be those of file input, in the order in
+    which they were extracted. Memory holds a batch and a row group, whatever the size. SpecError, InputError, OperatorError,
+    TableNotFoundError.
+    """
+    extractor = Extractor(spec if isinstance(spec, Spec) else load_spec(spec))
+    units = plan_units(find_raw_files(raw_url, partition or {}, partition_from_path), _ALL_ROWS)
+    table = open_table(table_url)
+    keys = {key.name for key in table.schema.partition_keys}
+    for unit in units:
+        if unit.partition.keys() != keys:
+            expected = ", ".join(sorted(keys)) or "none"
+            raise InputError(f"{redact(table_url)}: expected its partition keys ({expected}), found {dict(unit.partition)}")
+    names = extractor.schema.to_arrow().names
+    numbers = {slot.number for slot in extractor.schema}
+    report = ReplayReport(
+        table_url=table_url,
+        columns={name: ColumnReport() for name in names},
+        not_replayed=tuple(s.name for s in table.slots if s.number not in numbers and s.name not in names),
+    )
+    for unit in units:
+        _replay_unit(extractor, unit, table, report)
+    report.num_rows_skipped = extractor.findings.num_rows_skipped
+    return report
+
+
+def _replay_unit(extractor: Extractor, unit: Unit, table: Table, report: ReplayReport) -> None:
+    schema = extractor.schema.with_partition_keys(table.schema.partition_keys)
+    stored = Table(replace(table.snapshot, schema=schema, data_files=table.snapshot.in_partitions([unit.partition])))
+    fields = extractor.schema.to_arrow(nullable=True)
+    again = (_with_nulls(extractor, batch) for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition))
+    first_row = 0
+    for recomputed, found in aligned(again, (batch.select(fields.names) for batch in stored.to_batches())):
+        if recomputed is None or found is None:
+            report.num_rows_missing += 0 if recomputed is None else recomputed.num_rows
+            report.num_rows_extra += 0 if found is None else found.num_rows
+            continue
+        for name, column in report.columns.items():
+            _compare(recomputed.column(name), found.column(name), column, unit.partition, first_row)
+        first_row += recomputed.num_rows
+    report.num_rows += first_row
+
+
+def _with_nulls(extractor: Extractor, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """As a table's rows are read: missing as null, and so NaN in columns that are no slots."""
+    table = marks_to_nulls(pa.Table.from_batches([batch]), extractor.schema.slots)
+    for column in extractor.schema.others:
+        index = table.schema.get_field_index(column.name)
+        table = table.set_column(index, table.field(index), nan_to_null(table.column(index)))
+    return table.combine_chunks().to_batches()[0] if len(table) else batch
+
+
+def aligned(
+    left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]
+) -> Iterator[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]:
+    """Both sides cut into batches of equal numbers of rows; at the end, None for the side that has no more."""
+    lefts, rights = ((batch for batch in side if batch.num_rows) for side in (left, right))
+    one, other = next(lefts, None), next(rights, None)
+    while one is not None and other is not None:
+        num_rows = min(one.num_rows, other.num_rows)
+        yield one.slice(0, num_rows), other.slice(0, num_rows)
+        one = one.slice(num_rows) if one.num_rows > num_rows else next(lefts, None)
+        other = other.slice(num_rows) if other.num_rows > num_rows else next(rights, None)
+    while one is not None or other is not None:
+        yield one, other
+        one, other = next(lefts, None), next(rights, None)
+
+
+def _compare(recomputed: pa.Array, found: pa.Array, report: ColumnReport, partition: Mapping[str, str], first_row: int) -> None:
+    if recomputed.equals(found):
+        return
+    for i, (again, stored) in enumerate(zip(recomputed.to_pylist(), found.to_pylist(), strict=True)):
+        if not _same(again, stored):
+            report.add(Example(partition=partition, row=first_row + i, in_table=stored, recomputed=again))
+
+
+def _same(left: object, right: object) -> bool:
+    return left == right or (left != left and right != right)

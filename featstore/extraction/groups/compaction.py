@@ -1,0 +1,224 @@
+"""Folds slot groups into the base: new base files with all columns, in one commit; row for row the same content."""
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from featstore.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.extraction.local import num_cores
+from featstore.files.storage import delete, join, local_path, open_read
+from featstore.reading.aligned import RowsReader, aligned_reader
+from featstore.reading.footer import FileColumns, Footer, Selection
+from featstore.reading.reader import Rows
+from featstore.redaction import redact
+from featstore.schema import SlotSchema
+from featstore.table import delta
+from featstore.table.groups import drop_groups, groups_commit
+from featstore.table.layout import data_file_name, new_tag, unit_of
+from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
+from featstore.table.open import open_table_or_none
+from featstore.table.running import check_there, marked
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
+from featstore.table.writer import open_data_file
+
+_ZSTD = 6  # as the format numbers codecs
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactReport:
+    """What a compaction did: `num_files` base files written anew, and the groups that are folded in. Nothing where there are
+    no groups."""
+
+    table_url: str = field(repr=False)
+    version: int
+    groups: tuple[str, ...]
+    num_files: int
+    num_rows: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        if not self.groups:
+            return f"nothing to do: version {self.version} of {redact(self.table_url)} has no slot groups"
+        return (
+            f"committed version {self.version} of {redact(self.table_url)}: {', '.join(self.groups)} folded into "
+            f"{self.num_files:,} files, {self.num_rows:,} rows, {self.size_bytes:,} bytes"
+        )
+
+
+def compact(table_url: str, *, commit: Callable[[str, delta.Change], int] = delta.commit) -> CompactReport:
+    """Writes the base files that have slot groups' files beside them anew, with the columns of both, and commits them at once.
+
+    With that commit the groups' files are stale; a second one names the groups no more, and if it is never made, the next
+    compaction makes it. Earlier versions read as before. CommitConflictError where a partition or one of its groups was
+    written meanwhile: then the table is as it was.
+    """
+    snapshot = open_table_or_none(table_url)
+    if snapshot is None:
+        raise TableNotFoundError(f"no table at {redact(table_url)}: expected a Delta table with slot groups")
+    run_id = uuid.uuid4().hex
+    grouped = {to_json(file.partition): file.partition for file in snapshot.data_files if file.groups}
+    partitions = [{key: _value(table_url, key, value) for key, value in found.items()} for found in grouped.values()]
+    version, files = snapshot.version or 0, tuple[DataFile, ...]()
+    if partitions:
+        tag, base = new_tag(run_id), snapshot.in_partitions(partitions)
+        with (
+            marked(table_url, tag) as mark,
+            _removing_on_conflict(table_url) as written,
+            ThreadPoolExecutor(num_cores(), "featstore-compact") as threads,
+        ):
+            done = threads.map(lambda item: written.append(_folded(snapshot, item[1], tag, item[0])), enumerate(base))
+            deque(done, maxlen=0)
+            files = tuple(sorted(written, key=lambda file: file.path))
+            change = _change(snapshot, partitions, files, run_id)
+            check_there(mark, table_url, files)
+            version = commit(table_url, change)
+    if snapshot.groups:
+        version = _drop(snapshot, files)
+    return CompactReport(
+        table_url=table_url,
+        version=version,
+        groups=tuple(group.name for group in snapshot.groups),
+        num_files=len(files),
+        num_rows=sum(file.num_rows for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
+    )
+
+
+def _value(table_url: str, key: str, value: str | None) -> str:
+    if value is None:
+        raise InputError(
+            f"{redact(table_url)}: partition key {key!r} is null in some rows; such a partition cannot be replaced"
+        )
+    return value
+
+
+def _drop(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
+    metadata = groups_commit(uuid.uuid4().hex, snapshot, files)
+    return drop_groups(snapshot, {group.name: group.version for group in snapshot.groups}, metadata)
+
+
+def _change(snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: tuple[DataFile, ...], run_id: str) -> delta.Change:
+    metadata = CommitMetadata(
+        run_id=run_id,
+        spec_hash=snapshot.spec_hash or "",
+        spec_version=1,
+        input_digest=None,
+        data_digest=files_digest(files),
+        origins=tuple(_origins(snapshot, partitions, files)),
+        partitions=tuple(partitions),
+        num_files=len(files),
+        num_rows=sum(file.num_rows for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
+    )
+    return delta.Change(
+        base=snapshot,
+        schema=snapshot.schema,
+        partitions=tuple(partitions),
+        files=files,
+        metadata=metadata,
+        group_versions=snapshot.group_versions,
+    )
+
+
+def _origins(snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: Sequence[DataFile]) -> Iterator[CommitMetadata]:
+    """What is known of the raw input of rows that are written anew: rows, order and units are as they were, so an equal run
+    is still one, and a slot group can still be bound by input."""
+    folded = {to_json(partition) for partition in partitions}
+    after = [*files, *(file for file in snapshot.data_files if to_json(file.partition) not in folded)]
+    for found in (maker.metadata for maker in delta.makers(delta.history(snapshot.url))):
+        if found is None or found.input_digest is None or folded.isdisjoint(map(to_json, found.partitions)):
+            continue
+        if found.data_digest == files_digest(snapshot.in_partitions(found.partitions)):
+            now = files_digest(in_partitions(after, found.partitions))
+            yield replace(found, data_digest=now, crc32s={}, origins=())
+
+
+def _folded(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFile:
+    """One base file written anew, in the row groups that it had."""
+    unit, directory = unit_of(file.path), file.path.rpartition("/")[0]
+    name = data_file_name(tag, place if unit is None else unit, place)
+    path = f"{directory}/{name}" if directory else name
+    schema, url = snapshot.schema, join(snapshot.url, path)
+    with ExitStack() as stack:
+        footer, *groups = (stack.enter_context(_open(part.url, part.path)) for part in file.parts)
+        reader = aligned_reader(footer, groups, Selection(slots=schema.slots, others=_others(schema)))
+        stored, cut = _stored(schema, reader.columns), max(footer.row_group_rows[:1] or (1,))
+        metadata = _file_metadata(footer, file.path)
+        writer = stack.enter_context(open_data_file(url, stored, metadata, cut, _compression(footer)))
+        for batch in _batches(reader, footer, stored):
+            writer.write(batch)
+        done = writer.close()
+    return DataFile(
+        path=path,
+        url=url,
+        size_bytes=done.size_bytes,
+        num_rows=done.num_rows,
+        partition=file.partition,
+        crc32=done.crc32,
+    )
+
+
+def _open(url: str, name: str) -> Footer:
+    return Footer(local_path(url) or open_read(url), name)
+
+
+def _others(schema: SlotSchema) -> tuple[pa.Field, ...]:
+    return tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
+
+
+def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:
+    """The columns that any of the files has: one that none of them has stays missing as it is."""
+    others = {name for name, found in columns.others.items() if found is not None}
+    weight = schema.weight if schema.weight is not None and schema.weight.name in others else None
+    return replace(
+        schema,
+        slots=tuple(slot for slot in schema.slots if columns.slots[slot.name] is not None),
+        labels=tuple(field for field in schema.labels if field.name in others),
+        weight=weight,
+        kept=tuple(field for field in schema.kept if field.name in others),
+        partition_keys=(),
+    )
+
+
+def _batches(reader: RowsReader, footer: Footer, stored: SlotSchema) -> Iterator[pa.RecordBatch]:
+    schema = stored.to_arrow()
+    for index in range(len(footer.row_group_rows)):
+        rows = reader.read([index])
+        table = pa.table([_column(rows, stored, field, footer.name) for field in schema], schema=schema)
+        yield from table.combine_chunks().to_batches()
+
+
+def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.ChunkedArray:
+    if field.name not in stored:
+        return rows.other(field)
+    column = rows.slot_column(stored[field.name])
+    if column.null_count:
+        raise InputError(f"{where}: slot {field.name!r} holds nulls, as files of others do; only featstore's own can be folded")
+    return column.cast(field.type)
+
+
+def _file_metadata(footer: Footer, where: str) -> FileMetadata:
+    found = footer.key_values.get(KEY.encode())
+    return FileMetadata(spec_hash="", spec_version=1) if found is None else FileMetadata.from_json(found, where)
+
+
+def _compression(footer: Footer) -> str:
+    is_zstd = footer.footer.chunks.size and footer.chunk(0, 0).codec == _ZSTD
+    return "zstd" if is_zstd else "snappy"
+
+
+@contextmanager
+def _removing_on_conflict(table_url: str) -> Iterator[list[DataFile]]:
+    """Gives a list for files written; removes them where it is certain that no commit names them, nor will."""
+    written: list[DataFile] = []
+    try:
+        yield written
+    except (CommitConflictError, InputError):
+        for file in written:
+            delete(file.url)
+        raise

@@ -1,0 +1,1 @@
+"""Tables in a Hive metastore: `locations.py` says, and links, what it sees; `registration.py` tells it so."""

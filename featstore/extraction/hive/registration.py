@@ -1,0 +1,244 @@
+"""Registers a table in a Hive metastore, through a Spark session that is connected to it."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from featstore.errors import InputError, TableNotFoundError
+from featstore.extraction.hive.locations import (
+    Column,
+    Location,
+    columns,
+    hive_root,
+    locations,
+    make_locations,
+    partition_columns,
+    remove_vacuumed,
+)
+from featstore.redaction import redact
+from featstore.table.delta import open_delta
+from featstore.table.layout import parse_partition, partition_path
+from featstore.table.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NAME = re.compile(r"\w+\.\w+", re.ASCII)
+_TABLE, _VERSION, _DIGEST = "featstore.table", "featstore.version", "featstore.digest"
+_NUM_ADDED_AT_ONCE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """What a registration did to the metastore's table `name`, which now shows `version`.
+
+    `num_files` were given a name in a new location; `num_removed` names of vacuumed files were removed.
+    """
+
+    name: str
+    table_url: str = field(repr=False)
+    version: int
+    num_added: int = 0
+    num_switched: int = 0
+    num_dropped: int = 0
+    new_columns: tuple[str, ...] = ()
+    num_files: int = 0
+    num_removed: int = 0
+    created: bool = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether the metastore was told anything but a version number."""
+        return self.created or bool(self.num_added or self.num_switched or self.num_dropped or self.new_columns)
+
+    def __str__(self) -> str:
+        shown = f"version {self.version} of {redact(self.table_url)}"
+        if not self.changed:
+            return f"nothing to do: {self.name} already shows what {shown} holds"
+        text = (
+            f"{self.name} {'made; it' if self.created else 'now'} shows {shown}: {self.num_added:,} partitions added, "
+            f"{self.num_switched:,} switched, {self.num_dropped:,} dropped, {self.num_files:,} files linked"
+        )
+        return text + (f", new columns {', '.join(self.new_columns)}" if self.new_columns and not self.created else "")
+
+
+def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
+    """Makes or updates the external Hive table `name` (`db.table`), so that it shows the newest version of the Delta table.
+
+    Each partition is switched in one step from its former files to its present ones, committed files only; a query that
+    has begun goes on with the former ones, which stay until the table is vacuumed. If the process dies half-way, some
+    partitions are switched, others not; the next registration does the rest. Two at once: both end at the newest version.
+
+    TableNotFoundError without a Delta table; InputError where the metastore has no such database, or another table of
+    that name, or a column that Hive cannot have.
+    """
+    _check_name(spark, name)
+    report = _register_once(spark, open_delta(table_url), name)
+    while (newest := open_delta(table_url)).version != report.version:  # committed meanwhile, and maybe registered
+        report = _added(report, _register_once(spark, newest, name, since=report.version))
+    spark.sql(f"REFRESH TABLE {name}")
+    return report
+
+
+def _register_once(spark: "SparkSession", snapshot: Snapshot, name: str, since: int | None = None) -> Registration:
+    if not snapshot.data_files:
+        raise InputError(f"{redact(snapshot.url)} holds no rows; {name} is left as it is")
+    properties = _properties(spark, name)
+    new_columns = tuple(columns(snapshot.schema))
+    if properties is None:
+        _create(spark, snapshot, name, new_columns)
+        known: set[str] = set()
+    else:
+        _check_ours(snapshot, name, properties)
+        known = {column.name.lower() for column in spark.catalog.listColumns(name)}
+        _add_columns(spark, name, [column for column in new_columns if column.name.lower() not in known])
+    before = _registered(snapshot, properties or {}, since)
+    wanted = locations(snapshot)
+    changed = [location for location in wanted if location.url not in before]
+    num_files = make_locations(changed)
+    counts = _show(spark, name, wanted, changed) if snapshot.schema.partition_keys else _show_all(spark, name, changed)
+    done = {_TABLE: _identity(snapshot), _VERSION: str(snapshot.version), _DIGEST: snapshot.digest}
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_pairs(done)})")
+    return Registration(
+        name=name,
+        table_url=snapshot.url,
+        version=snapshot.version or 0,
+        num_added=counts[0],
+        num_switched=counts[1],
+        num_dropped=counts[2],
+        new_columns=tuple(column.name for column in new_columns if column.name.lower() not in known),
+        num_files=num_files,
+        num_removed=remove_vacuumed(snapshot),
+        created=properties is None,
+    )
+
+
+def _check_name(spark: "SparkSession", name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InputError(f"expected db.table, letters, digits and _ alone, found {name!r}")
+    if spark.conf.get("spark.sql.catalogImplementation") != "hive":
+        raise InputError(f"{name}: this Spark session has no Hive metastore; make it with spark_session(..., hive=True)")
+    database = name.partition(".")[0]
+    if not spark.catalog.databaseExists(database):
+        raise InputError(f"{name}: the metastore has no database {database!r}; make it first: CREATE DATABASE {database}")
+
+
+def _properties(spark: "SparkSession", name: str) -> dict[str, str] | None:
+    """The properties of the table in the metastore, None where there is none."""
+    if not spark.catalog.tableExists(name):
+        return None
+    return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+
+
+def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:
+    if properties.get(_TABLE) != _identity(snapshot):
+        what = "another table of featstore" if _TABLE in properties else "no table of featstore"
+        raise InputError(f"{name} is there, and shows {what}, not {redact(snapshot.url)}; take another name, or drop it")
+
+
+def _identity(snapshot: Snapshot) -> str:
+    """Names the table's place. Not the URL itself: Spark hides properties that look like secrets, `url` among them."""
+    return hashlib.sha256(hive_root(snapshot.url).encode()).hexdigest()
+
+
+def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | None) -> set[str]:
+    """The locations that the metastore was told when it was last brought up to a version, as far as that is still known."""
+    version = since if since is not None else properties.get(_VERSION)
+    try:
+        before = None if version is None else open_delta(snapshot.url, int(version))
+    except TableNotFoundError:  # its log entry is gone: all partitions are shown anew
+        return set()
+    if before is None or (since is None and before.digest != properties.get(_DIGEST)):
+        return set()
+    return {location.url for location in locations(before)}
+
+
+def _create(spark: "SparkSession", snapshot: Snapshot, name: str, wanted: Sequence[Column]) -> None:
+    keys = partition_columns(snapshot.schema)
+    spark.sql(
+        f"CREATE EXTERNAL TABLE {name} ({_declared(wanted)}) {f'PARTITIONED BY ({_declared(keys)})' if keys else ''} "
+        f"STORED AS PARQUET LOCATION {_text(hive_root(snapshot.url))} TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})"
+    )
+
+
+def _add_columns(spark: "SparkSession", name: str, wanted: Sequence[Column]) -> None:
+    if wanted:
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({_declared(wanted)})")
+
+
+def _show(spark: "SparkSession", name: str, wanted: Iterable[Location], changed: Iterable[Location]) -> tuple[int, int, int]:
+    """Adds, switches and drops partitions, in this order; returns how many of each."""
+    shown = {_path(p): p for p in (_shown(row[0]) for row in spark.sql(f"SHOW PARTITIONS {name}").collect())}
+    present = {_path(location.partition): location for location in wanted}
+    added = [location for path, location in present.items() if path not in shown]
+    for first in range(0, len(added), _NUM_ADDED_AT_ONCE):
+        clauses = (_clause(location) for location in added[first : first + _NUM_ADDED_AT_ONCE])
+        spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(clauses)}")
+    switched = [location for location in changed if _path(location.partition) in shown]
+    for location in switched:
+        spark.sql(f"ALTER TABLE {name} {_partition(location.partition)} SET LOCATION {_text(location.url)}")
+    dropped = [partition for path, partition in shown.items() if path not in present]
+    for partition in dropped:
+        spark.sql(f"ALTER TABLE {name} DROP IF EXISTS {_partition(partition)}")
+    return len(added), len(switched), len(dropped)
+
+
+def _shown(path: str) -> dict[str, str]:
+    """A partition as the metastore names it. None of ours has a null key."""
+    return {key: value or "" for key, value in parse_partition(f"{path}/").items()}
+
+
+def _path(partition: Mapping[str, str]) -> str:
+    """Names a partition; a metastore keeps keys in lower case."""
+    return partition_path({key.lower(): value for key, value in partition.items()})
+
+
+def _show_all(spark: "SparkSession", name: str, changed: Sequence[Location]) -> tuple[int, int, int]:
+    """The one location of a table without partition keys."""
+    for location in changed:
+        spark.sql(f"ALTER TABLE {name} SET LOCATION {_text(location.url)}")
+    return 0, len(changed), 0
+
+
+def _added(one: Registration, other: Registration) -> Registration:
+    return Registration(
+        name=one.name,
+        table_url=one.table_url,
+        version=other.version,
+        num_added=one.num_added + other.num_added,
+        num_switched=one.num_switched + other.num_switched,
+        num_dropped=one.num_dropped + other.num_dropped,
+        new_columns=one.new_columns + other.new_columns,
+        num_files=one.num_files + other.num_files,
+        num_removed=one.num_removed + other.num_removed,
+        created=one.created,
+    )
+
+
+def _declared(wanted: Iterable[Column]) -> str:
+    return ", ".join(
+        f"{_name(column.name)} {column.type}" + (f" COMMENT {_text(column.comment)}" if column.comment else "")
+        for column in wanted
+    )
+
+
+def _clause(location: Location) -> str:
+    return f"{_partition(location.partition)} LOCATION {_text(location.url)}"
+
+
+def _partition(partition: Mapping[str, str]) -> str:
+    return f"PARTITION ({', '.join(f'{_name(key)}={_text(value)}' for key, value in partition.items())})"
+
+
+def _pairs(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{_text(key)}={_text(value)}" for key, value in properties.items())
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

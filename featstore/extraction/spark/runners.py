@@ -1,0 +1,354 @@
+"""Extraction on Spark: the only use of pyspark in the package.
+
+Spark schedules, retries and scales; each task writes its data file itself with the same code as the local runner and
+returns one row per file. The driver collects those rows once and commits once. The lazy frame is never handed out:
+evaluating it twice would write twice.
+"""
+
+import importlib
+import itertools
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from featstore.errors import InputError, MissingDependencyError, WorkerError, missing_extra
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.findings import Malformed, Origin
+from featstore.extraction.fit import FitTask, States, fit_units, merge_states
+from featstore.extraction.groups.by_key import KeyedPartition, write_by_key
+from featstore.extraction.groups.group_task import GroupTask
+from featstore.extraction.job import (
+    CommitFunction,
+    ExtractJob,
+    ExtractReport,
+    begin_run,
+    earlier_report,
+    end_run,
+    in_key_order,
+    removing_files_on_failure,
+)
+from featstore.extraction.local import kept_memory
+from featstore.extraction.raw import Unit
+from featstore.extraction.spark.java import java_environment
+from featstore.extraction.spark.spark_errors import spark_error
+from featstore.extraction.unit import (
+    Progress,
+    UnitReport,
+    UnitTask,
+    ignore_progress,
+    raw_columns,
+    run_batch,
+    run_unit,
+    unit_report,
+)
+from featstore.extraction.unit_statistics import Gathering
+from featstore.files.storage import join
+from featstore.schema import SlotSchema
+from featstore.table import delta
+from featstore.table.open import open_table_or_none
+from featstore.table.running import marked
+from featstore.table.writer import DataFileReport, open_data_file
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_PROGRESS_INTERVAL_S = 0.5
+_REPORT_COLUMNS = (
+    "path string, num_rows long, size_bytes long, crc32 long, counts string, num_rows_skipped long, examples string"
+)
+_WORKER_MODULES = {"pyarrow": "pyarrow", "numpy": "numpy", "featstore.extraction.unit": "featstore"}
+_Result = TypeVar("_Result")
+
+
+def spark_session(app: str, conf: Mapping[str, str] | None = None, *, hive: bool = False) -> "SparkSession":
+    """The running session, or a new one whose workers use this interpreter. The caller stops it.
+
+    MissingDependencyError where no Java of version 17 or newer can be found or installed from pip.
+    """
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise missing_extra("Spark", error) from error
+    if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.update(java_environment(os.environ))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app)
+    for key, value in {"spark.ui.showConsoleProgress": "false", **(conf or {})}.items():
+        builder = builder.config(key, value)
+    return (builder.enableHiveSupport() if hive else builder).getOrCreate()
+
+
+def check_workers(context: "SparkContext") -> None:
+    """Runs one tiny task. MissingDependencyError where the workers' interpreter lacks a package that extraction needs."""
+    found = run_checked(context, lambda: context.parallelize([0], 1).map(_import_probe()).collect())
+    for module, reason in found[0].items():
+        raise MissingDependencyError(
+            f"Spark's Python workers run {context.pythonExec}, which cannot import {module} ({reason}): install "
+            f"{_WORKER_MODULES[module]} for it, or point PYSPARK_PYTHON to an interpreter that has it"
+        )
+
+
+class SparkRunner:
+    """Runs units as Spark tasks, one task per unit. Rows are counted when a task ends."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._context = spark.sparkContext
+
+    def __call__(self, task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        check_workers(self._context)
+        tally = _Tally(self._context, progress, len(units))
+        run = partial(_run_units, task, tally.num_files, tally.num_rows)
+        tasks = self._context.parallelize(units, len(units)).mapPartitions(run)
+        return _collect(self._context, tasks.collect, tally)
+
+
+class SparkKeyRunner:
+    """Puts rows beside those of a table by key, one Spark task per partition of the table.
+
+    A task has a partition's keys and new columns in memory, and as many threads as its host has cores: give it
+    `spark.task.cpus`, and memory beside the JVM's (`spark.executor.memoryOverhead`), accordingly.
+    """
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._context = spark.sparkContext
+
+    def __call__(self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress) -> list[UnitReport]:
+        check_workers(self._context)
+        tally = _Tally(self._context, progress, sum(len(partition.files) for partition in partitions))
+        run = partial(_run_keyed, task, tally.num_files, tally.num_rows)
+        tasks = self._context.parallelize(partitions, len(partitions)).mapPartitions(run)
+        return _collect(self._context, tasks.collect, tally)
+
+
+class SparkFitRunner:
+    """Runs a first pass as Spark tasks, whose states are merged where they are."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._context = spark.sparkContext
+
+    def __call__(self, task: FitTask, units: Sequence[Unit]) -> list[States]:
+        check_workers(self._context)
+        states = self._context.parallelize(units, len(units)).mapPartitions(partial(_fit_partition, task))
+        return [run_checked(self._context, lambda: states.treeReduce(merge_states))]
+
+
+def extract_dataframe(
+    job: ExtractJob, dataframe: "DataFrame", *, progress: Progress = ignore_progress, commit: CommitFunction = delta.commit
+) -> ExtractReport:
+    """Extracts a DataFrame into one partition of the table, as one commit. `job.input_url` only names it in errors.
+
+    What a query will read cannot be named, so every run commits, unless its run id has been committed before. Row order
+    holds within a data file only. The number of files in total, as told to `progress`, is 0: it is not known before the end.
+    """
+    started_s = time.monotonic()
+    if job.partition_from_path:
+        raise InputError("a DataFrame has no paths to take a partition from; give its partition as key=value")
+    context = dataframe.sparkSession.sparkContext
+    base = open_table_or_none(job.table_url)
+    partition = in_key_order(job.partition, base)
+    run = begin_run(job, base, (partition,), None, started_s)
+    earlier = earlier_report(run, None)
+    if earlier is not None:
+        return earlier
+    chosen = _project(Extractor(job.spec), dataframe, job)
+    check_workers(context)
+    tally = _Tally(context, progress, 0)
+    write = partial(_write_partition, run.task, partition, tally.num_files, tally.num_rows)
+    with marked(job.table_url, run.task.tag) as mark:
+        with removing_files_on_failure(run):
+            rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
+        return end_run(run, [_unit_report(row, partition) for row in rows], commit, None, mark)
+
+
+class _Tally:
+    """Counts of finished tasks, kept by Spark's accumulators."""
+
+    def __init__(self, context: "SparkContext", progress: Progress, num_files_total: int) -> None:
+        self.num_files: Accumulator[int] = context.accumulator(0)
+        self.num_rows: Accumulator[int] = context.accumulator(0)
+        self._progress = progress
+        self._num_files_total = num_files_total
+
+    def report(self) -> None:
+        self._progress(self.num_files.value, self._num_files_total, self.num_rows.value)
+
+
+def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Tally) -> _Result:
+    """Runs one job while reporting its progress; an interrupt, or a failure to report, cancels the job."""
+    group = f"featstore-{uuid.uuid4().hex}"
+
+    def run() -> _Result:
+        context.setJobGroup(group, "featstore extract", interruptOnCancel=True)
+        return run_checked(context, collect)
+
+    with ThreadPoolExecutor(1, "featstore-spark") as thread:
+        future = thread.submit(run)
+        try:
+            while wait([future], _PROGRESS_INTERVAL_S).not_done:
+                tally.report()
+        except BaseException:
+            context.cancelJobGroup(group)
+            raise
+    tally.report()
+    return future.result()
+
+
+def run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Result:
+    """Runs a job; an error that Spark tells of, but is not Spark's, is raised as what it is.
+
+    A WorkerError says all in its one line, and comes without Java's trace.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return collect()
+    except (Py4JJavaError, PySparkException) as error:
+        told = spark_error(str(error), context.pythonExec)
+        if told is None:
+            raise
+        raise told from (None if isinstance(told, WorkerError) else error)
+
+
+def _import_probe() -> Callable[[object], dict[str, str]]:
+    """A function that tells, on a worker, which modules cannot be imported. Nested, so that it is sent by value."""
+    modules = tuple(_WORKER_MODULES)
+
+    def probe(_: object) -> dict[str, str]:
+        failed = {}
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                failed[module] = str(error)
+        return failed
+
+    return probe
+
+
+def _run_units(
+    task: UnitTask, num_files: "Accumulator[int]", num_rows: "Accumulator[int]", units: Iterator[Unit]
+) -> Iterator[UnitReport]:
+    """Runs on a worker: the units of one Spark task, written under the name of this attempt."""
+    from pyspark import TaskContext
+
+    attempt = TaskContext.get().taskAttemptId()
+    for unit in units:
+        with kept_memory():
+            report = run_unit(task, unit, attempt)
+        num_files.add(1)
+        num_rows.add(report.num_rows)
+        yield report
+
+
+def _run_keyed(
+    task: GroupTask, num_files: "Accumulator[int]", num_rows: "Accumulator[int]", partitions: Iterator[KeyedPartition]
+) -> Iterator[UnitReport]:
+    """Runs on a worker: the partitions of one Spark task, written under the name of this attempt."""
+    from pyspark import TaskContext
+
+    attempt = TaskContext.get().taskAttemptId()
+    for partition in partitions:
+        with kept_memory():
+            reports = write_by_key(task, partition, attempt)
+        num_files.add(len(reports))
+        num_rows.add(sum(report.num_rows for report in reports))
+        yield from reports
+
+
+def _fit_partition(task: FitTask, units: Iterator[Unit]) -> Iterator[States]:
+    """Runs on a worker: the rows of one Spark task."""
+    yield fit_units(task, units)
+
+
+def _project(extractor: Extractor, dataframe: "DataFrame", job: ExtractJob) -> "DataFrame":
+    """Only the columns that the run reads, checked against the spec before any row is."""
+    extractor.bind(dataframe.limit(0).toArrow().schema)
+    columns = raw_columns(extractor, dataframe.columns, job.partition)
+    return dataframe.select(*(f"`{name}`" for name in columns))
+
+
+def _write_partition(
+    task: UnitTask,
+    partition: dict[str, str],
+    num_files: "Accumulator[int]",
+    num_rows: "Accumulator[int]",
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Runs on a worker: one partition of the DataFrame into data files of about `rows_per_file` rows."""
+    from pyspark import TaskContext
+
+    unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
+    numbered = _numbered(batches, f"DataFrame, partition {unit}")
+    for part, first in enumerate(numbered):
+        extractor = Extractor(task.spec)
+        path = task.path(partition, unit, attempt, part)
+        extracted = (run_batch(extractor, batch, partition, origin) for batch, origin in itertools.chain([first], numbered))
+        gathering = Gathering(extractor, wanted=task.spec.output.statistics)
+        with kept_memory():
+            written = _write_file(task, path, extractor.schema, gathering.watch(extracted))
+        if written:
+            gathering.store(task.table_url, path)
+        num_files.add(1 if written else 0)
+        num_rows.add(written.num_rows if written else 0)
+        yield _report_row(unit_report(path, partition, written, extractor))
+
+
+def _numbered(batches: Iterator[pa.RecordBatch], source: str) -> Iterator[tuple[pa.RecordBatch, Origin]]:
+    """The batches that have rows, and where each begins in its Spark partition."""
+    origin = Origin(source=source)
+    for batch in batches:
+        if batch.num_rows:
+            yield batch, origin
+            origin = origin.after(batch.num_rows)
+
+
+def _write_file(task: UnitTask, path: str, schema: SlotSchema, batches: Iterator[pa.RecordBatch]) -> DataFileReport | None:
+    """One data file from as many of the batches as it takes, the others being left for the next; none without rows."""
+    url, output = join(task.table_url, path), task.spec.output
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return None
+    with open_data_file(url, schema, task.file_metadata(), output.rows_per_row_group, output.compression) as writer:
+        for batch in itertools.chain([first], filled):
+            writer.write(batch)
+            if writer.num_rows >= output.rows_per_file:
+                break
+        return writer.close()
+
+
+def _report_row(report: UnitReport) -> pa.RecordBatch:
+    columns: dict[str, list[Any]] = {
+        "path": [report.path],
+        "num_rows": [report.num_rows],
+        "size_bytes": [report.size_bytes],
+        "crc32": [report.crc32],
+        "counts": [json.dumps(dict(report.counts))],
+        "num_rows_skipped": [report.num_rows_skipped],
+        "examples": [json.dumps([vars(example) for example in report.examples])],
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _unit_report(row: "Row", partition: Mapping[str, str]) -> UnitReport:
+    return UnitReport(
+        path=row["path"],
+        partition=partition,
+        num_rows=row["num_rows"],
+        size_bytes=row["size_bytes"],
+        crc32=row["crc32"],
+        counts=json.loads(row["counts"]),
+        num_rows_skipped=row["num_rows_skipped"],
+        examples=tuple(Malformed(**example) for example in json.loads(row["examples"])),
+    )

@@ -1,0 +1,446 @@
+"""What a job asks for: slot names and globs to ordered names, and `where` text to an Arrow expression.
+
+`where` is SQL: `= == != < <= > >= in between is null and or not % ()` over columns, and `sample(column, rate, seed)`. sqlglot
+parses it; every node outside that grammar is refused. Comparison with null is null, and a row is kept where the predicate is
+true, as in SQL. NaN is null, in any column. The other marks of missing values, which only slots have, must come as nulls.
+"""
+
+import contextlib
+import fnmatch
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from featstore.errors import SelectionError, nearest
+from featstore.ops import hashing
+from featstore.redaction import short
+from featstore.selection.predicate import (
+    FLIPPED,
+    And,
+    Compare,
+    Constant,
+    Flags,
+    IsIn,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+    Ranges,
+    Unknown,
+    evaluate,
+)
+from featstore.selection.where_tree import parse_tree, too_deep
+
+# sqlglot's base class of nodes has another name in each of its newer versions.
+Node = Any
+T = TypeVar("T")
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+    exp.EQ: operator.eq,
+    exp.NEQ: operator.ne,
+    exp.LT: operator.lt,
+    exp.LTE: operator.le,
+    exp.GT: operator.gt,
+    exp.GTE: operator.ge,
+}
+_SYMBOLS = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(column, rate, seed)"
+
+
+def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
+    """The names that the patterns ask for, each once: patterns in their order, a glob's matches in the order of `names`.
+
+    SelectionError where a pattern matches nothing, with the nearest names.
+    """
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        found = [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            raise SelectionError(f"no slot matches {pattern!r} among {len(names)} slots{nearest(pattern, names)}")
+        chosen.update(dict.fromkeys(found))
+    return tuple(chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One `sample(column, rate, seed)`: the same values everywhere, and those of a lower rate are among those of a higher.
+
+    A value is kept where `xxhash64(int seed, xxhash64(text)) & (2^63 - 1) < rate * 2^63`; null gives null.
+    """
+
+    column: str
+    rate: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"sample({self.column}, {self.rate!r}, {self.seed})"
+
+    def mask(self, values: pa.Array) -> pa.Array:
+        """Which values are in the sample: bool (num_values,)."""
+        if self.rate >= 1:
+            return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
+        kept = pc.less(hashing.sign(self.seed, hashing.value_hash(values)), pa.scalar(int(self.rate * 2**63), pa.int64()))
+        return pc.if_else(pc.is_valid(values), kept, pa.scalar(None, pa.bool_()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One term of the top-level `and`: an Arrow expression, the columns that it reads, its samples, and the same for bounds."""
+
+    expression: pc.Expression
+    columns: frozenset[str]
+    samples: tuple[Sample, ...]
+    predicate: Predicate
+
+    def mask(self, table: pa.Table) -> pa.ChunkedArray:
+        """The term's value for each row: bool or null (num_rows,)."""
+        for sample in self.samples:
+            table = table.append_column(sample.name, sample.mask(table.column(sample.column).combine_chunks()))
+        return evaluate(self.expression, table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """A parsed `where`: terms that must all be true, over columns of these types."""
+
+    text: str
+    terms: tuple[Term, ...]
+    types: Mapping[str, pa.DataType]
+
+    @property
+    def columns(self) -> frozenset[str]:
+        return frozenset().union(*(term.columns for term in self.terms))
+
+    def matches_partition(self, values: Mapping[str, str | None]) -> bool | None:
+        """Whether the rows of a partition can match: False none, True all, None where the rows themselves decide."""
+        decided = [term for term in self.terms if term.columns <= values.keys()]
+        known = {name: value for name, value in values.items() if name in self.types}
+        row = pa.table({name: pa.array([value], pa.string()).cast(self.types[name]) for name, value in known.items()})
+        if not all(term.mask(row)[0].as_py() for term in decided):
+            return False
+        return True if len(decided) == len(self.terms) else None
+
+    def can_match(self, ranges: Ranges) -> Flags:
+        """Whether any row of each row group can match, for all that is known of them."""
+        return functools.reduce(operator.and_, (term.predicate.outcomes(ranges).true for term in self.terms))
+
+    def mask(self, table: pa.Table) -> pa.ChunkedArray:
+        """Which rows to keep: bool (num_rows,), without nulls."""
+        masks = [term.mask(table) for term in self.terms]
+        return pc.fill_null(functools.reduce(pc.and_kleene, masks), False)
+
+
+def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
+    """Parses a predicate over the given columns; SelectionError for bad syntax, unknown columns and unlike types."""
+    tree = parse_tree(text)
+    try:
+        nodes = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
+        terms = tuple(_Builder(text=short(text), columns=columns).term(node) for node in nodes)
+    except RecursionError:
+        raise too_deep(text) from None
+    return Where(text=text, terms=terms, types=dict(columns))
+
+
+@dataclass
+class _Builder:
+    """Builds the Arrow expression of one term, noting what it reads. `text` is for messages."""
+
+    text: str
+    columns: Mapping[str, pa.DataType]
+    used: set[str] = field(default_factory=set)
+    samples: dict[str, Sample] = field(default_factory=dict)
+
+    def term(self, node: Node) -> Term:
+        self.used, self.samples = set(), {}
+        expression = self.predicate(node)
+        if not self.used:
+            raise SelectionError(f"where {self.text!r}: expected a predicate over columns, found {_sql(node)!r}")
+        samples = tuple(self.samples.values())
+        return Term(expression=expression, columns=frozenset(self.used), samples=samples, predicate=self.bounded(node))
+
+    def bounded(self, node: Node) -> Predicate:
+        """The same for bounds of columns, of a node that `predicate` took."""
+        if isinstance(node, exp.Paren):
+            return self.bounded(node.this)
+        if isinstance(node, exp.Not):
+            return Not(self.bounded(node.this))
+        if isinstance(node, exp.And | exp.Or):
+            parts = [self.bounded(part) for part in node.flatten()]
+            return _joined(parts, And if isinstance(node, exp.And) else Or)
+        if isinstance(node, exp.Is):
+            return IsNull(node.this.name) if isinstance(node.this, exp.Column) else Unknown()
+        if isinstance(node, exp.Boolean):
+            return Constant(bool(node.this))
+        return self.compared(node)
+
+    def compared(self, node: Node) -> Predicate:
+        if type(node) in _SYMBOLS:
+            return self.compare(node.this, _SYMBOLS[type(node)], node.expression)
+        if isinstance(node, exp.Between):
+            return And(self.compare(node.this, ">=", node.args["low"]), self.compare(node.this, "<=", node.args["high"]))
+        if isinstance(node, exp.In):
+            return self.within(node.this, node.expressions)
+        return Unknown()
+
+    def within(self, node: Node, items: list[Node]) -> Predicate:
+        if isinstance(node, exp.Column) and all(map(_is_literal, items)):
+            return IsIn(node.name, *self.lookup(node, items))
+        return _joined([self.compare(node, "=", item) for item in items], Or)
+
+    def compare(self, left: Node, symbol: str, right: Node) -> Predicate:
+        if isinstance(right, exp.Column):
+            left, symbol, right = right, FLIPPED[symbol], left
+        if not isinstance(left, exp.Column) or not _is_literal(right):
+            return Unknown()
+        return Compare(left.name, symbol, *self.operands(left, right))
+
+    def predicate(self, node: Node) -> pc.Expression:
+        if isinstance(node, exp.Paren):
+            return self.predicate(node.this)
+        if isinstance(node, exp.Not):
+            return ~self.predicate(node.this)
+        if isinstance(node, exp.And | exp.Or):
+            join = operator.and_ if isinstance(node, exp.And) else operator.or_
+            return _joined([self.predicate(part) for part in node.flatten()], join)
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            return self.operand(node.this).is_null()
+        return self.comparison(node)
+
+    def comparison(self, node: Node) -> pc.Expression:
+        if type(node) in _COMPARISONS:
+            return _COMPARISONS[type(node)](*self.operands(node.this, node.expression))
+        if isinstance(node, exp.Between):
+            value, low, high = self.operands(node.this, node.args["low"], node.args["high"])
+            return (value >= low) & (value <= high)
+        if isinstance(node, exp.In) and node.expressions:
+            return self.membership(node.this, node.expressions)
+        return self.boolean(node)
+
+    def membership(self, node: Node, items: list[Node]) -> pc.Expression:
+        """Whether a value is one of a list, which may be long: literals are looked up in a table of hashes."""
+        if all(map(_is_literal, items)):
+            value, values = self.lookup(node, items)
+            return pc.if_else(value.is_valid(), value.isin(values), pa.scalar(None, pa.bool_()))
+        value, *others = self.operands(node, *items)
+        return _joined([value == other for other in others], operator.or_)
+
+    def lookup(self, node: Node, items: list[Node]) -> tuple[pc.Expression, pa.Array]:
+        """A value and the literals that it is looked up among, of one type. Integers that it cannot have are left out."""
+        time = self.require_alike(node, *items)
+        literals = [self.literal(item) for item in items]
+        if any(map(self.is_float, (node, *items))):
+            zeros = [0.0, -0.0] if 0 in literals else []  # equal, and of different hashes
+            return self.as_float(node), pa.array([*map(float, literals), *zeros], pa.float64())
+        type_ = self.type_of(node)
+        if pa.types.is_integer(type_):
+            can_be = np.iinfo(type_.to_pandas_dtype())
+            literals = [number for number in literals if can_be.min <= int(number) <= can_be.max]
+        return self.operand(node, time), pa.array(literals, type_) if time is None else self.instants(literals, time)
+
+    def type_of(self, node: Node) -> pa.DataType:
+        node = _bare(node)
+        column = node.this if isinstance(node, exp.Mod) else node
+        return self.columns[self.column(column.name)] if isinstance(column, exp.Column) else pa.scalar(self.literal(node)).type
+
+    def boolean(self, node: Node) -> pc.Expression:
+        """A node that is true or false by itself: a sample, a literal, or a boolean column."""
+        if isinstance(node, exp.Anonymous) and node.name.lower() == "sample":
+            return self.sample(node)
+        if isinstance(node, exp.Boolean):
+            return pc.scalar(node.this)
+        if isinstance(node, exp.Column) and self.columns.get(node.name) == pa.bool_():
+            return self.operand(node)
+        raise self.refuse(node)
+
+    def require_alike(self, *nodes: Node) -> pa.DataType | None:
+        """The type of time that values are to be compared as, if it is one. SelectionError unless they are of one kind."""
+        families: dict[str, Node] = {}
+        for node in nodes:
+            families.setdefault(self.family(node), node)
+        time = next((self.columns[node.name] for family, node in families.items() if family == "time"), None)
+        if time is not None and all(node.is_string for node in nodes if isinstance(node, exp.Literal)):
+            families.pop("text", None)
+        if len(families) > 1 or families.keys() & {"list", "other"}:
+            some = nodes if len(nodes) <= 3 else families.values()
+            sides = ", ".join(f"{_sql(node)} ({self.family(node)})" for node in some)
+            raise SelectionError(f"where {self.text!r}: expected values of one kind, found {sides}")
+        return time
+
+    def operands(self, *nodes: Node) -> list[pc.Expression]:
+        """Values to be compared with each other. SelectionError unless they are of one kind."""
+        time = self.require_alike(*nodes)
+        if any(map(self.is_float, nodes)):
+            return [self.as_float(node) for node in nodes]
+        return [self.operand(node, time) for node in nodes]
+
+    def is_float(self, node: Node) -> bool:
+        """Whether numbers are compared with this one as float64."""
+        node = _bare(node)
+        if isinstance(node, exp.Column):
+            type_ = self.columns[node.name]
+            return bool(pa.types.is_floating(type_) or pa.types.is_decimal(type_))
+        return _is_fraction(node)
+
+    def as_float(self, node: Node) -> pc.Expression:
+        """A number to be compared with others as float64. Arrow would look for a type between two, such as float32, and refuse
+        integers that are no values of it."""
+        node = _bare(node)
+        if isinstance(node, exp.Column | exp.Mod):
+            return self.operand(node).cast(pa.float64(), safe=False)
+        return pc.scalar(float(self.literal(node)))
+
+    def operand(self, node: Node, time: pa.DataType | None = None) -> pc.Expression:
+        """A column, a remainder or a literal; text is read as a time of the type `time`, where that is given."""
+        if isinstance(node, exp.Paren):
+            return self.operand(node.this, time)
+        if isinstance(node, exp.Column) and not node.table:
+            return self.value(self.column(node.name))
+        if isinstance(node, exp.Mod):
+            return self.remainder(node)
+        literal = pa.scalar(self.literal(node))
+        return pc.scalar(literal if time is None else self.instant(literal, time))
+
+    def value(self, name: str) -> pc.Expression:
+        """A column's values: NaN is null, as a missing slot is; engines do not agree on how it compares."""
+        value, type_ = pc.field(name), self.columns[name]
+        if pa.types.is_decimal(type_):
+            return value.cast(pa.float64())
+        return pc.if_else(pc.is_nan(value), pa.scalar(None, type_), value) if pa.types.is_floating(type_) else value
+
+    def instant(self, text: pa.Scalar, time: pa.DataType) -> pa.Scalar:
+        """Text as a date or timestamp; without a zone it is read as UTC."""
+        is_instant = pa.types.is_timestamp(time) and time.tz is not None
+        for types in ([time], [pa.timestamp(time.unit), time]) if is_instant else ([time],):
+            with contextlib.suppress(pa.ArrowInvalid):
+                return functools.reduce(lambda value, type_: value.cast(type_), types, text)
+        raise SelectionError(f"where {self.text!r}: expected a {time}, found {text.as_py()!r}")
+
+    def instants(self, texts: list[Any], time: pa.DataType) -> pa.Array:
+        """The same of many texts: all at once, where they are all written alike."""
+        try:
+            return pa.array(texts, pa.string()).cast(time)
+        except pa.ArrowInvalid:
+            return pa.array([self.instant(pa.scalar(text), time) for text in texts], time)
+
+    def remainder(self, node: exp.Mod) -> pc.Expression:
+        """`a % n` of an integer column, with the sign of `a` as in Spark: Arrow divides integers towards zero.
+
+        What 1 and -1 leave over is found without a division, which would take the least int64 out of range.
+        """
+        value, divisor = node.this, self.literal(node.expression)
+        if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor == 0:
+            raise SelectionError(
+                f"where {self.text!r}: expected an integer other than 0 after %, found {_sql(node.expression)}"
+            )
+        if not isinstance(value, exp.Column) or not pa.types.is_integer(self.columns[self.column(value.name)]):
+            raise SelectionError(f"where {self.text!r}: expected an integer column before %, found {_sql(value)}")
+        column = pc.field(value.name)
+        if abs(divisor) == 1:
+            return column - column
+        return column - column / pc.scalar(divisor) * pc.scalar(divisor)
+
+    def literal(self, node: Node) -> str | int | float | bool:
+        if isinstance(node, exp.Boolean):
+            return bool(node.this)
+        sign, unsigned = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
+        if not isinstance(unsigned, exp.Literal) or (sign < 0 and unsigned.is_string):
+            raise self.refuse(node)
+        if unsigned.is_string:
+            return str(unsigned.this)
+        number = sign * (int(unsigned.this) if unsigned.is_int else float(unsigned.this))
+        if isinstance(number, int) and not -(2**63) <= number < 2**63:
+            raise SelectionError(f"where {self.text!r}: expected an integer of 64 bits, found {_sql(node)}")
+        if math.isinf(number):
+            raise SelectionError(f"where {self.text!r}: expected a number of 64 bits, found {_sql(node)}")
+        return number
+
+    def column(self, name: str) -> str:
+        if name not in self.columns and name.lower() == "nan":
+            raise self.nan(name)
+        if name not in self.columns:
+            raise SelectionError(f"where {self.text!r}: no column {name!r}{nearest(name, self.columns)}")
+        self.used.add(name)
+        return name
+
+    def sample(self, node: exp.Anonymous) -> pc.Expression:
+        arguments = node.expressions
+        if len(arguments) != 3 or not isinstance(arguments[0], exp.Column):
+            raise SelectionError(f"where {self.text!r}: expected sample(column, rate, seed), found {_sql(node)}")
+        rate, seed = self.literal(arguments[1]), self.literal(arguments[2])
+        is_seed = isinstance(seed, int) and not isinstance(seed, bool) and -(2**31) <= seed < 2**31
+        if isinstance(rate, str) or not 0 <= rate <= 1 or not is_seed:
+            raise SelectionError(f"where {self.text!r}: expected a rate from 0 to 1 and an int32 seed, found {_sql(node)}")
+        drawn = Sample(column=self.column(arguments[0].name), rate=float(rate), seed=int(seed))
+        type_ = self.columns[drawn.column]
+        if not (pa.types.is_integer(type_) or _family(type_) in ("text", "boolean") or pa.types.is_timestamp(type_)):
+            raise SelectionError(f"where {self.text!r}: sample needs a scalar column with a text form, found {type_}")
+        self.samples[drawn.name] = drawn
+        return pc.field(drawn.name)
+
+    def family(self, node: Node) -> str:
+        if isinstance(node, exp.Paren | exp.Neg):
+            return self.family(node.this)
+        if isinstance(node, exp.Column):
+            return _family(self.columns[self.column(node.name)])
+        if isinstance(node, exp.Literal):
+            return "text" if node.is_string else "number"
+        if isinstance(node, exp.Boolean):
+            return "boolean"
+        if isinstance(node, exp.Mod):
+            return "number"
+        raise self.refuse(node)
+
+    def nan(self, found: str) -> SelectionError:
+        return SelectionError(f"where {self.text!r}: NaN counts as null: expected `is null` or `is not null`, found {found!r}")
+
+    def refuse(self, node: Node) -> SelectionError:
+        if isinstance(node, exp.IsNan):
+            return self.nan(_sql(node))
+        return SelectionError(f"where {self.text!r}: expected {_GRAMMAR}, found {_sql(node)!r}")
+
+
+def _joined(parts: list[T], join: Callable[[T, T], T]) -> T:
+    """All parts joined, in pairs of pairs: of many parts a chain would be too deep for whoever walks it."""
+    while len(parts) > 1:
+        pairs = itertools.zip_longest(parts[::2], parts[1::2])
+        parts = [left if right is None else join(left, right) for left, right in pairs]
+    return parts[0]
+
+
+def _sql(node: Node) -> str:
+    """A part of the text, for messages."""
+    return short(node.sql())
+
+
+def _is_literal(node: Node) -> bool:
+    return isinstance(node, exp.Literal | exp.Neg | exp.Boolean)
+
+
+def _bare(node: Node) -> Node:
+    """The node without parentheses around it."""
+    return _bare(node.this) if isinstance(node, exp.Paren) else node
+
+
+def _is_fraction(node: Node) -> bool:
+    literal = node.this if isinstance(node, exp.Neg) else node
+    return isinstance(literal, exp.Literal) and not literal.is_string and not literal.is_int
+
+
+def _family(type_: pa.DataType) -> str:
+    """What a column's values can be compared with."""
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+        return "number"
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return "text"
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        return "time"
+    return "boolean" if pa.types.is_boolean(type_) else "list" if pa.types.is_nested(type_) else "other"

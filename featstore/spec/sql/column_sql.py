@@ -1,0 +1,140 @@
+"""Spark SQL of where a graph begins and ends: raw columns read and cleaned, sequences aligned, and slots as they are stored."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from featstore.ops import columns, lists, sequences, slots
+from featstore.ops.maps import is_map
+from featstore.spec.sql.call import MAX_FLOAT, Call, Members, Template, literal, type_text
+
+_MASK = 2**63 - 1
+
+
+def _read(call: Call) -> str:
+    return _entries(call, call.text, call.type) if is_map(call.type) else _value(call, call.text, call.type)
+
+
+def _value(call: Call, text: str, declared: pa.DataType) -> str:
+    """A raw value or list in the declared type; integers that it cannot hold become NULL."""
+    if declared == pa.string():
+        return f"make_valid_utf8({text})"
+    if lists.is_list(declared) and declared.value_type == pa.string():
+        return call.each(text, lambda e: f"make_valid_utf8({e})")
+    return f"try_cast({text} AS {type_text(declared)})"
+
+
+def _entries(call: Call, text: str, declared: pa.DataType) -> str:
+    """A raw map's entries, of a nested map too."""
+    read = _entries if is_map(declared.item_type) else _value
+    key, value = declared.key_type, declared.item_type
+    return call.each(
+        f"map_entries({text})",
+        lambda e: f"struct({_value(call, f'{e}.key', key)} AS key, {read(call, f'{e}.value', value)} AS value)",
+    )
+
+
+def _clean(call: Call) -> str:
+    if is_map(call.type):
+        return _clean_entries(call, call.text, call.type)
+    if not call.of_list:
+        return _clean_double(call.text) if call.type == pa.float64() else call.text
+    array = call.each(call.text, _clean_double) if call.type.value_type == pa.float64() else call.text
+    return call.only(array, lambda e: f"{e} IS NOT NULL")
+
+
+def _clean_entries(call: Call, text: str, arrow_type: pa.DataType) -> str:
+    """The entries that have a value."""
+    item = arrow_type.item_type
+    if item == pa.float64():
+        text = call.each(text, lambda e: f"struct({e}.key AS key, {_clean_double(f'{e}.value')} AS value)")
+    text = call.only(text, lambda e: f"{e}.value IS NOT NULL")
+    if not is_map(item):
+        return text
+    return call.each(text, lambda e: f"struct({e}.key AS key, {_clean_entries(call, f'{e}.value', item)} AS value)")
+
+
+def _clean_double(text: str) -> str:
+    return f"(nanvl({text}, NULL) + 0.0D)"
+
+
+def _empty_as_null(call: Call) -> str:
+    return call.only(call.text, lambda e: f"{e} <> ''") if call.of_list else f"nullif({call.text}, '')"
+
+
+def _fill_null(call: Call) -> str:
+    value = call.params["value"]
+    assert isinstance(value, pa.Scalar)
+    return f"coalesce({call.text}, {literal(value.as_py(), value.type)})"
+
+
+def cut(array: str, max_len: object, truncate: object) -> str:
+    """The first or last `max_len` elements, all where it is None."""
+    if max_len is None:
+        return array
+    return f"slice({array}, 1, {max_len})" if truncate == "head" else f"reverse(slice(reverse({array}), 1, {max_len}))"
+
+
+def _align(call: Call) -> str:
+    """NULL where lists differ in length or are missing; else the complete events, cut."""
+    first, *others = call.texts
+    alike = " AND ".join(f"array_size({first}) = array_size({other})" for other in others)
+    events = call.each_at(first, lambda e, at: _event(e, *(f"get({other}, {at})" for other in others)))
+    complete = call.only(events, lambda e: " AND ".join(_complete(call, e, i) for i in range(len(call.types))))
+    return f"CASE WHEN {alike} THEN {cut(complete, call.params['max_len'], call.params['truncate'])} END"
+
+
+def _event(*values: str) -> str:
+    return f"struct({', '.join(f'{value} AS c{i}' for i, value in enumerate(values))})"
+
+
+def _complete(call: Call, event: str, position: int) -> str:
+    value, arrow_type = f"{event}.c{position}", call.types[position].value_type
+    if arrow_type == pa.float64():
+        return f"abs(CAST({value} AS FLOAT)) <= {MAX_FLOAT}"
+    if arrow_type == pa.string() and call.params["empty_as_null"]:
+        return f"{value} <> ''"
+    return f"{value} IS NOT NULL"
+
+
+def _column_of(call: Call) -> str:
+    plus = " + 0.0D" if call.type.value_type == pa.float64() else ""
+    return call.each(call.text, lambda e: f"{e}.c{call.params['position']}{plus}")
+
+
+def _sign_column(call: Call) -> str:
+    slot, value = call.params["slot"], call.inputs[0]
+    if isinstance(value, Members):
+        return f"CASE WHEN {value.is_null} THEN 0 ELSE {_sign(slot, value.hashes)} END"
+    num_members = call.types[0].value_type.num_fields
+    signs = call.each(value, lambda e: _sign(slot, [f"{e}[{i}]" for i in range(num_members)]))
+    return f"coalesce({signs}, array(0L))"
+
+
+def _sign(slot: object, hashes: Sequence[str]) -> str:
+    return f"greatest(xxhash64({slot}, {', '.join(hashes)}) & {_MASK}, 1)"
+
+
+def _index_column(call: Call) -> str:
+    return f"coalesce(CAST({call.text} AS BIGINT) + 1, 0)"
+
+
+def _float_column(call: Call) -> str:
+    if not call.of_list:
+        value = call.let(f"CAST({call.text} AS FLOAT)", lambda v: f"CASE WHEN abs({v}) <= {MAX_FLOAT} THEN {v} + 0F END")
+        return f"coalesce({value}, float('NaN'))"
+    floats = call.each(call.text, lambda e: f"CAST({e} AS FLOAT) + 0F")
+    return f"coalesce({call.only(floats, lambda e: f'abs({e}) <= {MAX_FLOAT}')}, array(float('NaN')))"
+
+
+COLUMN_TEMPLATES: dict[object, Template] = {
+    columns.read_column: _read,
+    columns.clean: _clean,
+    columns.empty_as_null: _empty_as_null,
+    lists.fill_null: _fill_null,
+    sequences.align: _align,
+    sequences.column_of: _column_of,
+    slots.sign_column: _sign_column,
+    slots.index_column: _index_column,
+    slots.float_column: _float_column,
+}

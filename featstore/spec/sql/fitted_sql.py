@@ -1,0 +1,59 @@
+"""Spark SQL templates of operators with frozen params; `quantile_bucketize` has that of bucketize."""
+
+import pyarrow as pa
+
+from featstore.errors import SpecError
+from featstore.ops import scaling, slots, vocabularies
+from featstore.ops.vocabularies import Vocabulary
+from featstore.spec.sql.call import Call, Template, literal
+
+_MAX_VALUES = 1_000
+
+
+def _standardize(call: Call) -> str:
+    return call.finite(f"((CAST({call.text} AS DOUBLE) - {_number(call, 'mean')}) / {_number(call, 'stddev')})")
+
+
+def _min_max(call: Call) -> str:
+    low, high = _number(call, "min"), _number(call, "max")
+
+    def scaled(value: str) -> str:
+        return f"CASE WHEN {value} IS NOT NULL THEN (least(greatest({value}, {low}), {high}) - {low}) / ({high} - {low}) END"
+
+    return call.let(f"CAST({call.text} AS DOUBLE)", scaled)
+
+
+def _vocabulary(call: Call) -> str:
+    vocabulary = call.params["vocabulary"]
+    assert isinstance(vocabulary, Vocabulary)
+    if len(vocabulary) > _MAX_VALUES:
+        raise SpecError(
+            f"{call.owner}: expected a vocabulary of at most {_MAX_VALUES:,} values for Spark SQL, found {len(vocabulary):,}; "
+            f"use the extractor for this slot"
+        )
+    values = ", ".join(literal(value, pa.string()) for value in vocabulary.values.to_pylist())
+    missing = call.params["unknown"] == "missing"
+
+    def index(value: str) -> str:
+        position = f"array_position(array({values}), CAST({value} AS STRING))"
+        return f"nullif({position}, 0) - 1" if missing else position
+
+    if not call.of_list:
+        return f"({index(call.text)})"
+    return call.only(call.each(call.text, index), lambda e: f"{e} IS NOT NULL")
+
+
+def _index_lists(call: Call) -> str:
+    return f"coalesce({call.each(call.text, lambda e: f'{e} + 1')}, array(0L))"
+
+
+def _number(call: Call, name: str) -> str:
+    return f"{call.params[name]!r}D"
+
+
+FITTED_TEMPLATES: dict[object, Template] = {
+    scaling.standardize: _standardize,
+    scaling.min_max: _min_max,
+    slots.index_list_column: _index_lists,
+    vocabularies.find_in_vocabulary: _vocabulary,
+}

@@ -1,0 +1,83 @@
+"""Spark SQL for a slot: an expression over the raw columns that gives what the extractor stores."""
+
+import itertools
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from featstore.errors import SpecError, nearest
+from featstore.ops.user import is_user_operator
+from featstore.spec.graph import Graph, Step, build_graph
+from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec
+from featstore.spec.sql.call import Call, Members
+from featstore.spec.sql.templates import TEMPLATES
+
+
+def sql(spec_url: str, slot: str) -> str:
+    """The Spark SQL expression of one stored slot, by name or number, of the spec at a path or URL; see `slot_sql`."""
+    return slot_sql(load_spec(spec_url), slot)
+
+
+def slot_sql(spec: Spec, slot: str) -> str:
+    """An expression for Spark 4 in a session of time zone UTC: ids and indices as bigint, floats as float, lists as arrays,
+    missing marked as in data files. Logarithms may differ in a float's last digit, as Java's do from C's.
+
+    SpecError where the spec is wrong, has no such slot, or one of the slot's operators has no expression.
+    """
+    graph = build_graph(spec)
+    if slot in spec.by_name and not spec.by_name[slot].store:
+        raise SpecError(f"expected a stored slot, found {slot!r}, which is an inner node (`store: false`); give it a number")
+    return _Printer(graph).output(_position(graph, slot))
+
+
+def _position(graph: Graph, slot: str) -> int:
+    for found, position in zip(graph.schema.slots, graph.outputs, strict=False):
+        if slot in (found.name, str(found.number)):
+            return position
+    names = graph.schema.names
+    raise SpecError(f"expected one of the spec's {len(names)} stored slots, found {slot!r}{nearest(slot, names)}")
+
+
+class _Printer:
+    """Prints steps from a slot down to raw columns."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._columns = list(graph.columns)
+        prefix = "e"
+        while any(name.lower().startswith(prefix) and name[len(prefix) :].isdecimal() for name in self._columns):
+            prefix += "_"  # a lambda's variable would hide the column
+        self._variables: Iterator[str] = (f"{prefix}{i}" for i in itertools.count(1))
+
+    def output(self, position: int) -> str:
+        return str(self._value(position))
+
+    def _value(self, position: int) -> str | Members:
+        if position < len(self._columns):
+            name = self._columns[position].replace("`", "``")
+            return f"`{name}`"
+        step = self._step(position)
+        template = TEMPLATES.get(step.function)
+        if template is None:
+            why = ", being code of its own" if is_user_operator(step.op) else ""
+            raise SpecError(
+                f"{step.owner}: the operator {step.op} has no Spark SQL expression{why}; use the extractor for this slot"
+            )
+        call = Call(
+            inputs=[self._value(i) for i in step.inputs],
+            types=[self._type(i) for i in step.inputs],
+            params=step.params,
+            type=step.type,
+            owner=step.owner,
+            variables=self._variables,
+        )
+        return template(call)
+
+    def _step(self, position: int) -> Step:
+        return self._graph.steps[position - len(self._columns)]
+
+    def _type(self, position: int) -> pa.DataType:
+        if position < len(self._columns):
+            return self._graph.columns[self._columns[position]]
+        return self._step(position).type

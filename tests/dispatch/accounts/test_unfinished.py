@@ -1,0 +1,116 @@
+"""What is told of an epoch that was not read to its end."""
+
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from featstore.dispatch.accounts.unfinished import LeftOpen, open_leases, silent_leases
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.stores.address import StoreAddress, bind
+from featstore.dispatch.terms import WaitFor
+from tests.dispatch.conftest import PREFIX, silence
+from tests.dispatch.simulated_clock import SimulatedClock
+
+KEYS = EpochKeys(PREFIX, 0)
+
+
+@pytest.fixture
+def make(make_worker: Any) -> Callable[..., Any]:
+    return functools.partial(make_worker, in_step=True, boundaries=lambda split: (50,))
+
+
+def test_an_epoch_that_never_began_has_nothing_open(address: StoreAddress) -> None:
+    assert open_leases(address.open(), KEYS) == []
+
+
+def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_is_not(
+    make: Callable[..., Any], address: StoreAddress
+) -> None:
+    worker = make("1-7", num_splits=5, done={4: "complete"})
+    claims = worker.claims()
+    done, held, free = next(claims), next(claims), next(claims)
+    for claim in (done, free):
+        assert worker.reserve(claim, 100) == 100
+    assert worker.complete(done)
+    assert worker.fail(free)
+    found = [str(lease) for lease in open_leases(address.open(), KEYS)]
+    assert found == [
+        f"epoch 0, rows 0 to 100 of split {held.split.id}, held by worker 1-7",
+        f"epoch 0, rows 0 to 100 of split {free.split.id}, given back by worker 1-7",
+        "epoch 0, position 3 of the plan from row 0, claimed by nobody",
+    ]
+
+
+def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(
+    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock
+) -> None:
+    next(make("living").claims())
+    assert silent_leases(address.open(), KEYS, 30.0, threading.Event(), clock) == []
+    assert clock.now_s() < 1
+
+
+def test_a_holder_that_is_dead_is_silent_after_the_wait(
+    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock
+) -> None:
+    dead = make("dead")
+    next(dead.claims())
+    silence(dead)
+    (silent,) = silent_leases(address.open(), KEYS, 30.0, threading.Event(), clock)
+    assert clock.now_s() == 30
+    assert "held by worker dead" in str(silent)
+
+
+def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(
+    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    holder, other = make("holder", 3), make("other", 3)
+    held = next(holder.claims())
+    for claim in other.claims(WaitFor.NOTHING):
+        assert other.reserve(claim, 100) == 100
+        assert other.complete(claim)
+    left_open = LeftOpen(address, "left", clock)
+    left_open.note(KEYS)
+    left_open.name()
+    assert "still being delivered: epoch 0, rows 0 to" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    silence(holder)
+    left_open.note(KEYS)
+    left_open.name()
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert f"of split {held.split.id}, held by worker holder, which is silent" in record.getMessage()
+    caplog.clear()
+    left_open.name()
+    assert not caplog.records, "it was named once"
+
+
+def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(
+    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    next(make("holder", num_splits=60).claims())
+    LeftOpen(address, "left").note(KEYS)
+    LeftOpen(address, "left").note(EpochKeys(KEYS.prefix, 7))
+    LeftOpen(address, "other").name()
+    assert not caplog.records
+    LeftOpen(address, "left", clock).name()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 20
+    assert "of epoch 0, 40 further splits are not read to their end" in told
+    assert sum("claimed by nobody; they are read again" in line for line in told) == 19
+
+
+def test_a_store_that_is_gone_is_told_and_raises_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    address = bind(f"sqlite://{tmp_path}/store.sqlite")
+    left_open = LeftOpen(address, "left")
+    left_open.note(KEYS)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    (tmp_path / "store.sqlite").mkdir()
+    left_open.name()
+    assert "cannot be looked up" in caplog.text

@@ -1,0 +1,79 @@
+"""What a worker knows of its own leases, while several of its threads change them."""
+
+import threading
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.dispatch.leases import lease as leases
+from featstore.dispatch.leases.held import Holdings
+from featstore.dispatch.leases.lease import Extent, Lease
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.stores.address import bind
+
+KEYS, PART = EpochKeys("p/", 0), (0, 0)
+CHANGES = {
+    "renew": leases.renew,
+    "start": leases.start,
+    "reserve": lambda mine, work: leases.reserve(mine, 100, work),
+    "advance": lambda mine, work: leases.advance(mine, 10, work),
+}
+
+
+class Overtaken:
+    """A store whose answer to the first write comes only after another thread has written and noted its own."""
+
+    def __init__(self, store: Any, act: Any) -> None:
+        self._store, self._act = store, act
+
+    def compare_set(self, *arguments: Any) -> Any:
+        found = self._store.compare_set(*arguments)
+        act, self._act = self._act, lambda: None
+        act()
+        return found
+
+
+def _held() -> Any:
+    store, holdings = bind("memory://held").open(), Holdings(KEYS)
+    mine = leases.claim(Extent(split="a#0-", start_row=0, end=100), worker="w", nonce="n")
+    store.set(KEYS.part(PART), mine.encode())
+    holdings.take(PART, mine)
+    return store, holdings
+
+
+@given(slow=st.sampled_from(sorted(CHANGES)), quick=st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=4))
+def test_a_thread_that_is_overtaken_between_its_write_and_its_note_does_not_undo_what_the_other_noted(
+    slow: Any, quick: list[Any]
+) -> None:
+    store, holdings = _held()
+
+    def overtake() -> None:
+        for name in quick:
+            assert holdings.change(store, PART, CHANGES[name]) is not None
+
+    assert holdings.change(Overtaken(store, overtake), PART, CHANGES[slow]) is not None
+    assert holdings.get(PART, 1) == Lease.decode(store.get_or_none(KEYS.part(PART)))
+
+
+def test_a_claim_whose_last_rows_were_reserved_by_another_thread_can_be_completed() -> None:
+    store, holdings = _held()
+    overtaken = Overtaken(store, lambda: holdings.change(store, PART, CHANGES["reserve"]))
+    holdings.change(overtaken, PART, CHANGES["start"])
+    assert holdings.change(store, PART, lambda mine, _: leases.finish(mine)) is not None
+    assert len(holdings) == 0
+
+
+def test_many_threads_that_change_one_lease_end_with_the_record_that_the_store_has() -> None:
+    store, holdings = _held()
+
+    def work() -> None:
+        for _ in range(200):
+            assert holdings.change(store, PART, leases.renew) is not None
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert holdings.get(PART, 1) == Lease.decode(store.get_or_none(KEYS.part(PART)))

@@ -1,0 +1,131 @@
+"""Profiles computed on Spark, held against those that are read by duckdb in this process."""
+
+import runpy
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import featstore
+from featstore.errors import InputError, SelectionError
+from featstore.explore.profile import NUM_TOP, QUANTILES, Profile
+from featstore.explore.spark_profile import profile_dataframe, profile_table
+from featstore.explore.table import Table
+from featstore.spec.parse import load_spec
+
+JOB = Path(__file__).parents[2] / "spark_jobs" / "profile_slots.py"
+EXACT = ["slot", "number", "kind", "shape", "num_present", "coverage", "num_values", "length_mean", "length_max"]
+SPEC: dict[str, Any] = {
+    "spec": 1,
+    "inputs": {"user": "string", "tags": "list<string>", "price": "double", "clicked": "long"},
+    "labels": {"click": "clicked"},
+    "keep": ["user"],
+    "slots": [
+        {"slot": 101, "name": "user_id", "op": "hash", "of": "user", "default": "nobody"},
+        {"slot": 102, "name": "tag_ids", "op": "hash", "of": "tags"},
+        {"slot": 103, "name": "price_log", "op": "log1p", "of": "price"},
+    ],
+    "output": {"rows_per_row_group": 100, "rows_per_file": 200},
+}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Two days of five and of two data files, the second a day replaced."""
+    home = tmp_path_factory.mktemp("profiling")
+    for day, first, num_rows in (("1", 0, 1000), ("2", 0, 500), ("2", 50, 300)):
+        rows = range(first, first + num_rows)
+        columns = {
+            "user": [None if row % 11 == 0 else f"u{row % 50}" for row in rows],
+            "tags": [None if row % 13 == 0 else [f"t{row % 7}"] * (row % 5) for row in rows],
+            "price": [None if row % 4 == 0 else row / 3 for row in rows],
+            "clicked": [row % 2 for row in rows],
+        }
+        (home / "raw").mkdir(exist_ok=True)
+        pq.write_table(pa.table(columns), home / "raw" / "a.parquet", row_group_size=100)
+        featstore.extract(load_spec(SPEC), home / "raw", home / "table", partition={"dt": day})
+    return featstore.open_table(home / "table")
+
+
+def assert_of(found: Profile, table: Table, where: str | None = None, slots: list[str] | None = None) -> None:
+    """The profile is that of the table's rows; its top values are the real ones, where duckdb's may be others."""
+    expected, rows = table.profile(where, slots), table.to_arrow(slots, where)
+    assert found.num_rows == expected.num_rows
+    assert found.label_rates == pytest.approx(expected.label_rates)
+    assert found.table.select(EXACT) == expected.table.select(EXACT)
+    for name in expected.slots:
+        assert found[name]["distinct"] == pytest.approx(expected[name]["distinct"], rel=0.1)
+        assert found[name]["mean"] == pytest.approx(expected[name]["mean"])
+        if expected[name]["kind"] == "float":
+            numbers = np.array(rows[name].drop_null())
+            ranks = [float((numbers <= quantile).mean()) for quantile in found[name]["quantiles"]]
+            assert ranks == pytest.approx(QUANTILES, abs=0.02)
+        if expected[name]["kind"] == "id":
+            values = rows[name].drop_null().to_pylist()
+            counts = Counter(value for row in values for value in (row if isinstance(row, list) else [row]))
+            top = {one["value"]: one["count"] for one in found[name]["top"]}
+            assert top == {value: counts[value] for value in top}
+            assert sorted(top.values()) == sorted(counts.values())[-NUM_TOP:]
+
+
+def test_a_table_s_profile_on_spark_is_that_of_its_rows_also_of_an_old_snapshot(spark: Any, table: Table) -> None:
+    assert_of(profile_table(spark, table), table)
+    then = featstore.open_table(table.url, 1)
+    assert then.num_rows == 1500
+    assert_of(profile_table(spark, then), then)
+
+
+def test_only_the_slots_and_rows_that_are_asked_for_are_profiled(spark: Any, table: Table) -> None:
+    found = profile_table(spark, table, "dt = '1' and click = 1", ["*_id*"])
+    assert found.slots == ("user_id", "tag_ids")
+    assert_of(found, table, "dt = '1' and click = 1", ["*_id*"])
+    assert profile_table(spark, table, "dt = '9'").num_rows == 0
+    with pytest.raises(SelectionError, match="user_idd"):
+        profile_table(spark, table, slots=["user_idd"])
+
+
+def test_what_only_extraction_saw_is_not_known_from_rows(spark: Any, table: Table) -> None:
+    found = profile_table(spark, table)
+    assert found["user_id"]["default_rate"] is None
+    assert table.profile(stored=True)["user_id"]["default_rate"] > 0
+    assert "from the rows, on Spark" in str(found).splitlines()[0]
+    assert "collisions" not in str(found)
+
+
+def test_a_query_is_profiled_by_its_types(spark: Any, table: Table) -> None:
+    files = [file.url for file in table.data_files()]
+    spark.read.parquet(*files).createOrReplaceTempView("clicks")
+    found = profile_dataframe(spark.sql("SELECT *, cast(null AS bigint) AS nothing FROM clicks"), ["click"])
+    assert found.slots == ("user_id", "tag_ids", "price_log", "nothing")
+    exact = [name for name in EXACT if name != "number"]
+    rows = found.table.slice(0, 3)
+    assert rows.select(exact) == table.profile().table.select(exact)
+    assert found.label_rates == pytest.approx(table.profile().label_rates)
+    assert found["nothing"]["coverage"] == 0.0
+    with pytest.raises(InputError, match="no label 'clik' among the columns; did you mean 'click'"):
+        profile_dataframe(spark.sql("SELECT click FROM clicks"), ["clik"])
+    with pytest.raises(InputError, match="no column of integers, floats or lists of them to profile; found user"):
+        profile_dataframe(spark.sql("SELECT user FROM clicks"))
+
+
+def test_the_job_profiles_what_its_options_say(spark: Any, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    job = runpy.run_path(str(JOB))
+
+    def profiled(*arguments: str) -> Profile:
+        found = job["profile"](job["parse_arguments"](arguments), spark)
+        assert isinstance(found, Profile)
+        return found
+
+    then = featstore.open_table(table.url, 0)
+    assert_of(profiled("--table", table.url, "--version", "0", "--slots", "user_id"), then, None, ["user_id"])
+    assert profiled("--sql", "SELECT 1 AS a, 2.0D AS b").slots == ("a", "b")
+    with pytest.raises(InputError, match="Spark cannot run the query: "):
+        profiled("--hive-table", "nowhere.nothing")
+    for wrong in (["--sql", "SELECT 1", "--where", "a = 1"], ["--table", "x", "--labels", "click"], []):
+        with pytest.raises(SystemExit, match="2"):
+            job["parse_arguments"](wrong)
+    assert "--labels goes with --sql or --hive-table" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""Slot columns as Spark's own writer leaves them are decoded by the kernels, but for the encodings that they do not know."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore._native.loading import KERNELS
+from featstore.reading.buffers import Ragged, slot_values
+from featstore.reading.footer import Footer, Selection
+from featstore.reading.pages import PageReader
+from featstore.schema import Slot, SlotKind
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+
+NUM_ROWS, PAGE_BYTES = 4_000, 2_000
+LISTS = """CASE WHEN id % 11 = 0 THEN NULL WHEN id % 13 = 0 THEN array()
+           ELSE transform(sequence(0, id % 6), n -> IF((id + n) % 9 = 0, NULL, {})) END AS {}"""
+COLUMNS = [
+    "id AS required",
+    "IF(id % 7 = 0, NULL, xxhash64(id % 50)) AS few",
+    "IF(id % 5 = 0, NULL, xxhash64(id)) AS many",
+    "IF(id % 3 = 0, NULL, CAST(id / 7 AS float)) AS price",
+    LISTS.format("xxhash64((id + n) % 50)", "few_lists"),
+    LISTS.format("xxhash64(id * 31 + n)", "many_lists"),
+    LISTS.format("CAST((id + n) / 7 AS float)", "price_lists"),
+]
+SLOTS = [
+    *(Slot(name=name, kind=SlotKind.ID) for name in ("required", "few", "many")),
+    Slot(name="price", kind=SlotKind.FLOAT),
+    *(Slot(name=name, kind=SlotKind.ID, shape=(None,)) for name in ("few_lists", "many_lists")),
+    Slot(name="price_lists", kind=SlotKind.FLOAT, shape=(None,)),
+]
+
+
+@pytest.mark.parametrize(("version", "with_deltas"), [("v1", set()), ("v2", {"required", "many", "many_lists"})])
+@pytest.mark.parametrize("codec", ["snappy", "zstd"])
+def test_what_spark_wrote_is_decoded_as_arrow_does(
+    spark: Any, tmp_path: Path, codec: str, version: str, with_deltas: set[str]
+) -> None:
+    path = _write(spark, tmp_path / "rows", {"parquet.writer.version": version, "compression": codec})
+    with Footer(path) as footer:
+        columns = footer.resolve(Selection(slots=tuple(SLOTS)))
+        decoded = PageReader(footer, SLOTS, columns).read([0])
+        assert {slot.name for slot in SLOTS if "DELTA_BINARY_PACKED" in _chunk(footer, slot).encodings} == with_deltas
+        assert set(decoded) == {slot.name for slot in SLOTS} - with_deltas
+        assert max(_chunk(footer, slot).total_uncompressed_size for slot in SLOTS if slot.name in decoded) > 3 * PAGE_BYTES
+        arrows = footer.file.read_row_group(0)
+        for slot in SLOTS:
+            if slot.name in decoded:
+                decoded[slot.name].validate(full=True)
+                found = slot_values(pa.chunked_array([decoded[slot.name]]), slot)
+                _assert_equal(found, slot_values(arrows.column(slot.name), slot))
+
+
+def _write(spark: Any, folder: Path, options: dict[str, str]) -> Path:
+    """One file of one row group, each of its columns in several pages, dictionaries where they pay."""
+    sizes = {"parquet.page.size": PAGE_BYTES, "parquet.page.size.row.check.min": 10, "parquet.page.row.count.limit": 1_000}
+    rows = spark.range(0, NUM_ROWS, 1, 1).selectExpr(*COLUMNS)
+    rows.write.options(**sizes, **options).parquet(str(folder))
+    (path,) = folder.glob("*.parquet")
+    assert pq.read_metadata(path).num_row_groups == 1
+    return path
+
+
+def _chunk(footer: Footer, slot: Slot) -> pq.ColumnChunkMetaData:
+    return footer.file.metadata.row_group(0).column([found.name for found in SLOTS].index(slot.name))
+
+
+def _assert_equal(found: Any, expected: Any) -> None:
+    if isinstance(expected, Ragged):
+        np.testing.assert_array_equal(np.diff(found.offsets), np.diff(expected.offsets))
+        found, expected = (of.values[of.offsets[0] : of.offsets[-1]] for of in (found, expected))
+    np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,159 @@
+"""Credentials stay with the host that they are for: two real servers, the first of which redirects to the second."""
+
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from featstore.files.redirects import kept_home
+from tests.tiers import tiered
+
+SECRETS = ("AKID", "SECRET", "TOKEN", "SIGNATURE", "authorization", "x-amz-security-token")
+BODY = b"x" * 100
+
+
+@dataclass
+class Site:
+    """A server: where it redirects to (nowhere: it answers), and the requests that came, headers and all, as text."""
+
+    port: int = 0
+    target: str = ""
+    requests: list[str] = field(default_factory=list)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    site: Site
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        self.site.requests.append(f"{self.command} {self.path}\n{self.headers}")
+        self.send_response(307 if self.site.target else 200)
+        if self.site.target:
+            self.send_header("Location", f"{self.site.target}/x.bin")
+        self.send_header("Content-Length", "0" if self.site.target else str(len(BODY)))
+        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        self.end_headers()
+        if self.command == "GET" and not self.site.target:
+            self.wfile.write(BODY)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Site, Site]]:
+    """A store, on 127.0.0.1, that redirects everything to another host: localhost."""
+    sites, running = (Site(), Site()), []
+    for site in sites:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site}))
+        site.port = server.server_port
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        running.append((server, thread))
+    sites[0].target = f"http://localhost:{sites[1].port}"
+    yield sites
+    for server, thread in running:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+CLIENT = """
+import io, os, sys
+from deltalake import DeltaTable
+from featstore.files import storage
+from featstore.files import listings
+from featstore.files import transfer
+from featstore.table import delta
+url, what = sys.argv[1:]
+acts = {
+    "fetch": lambda: files.fetch(url, io.BytesIO()),
+    "size": lambda: files.size_bytes(url),
+    "read": lambda: list(transfer.read_span(url, 0, 100, size_bytes=100).blocks),
+    "list": lambda: listings.list_files(url.rpartition("/")[0]),
+    "open": lambda: DeltaTable(url, storage_options=delta._storage_options(url) | {"allow_http": "true"}),
+}
+try:
+    acts[what]()
+    print("done")
+except OSError as error:
+    print(type(error).__name__, error)
+sys.stdout.flush()
+os._exit(0)  # the client's threads may outlive Python's own end
+"""
+
+
+def _run(url: str, what: str, environment: dict[str, str]) -> str:
+    command = [sys.executable, "-c", CLIENT, url, what]
+    done = subprocess.run(command, env=environment | {"PATH": "/usr/bin"}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _stores(site: Site) -> dict[str, tuple[str, dict[str, str]]]:
+    place = f"http://127.0.0.1:{site.port}"
+    aws = {
+        "AWS_ENDPOINT_URL": place,
+        "AWS_ACCESS_KEY_ID": "AKID",
+        "AWS_SECRET_ACCESS_KEY": "SECRET",
+        "AWS_SESSION_TOKEN": "TOKEN",
+        "AWS_REGION": "eu-central-1",
+    }
+    azure = {
+        "AZURE_STORAGE_ENDPOINT": place,
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_SAS_KEY": "sv=1&sig=SIGNATURE",
+    }
+    return {"s3": ("s3://bucket/x.bin", aws), "azure": ("az://bucket/x.bin", azure)}
+
+
+@pytest.mark.parametrize("what", tiered(["fetch", "size", "read", "list", "open"], lambda what: what == "open"))
+@pytest.mark.parametrize("store", ["s3", "azure"])
+def test_a_store_that_redirects_to_another_host_gets_an_error_and_the_host_gets_nothing(
+    pair: tuple[Site, Site], store: str, what: str
+) -> None:
+    home, stranger = pair
+    url, environment = _stores(home)[store]
+    said = _run(url, what, environment)
+    assert any(secret in request for secret in SECRETS for request in home.requests), "no credentials were sent at all"
+    assert stranger.requests == []
+    assert ("OSError" if what == "open" else "redirects to another host") in said
+    assert not any(secret in said for secret in SECRETS)
+
+
+def test_a_redirect_within_the_host_is_followed(pair: tuple[Site, Site]) -> None:
+    home, other = pair
+    home.target = f"http://127.0.0.1:{other.port}"
+    url, environment = _stores(home)["s3"]
+    assert _run(url, "fetch", environment) == "done\n"
+
+
+@pytest.mark.parametrize("what", ["fetch", "size", "read"])
+def test_http_is_read_without_credentials_so_that_a_redirect_has_none_to_carry(pair: tuple[Site, Site], what: str) -> None:
+    home, stranger = pair
+    assert _run(f"http://AKID:SECRET@127.0.0.1:{home.port}/x.bin", what, {}) == "done\n"
+    assert home.requests
+    assert stranger.requests
+    assert not any(secret in request for secret in SECRETS for request in home.requests + stranger.requests)
+
+
+def test_only_stores_whose_credentials_would_go_along_are_kept_home() -> None:
+    assert kept_home("http", {}) == kept_home("gs", {}) == {}
+    excludes = kept_home("s3", {"aws_endpoint_url": "https://minio.example:9000"})["proxy_excludes"].split(",")
+    assert {"minio.example", "amazonaws.com", "169.254.169.254"} <= set(excludes)
+    assert kept_home("abfss", {}) == kept_home("az", {})
+    assert "localhost" in kept_home("az", {"AZURE_STORAGE_USE_EMULATOR": "true"})["proxy_excludes"]
+
+
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_proxy_in_use_is_left_in_place(name: str) -> None:
+    assert kept_home("s3", {name: "http://proxy.example:3128"}) == {}

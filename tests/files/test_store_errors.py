@@ -1,0 +1,355 @@
+"""What goes wrong with a store is told in one line: the URL, the cause, what to do; in Python and on the command line."""
+
+import errno
+import http.server
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore.fsspec import FsspecStore
+
+from featstore.errors import (
+    AccessError,
+    CommitConflictError,
+    DataFileError,
+    DiskFullError,
+    ReplacedError,
+    StoreError,
+    TableNotFoundError,
+)
+from featstore.files import storage
+from featstore.files.listings import list_files
+from featstore.files.store_errors import as_store_errors, store_error
+from featstore.redaction import redact
+from featstore.table.delta import is_delta
+from featstore.table.open import open_snapshot
+from tests.tiers import tiered
+
+KEYS = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "Sk3yEnvironment", "AWS_REGION": "us-east-1"}
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message><Token-0>Sk3yToken</Token-0></Error>"
+CLIENT = """
+import json, sys, time
+import featstore
+from featstore.cli import main
+since = time.monotonic()
+try:
+    featstore.open_table(sys.argv[1])
+except Exception as error:
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    print(json.dumps({"said": str(error), "kinds": kinds, "seconds": time.monotonic() - since}), flush=True)
+sys.argv = ["featstore", "table", "inspect", sys.argv[1]]
+main()
+"""
+
+
+class _Refusing(http.server.BaseHTTPRequestHandler):
+    """An S3 that lets nobody in, and repeats the token that came, as S3 does."""
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(DENIED)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(DENIED)
+
+    do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815
+
+
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    """An S3 without a bucket."""
+    command: list[str | Path] = [sys.executable, Path(__file__).parents[1] / "table" / "s3_server.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        process.kill()
+
+
+@pytest.fixture
+def closed() -> Iterator[str]:
+    """A host and a port where nobody listens, and nobody else will."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def _said(url: str, environment: dict[str, str]) -> tuple[str, list[str]]:
+    """What `open_table` raises, and of which classes; on the command line it must be the same."""
+    alone = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+    command = [sys.executable, "-c", CLIENT, url]
+    done = subprocess.run(command, env=alone | environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    told = json.loads(done.stdout)
+    assert done.stderr == f"featstore: error: {told['said']}\n"
+    return told["said"], told["kinds"]
+
+
+CASES: dict[str, Any] = {
+    "no credentials": (
+        "s3://bucket/t",
+        {"AWS_EC2_METADATA_DISABLED": "true"},
+        r"no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    ),
+    "half of the credentials": (
+        "s3://bucket/t",
+        {"AWS_ACCESS_KEY_ID": "someone"},
+        r"no usable credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    ),
+    "an account that is not named": (
+        "az://container/t",
+        {"AZURE_STORAGE_ACCOUNT_KEY": "Sk3yAccount"},
+        r"no usable credentials; set AZURE_STORAGE_ACCOUNT_NAME",
+    ),
+    "a missing bucket": (
+        "s3://missing/t",
+        KEYS | {"AWS_ENDPOINT_URL": "{moto}", "AWS_ALLOW_HTTP": "true"},
+        r"there is no such bucket at 127\.0\.0\.1:\d+; check the bucket in the URL, and AWS_ENDPOINT_URL",
+    ),
+    "plain http": (
+        "s3://bucket/t",
+        KEYS | {"AWS_ENDPOINT_URL": "http://user:Sk3yPass@{closed}"},
+        r"127\.0\.0\.1:\d+ is plain http, which is refused; set AWS_ALLOW_HTTP=true",
+    ),
+    "plain http on Azure": (
+        "az://container/t",
+        {
+            "AZURE_STORAGE_ACCOUNT_NAME": "someone",
+            "AZURE_STORAGE_ACCOUNT_KEY": "c29tZW9uZQ==",
+            "AZURE_STORAGE_ENDPOINT": "http://{closed}",
+        },
+        r"127\.0\.0\.1:\d+ is plain http, which is refused; set AZURE_ALLOW_HTTP=true",
+    ),
+    "a host that is down": (
+        "s3://bucket/t",
+        KEYS | {"AWS_ENDPOINT_URL": "https://user:Sk3yPass@{closed}"},
+        r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and AWS_ENDPOINT_URL",
+    ),
+    "a name that does not resolve": (
+        "s3://bucket/t",
+        KEYS | {"AWS_ENDPOINT_URL": "https://user:Sk3yPass@nowhere.invalid"},
+        r"the name of nowhere\.invalid does not resolve; check the spelling, and AWS_ENDPOINT_URL",
+    ),
+    "access denied": (
+        "s3://bucket/t",
+        KEYS | {"AWS_ENDPOINT_URL": "{refusing}", "AWS_ALLOW_HTTP": "true"},
+        r"the store refuses access \(AccessDenied\); check AWS_ACCESS_KEY_ID .*may read and write there",
+    ),
+    "HDFS that is down": (
+        "hdfs://user:Sk3yPass@{closed}/t",
+        {},
+        r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and the name node's host",
+    ),
+    "HDFS whose name does not resolve": (
+        "hdfs://nowhere.invalid:8020/t",
+        {},
+        r"the name of nowhere\.invalid:8020 does not resolve",
+    ),
+    "SFTP that is down": (
+        "sftp://user:Sk3yPass@{closed}/t",
+        {},
+        r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and the host and the port in the URL",
+    ),
+    "a web server that is down": (
+        "http://user:Sk3yPass@{closed}/t.parquet",
+        {},
+        r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs",
+    ),
+    "a scheme that nobody knows": (
+        "weird://user:Sk3yPass@host/t",
+        {},
+        r"no file system for weird:// \(Protocol not known: weird\); expected",
+    ),
+    "a chain": (
+        "simplecache::https://user:Sk3yPass@{closed}/t",
+        {},
+        r"a chain of file systems cannot be read; expected the URL of the file itself",
+    ),
+}
+
+
+WAITS = ("a host that is down", "a name that does not resolve", "a web server that is down", "HDFS that is down")
+
+
+@pytest.mark.parametrize("case", tiered(CASES, WAITS.__contains__))
+def test_a_store_that_fails_is_told_in_one_line(case: str, moto: str, refusing: str, closed: str) -> None:
+    places = {"moto": moto, "refusing": refusing, "closed": closed}
+    url, environment, expected = CASES[case]
+    url = url.format(**places)
+    said, kinds = _said(url, {name: value.format(**places) for name, value in environment.items()})
+    assert re.match(rf"{re.escape(redact(url))}[^ ]*: {expected}", said), said
+    assert "\n" not in said
+    assert "\x1b" not in said
+    assert "Sk3y" not in said
+    assert {"OSError", "FeatstoreError"} <= set(kinds) or "ConfigError" in kinds
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    storage._store.cache_clear()
+    FsspecStore.clear_instance_cache()
+    return monkeypatch
+
+
+ACTS = {
+    "size": storage.size_bytes,
+    "read": lambda url: storage.open_read(url).read(),
+    "read what was listed": lambda url: storage.open_read(url, 10).read(),
+    "fetch": lambda url: storage.fetch(url, io.BytesIO()),
+    "delete": storage.delete,
+    "time": storage.modified_s,
+    "list": list_files,
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_each_use_of_a_file_tells_who_refuses_it(s3: pytest.MonkeyPatch, refusing: str, closed: str, act: str) -> None:
+    s3.setenv("AWS_ENDPOINT_URL", refusing)
+    with pytest.raises(AccessError, match=r"^s3://bucket/x: the store refuses access.*; check AWS_ACCESS_KEY_ID") as found:
+        ACTS[act]("s3://bucket/x")
+    assert found.value.errno == errno.EINVAL
+    s3.setenv("AWS_ENDPOINT_URL", f"http://{closed}")
+    storage._store.cache_clear()
+    FsspecStore.clear_instance_cache()
+    with pytest.raises(StoreError, match=rf"^s3://bucket/x: {closed} refuses the connection; check") as closed_error:
+        ACTS[act]("s3://bucket/x")
+    assert closed_error.value.errno == errno.EIO
+    assert closed_error.value.__cause__ is None
+
+
+def test_a_bucket_that_is_missing_is_not_taken_for_a_file_that_is_missing(s3: pytest.MonkeyPatch, moto: str) -> None:
+    s3.setenv("AWS_ENDPOINT_URL", moto)
+    with pytest.raises(StoreError, match="there is no such bucket"):
+        storage.fetch("s3://missing/x", io.BytesIO())
+    with pytest.raises(StoreError, match="there is no such bucket"), storage.open_write("s3://missing/x") as file:
+        file.write(b"1")
+
+
+def test_what_the_caller_does_wrong_while_it_writes_is_not_the_stores_fault() -> None:
+    with pytest.raises(ZeroDivisionError), storage.open_write("memory://mine/x") as file:
+        file.write(b"1" * (1 // 0))
+
+
+def test_a_client_that_fails_at_any_time_is_told_with_the_url() -> None:
+    with storage.open_write("memory://mine/y") as file:
+        file.write(b"12345")
+    with storage.open_read("memory://mine/y") as file:
+        client: Any = file
+        client.raw._file.read = lambda size: 1 // 0  # the client's own fault
+        with pytest.raises(StoreError, match=r"^memory://mine/y: the store failed \(ZeroDivisionError: .*\); check"):
+            file.read()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    log = tmp_path / "t" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("{bad\n")
+    return tmp_path / "t"
+
+
+def test_a_damaged_log_is_told_without_colours_and_backtraces(table: Path) -> None:
+    with pytest.raises(DataFileError, match=r"the Delta log cannot be read .*Json error.*; restore its files") as found:
+        open_snapshot(str(table))
+    said, kinds = _said(str(table), {})
+    assert said == str(found.value)
+    assert said.startswith(f"{table}: ")
+    assert "ValueError" in kinds
+    assert not re.search(r"\n|\x1b|<unknown>|start_thread", said)
+
+
+def test_a_log_without_entries_is_no_table(table: Path) -> None:
+    (table / "_delta_log" / f"{0:020}.json").unlink()
+    assert is_delta(str(table))
+    with pytest.raises(TableNotFoundError, match="no table at"):
+        open_snapshot(str(table))
+
+
+class DeltaError(Exception):
+    """Named like delta-rs's."""
+
+
+class CommitFailedError(DeltaError):
+    """Named like delta-rs's."""
+
+
+class AuthenticationException(Exception):
+    """Named like paramiko's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (TimeoutError("no block came in 60 s"), StoreError, r"h:22 does not answer \(TimeoutError: no block came in 60 s\)"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), StoreError, "h:22 does not answer"),
+        (AuthenticationException("Authentication failed."), AccessError, "the store refuses access; check the user"),
+        (PermissionError(13, "Permission denied"), AccessError, "the store refuses access"),
+        (RuntimeError("status code: 503 Slow Down"), StoreError, "the store is in trouble .*; try again later"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), DiskFullError, "cannot be written, since the disk, or the quota"),
+        (RuntimeError("status code: 507 <Code>XMinioStorageFull</Code>"), DiskFullError, "cannot be written"),
+        (RuntimeError("status code: 400 Bad Request"), StoreError, "the store refuses the request"),
+        (DeltaError("odd: \x1b[31m↳\x1b[0m very\n  odd"), DataFileError, r"\(DeltaError: odd: : very odd\)"),
+        (CommitFailedError("busy"), CommitConflictError, "other writers committed first.*run it again"),
+        (OSError("Unable to load libjvm\ndlopen(/x)"), StoreError, "Hadoop's client cannot be loaded; set JAVA_HOME"),
+        (NotImplementedError(), StoreError, r"the store failed \(NotImplementedError\)"),
+        (OSError("secret=Sk3yPass of Sk3yQuery " + "x" * 1000), StoreError, r"secret=\*\*\* of \*\*\* x+\.\.\."),
+        (OSError("/no credentials/certificate is odd"), StoreError, r"the store failed .*certificate is odd"),
+    ],
+)
+def test_each_kind_of_error_has_its_words(error: Exception, kind: type[Exception], said: str) -> None:
+    found = store_error("sftp://user:Sk3yPass@h:22/no credentials/certificate?q=Sk3yQuery", error)
+    assert type(found) is kind
+    assert re.match(rf"sftp://h:22/no credentials/certificate: .*{said}", str(found)), str(found)
+    assert len(str(found)) < 600
+    assert not re.search(r"\n|\x1b|Sk3y", str(found))
+
+
+def test_our_own_errors_and_those_of_local_files_pass_as_they_are() -> None:
+    for error in (ReplacedError("replaced"), FileNotFoundError(errno.ENOENT, "No such file", "/x")):
+        with pytest.raises(type(error)) as found, as_store_errors("/x"):
+            raise error
+        assert found.value is error
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://bucket/x", "s3://bucket/x: the store's endpoint refuses the connection"),
+        ("hdfs://namenode:8020/x", "hdfs://namenode:8020/x: namenode:8020 refuses the connection"),
+        ("sftp://[::1/x", "sftp://[::1/x: the store's endpoint refuses the connection"),
+    ],
+)
+def test_a_bucket_is_not_taken_for_a_host(url: str, said: str) -> None:
+    assert str(store_error(url, ConnectionRefusedError(111, "Connection refused"))).startswith(said)
+
+
+def test_variables_of_the_environment_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "Sk3yToken")
+    said = str(store_error("s3://bucket/x", RuntimeError("status code: 400 Bad Request: <Token-0>Sk3yToken</Token-0>")))
+    assert "Sk3y" not in said
+    assert "<Token-0>***</Token-0>" in said

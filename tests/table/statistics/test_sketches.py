@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.table.statistics.sketches import (
+    NUM_CHECKED,
+    NUM_POINTS,
+    Collisions,
+    Distinct,
+    mix,
+    points_of,
+    quantiles_of,
+    top_of,
+)
+
+
+def counted(num_distinct: int, num_parts: int = 1) -> Distinct:
+    """Of as many values, each twice, in parts that overlap."""
+    hashes = mix(np.arange(1, num_distinct + 1, dtype=np.int64))
+    merged = Distinct()
+    for part in range(num_parts):
+        one = Distinct()
+        for batch in np.array_split(np.concatenate([hashes[part::num_parts], hashes[: num_distinct // 2]]), 5):
+            one.update(batch)
+        merged.merge(one)
+    return merged
+
+
+@pytest.mark.parametrize(
+    ("num_distinct", "error"), [(0, 0), (1, 0), (100, 0.02), (10_000, 0.03), (60_000, 0.06), (500_000, 0.12)]
+)
+def test_distinct_values_are_counted_to_a_few_percent(num_distinct: int, error: float) -> None:
+    assert abs(counted(num_distinct).estimate() - num_distinct) <= error * num_distinct
+
+
+@pytest.mark.parametrize("num_distinct", [3, 5_000, 200_000])
+def test_merged_parts_count_what_the_whole_does(num_distinct: int) -> None:
+    assert counted(num_distinct, 4).estimate() == counted(num_distinct).estimate()
+
+
+def test_signs_need_no_mixing_and_small_integers_do() -> None:
+    assert len(np.unique(mix(np.arange(100_000, dtype=np.int64)))) == 100_000
+    assert mix(np.array([5], np.int64))[0] >= 0
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=2_000), st.sampled_from([0.0, 0.25, 0.5, 0.99]))
+def test_points_keep_the_ranks(numbers: list[float], wanted: float) -> None:
+    values = np.array(numbers)
+    found = quantiles_of(*points_of(values, np.full(len(values), 3.0)), (wanted,))
+    if not numbers:
+        assert found is None
+        return
+    assert found is not None
+    low, high = np.searchsorted(np.sort(values), found[0], "left"), np.searchsorted(np.sort(values), found[0], "right")
+    slack = 1 + len(values) / NUM_POINTS
+    assert low - slack <= wanted * len(values) <= high + slack
+
+
+def test_points_carry_the_whole_weight() -> None:
+    values, weights = points_of(np.arange(10_000.0), np.full(10_000, 2.0))
+    assert (len(values), weights.sum()) == (NUM_POINTS, 20_000)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), max_size=50))
+def test_the_top_are_the_greatest_sums(pairs: list[tuple[int, int]]) -> None:
+    totals: dict[int, int] = {}
+    for value, count in pairs:
+        totals[value] = totals.get(value, 0) + count
+    values, counts = top_of(np.array([p[0] for p in pairs], np.int64), np.array([float(p[1]) for p in pairs]), 4)
+    expected = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))[:4]
+    assert list(zip(values.tolist(), counts.tolist(), strict=True)) == expected
+
+
+def pairs(*given: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([sign for sign, _ in given], np.int64), np.array([witness for _, witness in given], np.int64)
+
+
+def test_a_sign_with_two_witnesses_is_a_collision_however_often_it_comes() -> None:
+    found = Collisions()
+    assert found.update(*pairs((5, 1), (5, 1), (7, 2), (5, 3), (5, 1), (9, 4))) == 3
+    assert found.collided.tolist() == [5]
+    assert found.update(*pairs((7, 2), (9, 5))) == 2
+    assert found.collided.tolist() == [5, 9]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), max_size=60), st.integers(1, 4))
+def test_merged_parts_find_the_collisions_of_the_whole(given_pairs: list[tuple[int, int]], num_parts: int) -> None:
+    witnesses: dict[int, set[int]] = {}
+    for sign, witness in given_pairs:
+        witnesses.setdefault(sign, set()).add(witness)
+    merged = Collisions()
+    for part in range(num_parts):
+        one = Collisions()
+        one.update(*pairs(*given_pairs[part::num_parts]))
+        merged.merge(one)
+    assert merged.collided.tolist() == sorted(sign for sign, found in witnesses.items() if len(found) > 1)
+    assert merged.signs.tolist() == sorted(witnesses)
+
+
+def test_between_parts_the_smallest_signs_are_compared_and_memory_is_bounded() -> None:
+    merged = Collisions()
+    for part in range(3):
+        one = Collisions()
+        one.update(np.arange(1, 2_000, dtype=np.int64), np.full(1_999, part, np.int64))
+        merged.merge(one)
+    assert (len(merged.signs), len(merged.witnesses)) == (NUM_CHECKED, NUM_CHECKED)
+    assert merged.collided.tolist() == list(range(1, NUM_CHECKED + 1))
