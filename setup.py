@@ -1,10 +1,24 @@
-"""The compiled part of the package; all else is in pyproject.toml. Where no C compiler is found it is left out."""
+"""The compiled part of the package; all else is in pyproject.toml. Where no C compiler is found it
+is left out.
+"""
 
 from setuptools import Extension, setup
 
 ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later version
 FOLDER = "featstore/_native"
-HEADERS = ("chunks", "crc32", "distinct", "footer", "marks", "once", "pages", "rows", "snappy", "thrift", "xxh64")
+HEADERS = (
+    "chunks",
+    "crc32",
+    "distinct",
+    "footer",
+    "marks",
+    "once",
+    "pages",
+    "rows",
+    "snappy",
+    "thrift",
+    "xxh64",
+)
 
 setup(
     ext_modules=[

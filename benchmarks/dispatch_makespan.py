@@ -1,13 +1,14 @@
 """How long an epoch takes on a bad cluster, held against the ideal: total work over total speed.
 
-Eight processes over one sqlite store; their work is a sleep in proportion to rows. One is four times slower, one is killed
-half-way, and file sizes are heavy-tailed. Strategies:
-  featstore   whole files claimed from the plan; an idle worker takes half of what a busy one has not reserved
-  dynamic     DLRover-like: splits of at most 100 mini-batches of 512 rows from one queue, taken over when a lease ends
-  files       the same, a whole file a task
-  static      file i belongs to worker i % 8; the killed worker is started again after a lease time and goes on with its own
-Counts every delivered row. Ends with one line `RESULT {json}`; exit code 1 if featstore is slower than 1.05 of the ideal, or a
-row is missing.
+Eight processes over one sqlite store; their work is a sleep in proportion to rows. One is four
+times slower, one is killed half-way, and file sizes are heavy-tailed. Strategies:
+  featstore   whole files claimed from the plan; an idle worker takes half of what a busy one has
+  not reserved dynamic     DLRover-like: splits of at most 100 mini-batches of 512 rows from one
+  queue, taken over when a lease ends files       the same, a whole file a task static      file i
+  belongs to worker i % 8; the killed worker is started again after a lease time and goes on with
+  its own
+Counts every delivered row. Ends with one line `RESULT {json}`; exit code 1 if featstore is slower
+than 1.05 of the ideal, or a row is missing.
 """
 
 import argparse
@@ -43,7 +44,9 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One epoch: files as rows, when the victim is killed, the strategy, and where workers note what they delivered."""
+    """One epoch: files as rows, when the victim is killed, the strategy, and where workers note
+    what they delivered.
+    """
 
     strategy: str
     file_rows: tuple[int, ...]
@@ -77,16 +80,31 @@ def main() -> int:
             hosts.append(sum(after[2:4]) - sum(before[2:4]))
             ratios[name].append(round(ratio, 3))
             missing, twice[name] = missing + lacking, twice[name] + repeated
-            print(f"round {round_}: {name:10} {ratio:.3f} of the ideal, {lacking} rows missing, {repeated} twice", flush=True)
+            print(
+                f"round {round_}: {name:10} {ratio:.3f} of the ideal, {lacking} rows missing, "
+                f"{repeated} twice",
+                flush=True,
+            )
     figures = {name: statistics.median(found) for name, found in ratios.items()}
     ok = figures["featstore"] <= LIMIT and not missing
-    facts = {"ratios": ratios, "limit": LIMIT, "rows_missing": missing, "rows_twice": twice, "ideal_s": ideal_s}
-    print("RESULT " + json.dumps({"ok": ok, "median_of_ideal": figures, **facts, "cpu_s": round(sum(hosts), 1)}))
+    facts = {
+        "ratios": ratios,
+        "limit": LIMIT,
+        "rows_missing": missing,
+        "rows_twice": twice,
+        "ideal_s": ideal_s,
+    }
+    print(
+        "RESULT "
+        + json.dumps({"ok": ok, "median_of_ideal": figures, **facts, "cpu_s": round(sum(hosts), 1)})
+    )
     return 0 if ok else 1
 
 
 def _heavy_tailed(ideal_s: float, seed: int) -> tuple[int, ...]:
-    """Pareto sizes (alpha 1.1), the largest file a tenth of the whole at most; together the work of an ideal epoch."""
+    """Pareto sizes (alpha 1.1), the largest file a tenth of the whole at most; together the work of
+    an ideal epoch.
+    """
     total = int(_num_speeds() * ideal_s * ROWS_PER_S)
     draw = random.Random(seed)
     weights = [min(draw.paretovariate(1.1), 100.0) for _ in range(300)]
@@ -107,9 +125,14 @@ def _file(index: int, num_rows: int) -> RowGroups:
 def _epoch(strategy: str, file_rows: tuple[int, ...], ideal_s: float) -> tuple[float, int, int]:
     """The epoch's time over the ideal, rows missing, and rows that came twice."""
     with tempfile.TemporaryDirectory() as directory:
-        scene = Scene(strategy=strategy, file_rows=file_rows, kill_after_s=ideal_s / 2, directory=directory)
+        scene = Scene(
+            strategy=strategy, file_rows=file_rows, kill_after_s=ideal_s / 2, directory=directory
+        )
         barrier = SPAWN.Barrier(NUM_WORKERS + 1)
-        workers = [SPAWN.Process(target=_work, args=(scene, index, barrier)) for index in range(NUM_WORKERS)]
+        workers = [
+            SPAWN.Process(target=_work, args=(scene, index, barrier))
+            for index in range(NUM_WORKERS)
+        ]
         for worker in workers:
             worker.start()
         barrier.wait()
@@ -135,23 +158,32 @@ def _kill(victim: "multiprocessing.context.SpawnProcess", after_s: float) -> Non
 
 
 def _work(scene: Scene, index: int, barrier: Barrier | None) -> None:
-    """A worker process: delivers what it may, row group by row group, and notes each in a file of its own."""
+    """A worker process: delivers what it may, row group by row group, and notes each in a file of
+    its own.
+    """
     seconds_per_row = (SLOWDOWN if index == SLOW else 1.0) / ROWS_PER_S
     with (Path(scene.directory) / f"{index}.log").open("a", buffering=1) as log:
-        work = _own(scene, index, barrier) if scene.strategy == "static" else _claimed(scene, index, barrier)
+        work = (
+            _own(scene, index, barrier)
+            if scene.strategy == "static"
+            else _claimed(scene, index, barrier)
+        )
         overslept_s = 0.0
         for split, first, end in work:
             started, work_s = time.monotonic(), (end - first) * seconds_per_row
             time.sleep(max(0.0, work_s - overslept_s))
             ended = time.monotonic()
-            # The host is busy, and a sleep too long is none of the dispatcher's: it is taken off the next.
+            # The host is busy, and a sleep too long is none of the dispatcher's: it is taken off
+            # the next.
             overslept_s += ended - started - work_s
             log.write(f"{split} {first} {end} {ended}\n")
 
 
 def _own(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tuple[int, int, int]]:
     """Static: the worker's own files, after what an earlier process of it has noted."""
-    done = {(split, first) for split, first, _, _ in _delivered(Path(scene.directory), f"{index}.log")}
+    done = {
+        (split, first) for split, first, _, _ in _delivered(Path(scene.directory), f"{index}.log")
+    }
     if barrier is not None:
         barrier.wait()
     for split in range(index, len(scene.file_rows), NUM_WORKERS):
@@ -162,9 +194,13 @@ def _own(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tuple[in
 
 def _claimed(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tuple[int, int, int]]:
     plan = Plan(splits=scene.splits(), seed=1)
-    terms = Terms(lease_s=LEASE_S, boundaries=_boundaries if scene.strategy == "featstore" else None)
+    terms = Terms(
+        lease_s=LEASE_S, boundaries=_boundaries if scene.strategy == "featstore" else None
+    )
     store = f"sqlite://{scene.directory}/store.sqlite"
-    with Coordinator(store, plan=plan, prefix=run_prefix("run"), worker=str(index), terms=terms) as coordinator:
+    with Coordinator(
+        store, plan=plan, prefix=run_prefix("run"), worker=str(index), terms=terms
+    ) as coordinator:
         if barrier is not None:
             barrier.wait()
         for claim in coordinator.claims():
@@ -174,7 +210,9 @@ def _claimed(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tupl
 def _row_groups(coordinator: Coordinator, claim: Claim) -> Iterator[tuple[int, int, int]]:
     row = claim.start_row
     while True:
-        through = coordinator.reserve(claim, min(row + ROW_GROUP_ROWS, claim.split.num_rows), delivered=row)
+        through = coordinator.reserve(
+            claim, min(row + ROW_GROUP_ROWS, claim.split.num_rows), delivered=row
+        )
         if through is None:
             return
         if through <= row:

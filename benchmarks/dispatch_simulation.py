@@ -1,13 +1,16 @@
-"""The plan and the lease code at 10,000 workers and 1,000,000 files, in simulated time: store operations, tail, memory.
+"""The plan and the lease code at 10,000 workers and 1,000,000 files, in simulated time: store
+operations, tail, memory.
 
-One process plays all workers on a virtual clock. Plan, records, cuts and the choice of victims are the package's own; the
-store is a dict of records that counts exchanges (records are not encoded, nothing crosses a network). One worker in a hundred
-is four times slower; one in a hundred dies at some time. Idle workers rest as `Coordinator` has them: they ask for two hints
-about once a second, and look at up to 64 leases in one exchange where one of those that they saw last has rows to give, else
-eight times in a lease time. What is simplified: which 64 is drawn anew for each look; a dead worker's splits come back a lease
-time after its death, without the reads by which they are found; renewals are counted as a rate. Ends with one line
-`RESULT {json}`; exit code 1 if a row is missing, or the tail, from the first idle worker to the last row, is longer than a
-lease time and one window of a slow worker: somebody may die at the very end, holding a window.
+One process plays all workers on a virtual clock. Plan, records, cuts and the choice of victims are
+the package's own; the store is a dict of records that counts exchanges (records are not encoded,
+nothing crosses a network). One worker in a hundred is four times slower; one in a hundred dies at
+some time. Idle workers rest as `Coordinator` has them: they ask for two hints about once a second,
+and look at up to 64 leases in one exchange where one of those that they saw last has rows to give,
+else eight times in a lease time. What is simplified: which 64 is drawn anew for each look; a dead
+worker's splits come back a lease time after its death, without the reads by which they are found;
+renewals are counted as a rate. Ends with one line `RESULT {json}`; exit code 1 if a row is missing,
+or the tail, from the first idle worker to the last row, is longer than a lease time and one window
+of a slow worker: somebody may die at the very end, holding a window.
 """
 
 import argparse
@@ -37,7 +40,9 @@ TAIL_LIMIT_S = LEASE_S + 4 * WINDOW_S
 
 
 class Files(Sequence[Split]):
-    """A listing that makes its items when asked: 1 to 12 windows a file, 2 on average, and a few of 100."""
+    """A listing that makes its items when asked: 1 to 12 windows a file, 2 on average, and a few of
+    100.
+    """
 
     def __init__(self, num_files: int) -> None:
         self._num_files = num_files
@@ -50,7 +55,9 @@ class Files(Sequence[Split]):
             raise IndexError(f"file {index} of {self._num_files}")
         draw = crc32(index.to_bytes(8, "little")) / 2**32
         num_windows = 100 if draw < 0.0005 else min(12, int((1 - draw) ** (-1 / 1.3)))
-        return Split(path=f"dt=2026-11-01/part-{index:07d}.parquet", num_rows=num_windows * WINDOW_ROWS)
+        return Split(
+            path=f"dt=2026-11-01/part-{index:07d}.parquet", num_rows=num_windows * WINDOW_ROWS
+        )
 
 
 class Drawable:
@@ -81,7 +88,10 @@ class Cluster:
         self.plan = Plan(splits=Files(num_files), seed=seed)
         self.slowness = [4.0 if draw.random() < 0.01 else 1.0 for _ in range(num_workers)]
         expected_s = num_files * 2.6 * WINDOW_S / num_workers
-        self.dies_at = [draw.uniform(0, expected_s) if draw.random() < 0.01 else float("inf") for _ in range(num_workers)]
+        self.dies_at = [
+            draw.uniform(0, expected_s) if draw.random() < 0.01 else float("inf")
+            for _ in range(num_workers)
+        ]
         self.records: dict[Part, Lease] = {}
         self.open = Drawable()
         self.look_at = [0.0] * num_workers
@@ -109,7 +119,9 @@ class Cluster:
         heapq.heappush(self.events, (when, next(self.order), worker, part))
 
     def _step(self, now: float, worker: int, part: Part | None) -> None:
-        """The worker has delivered the window that it had reserved, if it holds a part, and goes on."""
+        """The worker has delivered the window that it had reserved, if it holds a part, and goes
+        on.
+        """
         if part is not None:
             mine = self.records[part]
             delivered = leases.advance(mine, mine.reserved)
@@ -142,7 +154,11 @@ class Cluster:
             self.operations["cursor"] += 1
             self.cursor += 1
             split = self.plan[self.cursor - 1]
-            return self._take((self.cursor - 1, 0), worker, Extent(split=split.id, start_row=0, end=split.num_rows))
+            return self._take(
+                (self.cursor - 1, 0),
+                worker,
+                Extent(split=split.id, start_row=0, end=split.num_rows),
+            )
         self.first_idle_s = self.first_idle_s or now
         if now < self.look_at[worker] and not self.may_relieve[worker]:
             return None
@@ -168,7 +184,9 @@ class Cluster:
         self.tail_exchanges[int(self.now)] += 3
         self.num_keys_read += len(parts)
         seen = [Open(part=part, record=self.records[part], value="") for part in parts]
-        found = victims([each for each in seen if each.record.state is LeaseState.HELD], str(worker))
+        found = victims(
+            [each for each in seen if each.record.state is LeaseState.HELD], str(worker)
+        )
         self.may_relieve[worker] = bool(found)
         for one in found:
             at = leases.choose_cut(one.record, range(WINDOW_ROWS, one.record.end or 0, WINDOW_ROWS))
@@ -177,7 +195,9 @@ class Cluster:
                 self.records[one.part] = leases.cut(one.record, at)
                 end = dict(leases.parts(self.records[one.part]))[at]
                 assert end is not None
-                return self._take((one.part[0], at), worker, Extent(split=one.record.split, start_row=at, end=end))
+                return self._take(
+                    (one.part[0], at), worker, Extent(split=one.record.split, start_row=at, end=end)
+                )
         return None
 
 
@@ -199,10 +219,15 @@ def main() -> int:
         "tail_s": round(tail_s, 1),
         "operations": dict(cluster.operations),
         "operations_per_s": round(
-            (cluster.operations.total() + 2 * cluster.operations["looks of idle workers"]) / cluster.last_s + renewals, 1
+            (cluster.operations.total() + 2 * cluster.operations["looks of idle workers"])
+            / cluster.last_s
+            + renewals,
+            1,
         ),
         "renewals_per_s": renewals,
-        "exchanges_per_s_in_the_busiest_second_of_the_tail": max(cluster.tail_exchanges.values(), default=0),
+        "exchanges_per_s_in_the_busiest_second_of_the_tail": max(
+            cluster.tail_exchanges.values(), default=0
+        ),
         "keys_read_by_idle_workers": cluster.num_keys_read,
         "seconds_to_simulate": round(time.monotonic() - started),
         "peak_bytes_of_the_simulation": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -219,7 +244,12 @@ def main() -> int:
 def _record_bytes(cluster: Cluster) -> float:
     """What a record is in the store, on average over some."""
     some = list(itertools.islice(cluster.records.values(), 1000))
-    return sum(len(record.encode()) for record in some) * len(cluster.records) / len(some) / len(cluster.plan)
+    return (
+        sum(len(record.encode()) for record in some)
+        * len(cluster.records)
+        / len(some)
+        / len(cluster.plan)
+    )
 
 
 def _worker_bytes(num_files: int) -> int:

@@ -1,8 +1,10 @@
-"""What dispatch costs in each store, for 1, 8 and 64 workers, beside a server that hands out samples one by one over HTTP.
+"""What dispatch costs in each store, for 1, 8 and 64 workers, beside a server that hands out
+samples one by one over HTTP.
 
-Workers claim and complete splits of one plan through the coordinator; those of the server ask it for the next sample, as small
-teams write it (`http.server`, one thread a connection, connections kept). Both sides run in turn within one repetition. Ends
-with one line `RESULT {json}`; exit code 1 if any split or sample was handed out twice or not at all.
+Workers claim and complete splits of one plan through the coordinator; those of the server ask it
+for the next sample, as small teams write it (`http.server`, one thread a connection, connections
+kept). Both sides run in turn within one repetition. Ends with one line `RESULT {json}`; exit code 1
+if any split or sample was handed out twice or not at all.
 """
 
 import argparse
@@ -27,12 +29,16 @@ from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.stores.tcp import serve
 
 ROWS_PER_SPLIT = 100_000
-_FORK = multiprocessing.get_context("fork")  # Each of 64 processes would import torch for seconds otherwise.
+_FORK = multiprocessing.get_context(
+    "fork"
+)  # Each of 64 processes would import torch for seconds otherwise.
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="fewer splits, samples and repetitions")
+    parser.add_argument(
+        "--small", action="store_true", help="fewer splits, samples and repetitions"
+    )
     small = parser.parse_args().small
     num_items, num_repeats = (600, 1) if small else (2_000, 3)
     figures: dict[str, Any] = {}
@@ -47,10 +53,17 @@ def main() -> int:
                 ok &= is_right
                 runs.setdefault(name, []).append(rate)
                 ends.setdefault(name, []).append(over_s)
-        figures[str(num_workers)] = {name: round(statistics.median(rates)) for name, rates in runs.items()}
-        closing_s[str(num_workers)] = {name: round(statistics.median(spent), 2) for name, spent in ends.items()}
+        figures[str(num_workers)] = {
+            name: round(statistics.median(rates)) for name, rates in runs.items()
+        }
+        closing_s[str(num_workers)] = {
+            name: round(statistics.median(spent), 2) for name, spent in ends.items()
+        }
     rows = {
-        name: {workers: rates[name] * (1 if name == "http" else ROWS_PER_SPLIT) for workers, rates in figures.items()}
+        name: {
+            workers: rates[name] * (1 if name == "http" else ROWS_PER_SPLIT)
+            for workers, rates in figures.items()
+        }
         for name in ("memory", "sqlite", "tcp", "http")
     }
     plan_bytes = _plan_bytes(100_000)
@@ -67,7 +80,9 @@ def main() -> int:
 
 
 def _run(name: str, num_workers: int, num_items: int) -> tuple[float, float, bool]:
-    """Items handed out in a second, seconds from the last one to the end of all workers, and whether each came once."""
+    """Items handed out in a second, seconds from the last one to the end of all workers, and
+    whether each came once.
+    """
     with _served(name, num_items) as url:
         address = None if name == "http" else bind(url)
         spawn: Any = threading.Thread if name == "memory" else _FORK.Process
@@ -85,12 +100,24 @@ def _run(name: str, num_workers: int, num_items: int) -> tuple[float, float, boo
         parts = [results.get(timeout=300) for _ in started]
         for worker in started:
             worker.join()
-    began, last, over = min(part[0] for part in parts), max(part[1] for part in parts), max(part[2] for part in parts)
+    began, last, over = (
+        min(part[0] for part in parts),
+        max(part[1] for part in parts),
+        max(part[2] for part in parts),
+    )
     got = sorted(item for part in parts for item in part[3])
     return num_items / (last - began), over - last, got == list(range(num_items))
 
 
-def _work(address: StoreAddress | None, url: str, name: str, num_items: int, ready: Any, go: Any, results: Any) -> None:
+def _work(
+    address: StoreAddress | None,
+    url: str,
+    name: str,
+    num_items: int,
+    ready: Any,
+    go: Any,
+    results: Any,
+) -> None:
     if address is None:
         take: Any = _samples(url)
     else:
@@ -107,7 +134,9 @@ def _work(address: StoreAddress | None, url: str, name: str, num_items: int, rea
 
 
 def _splits(address: StoreAddress, name: str, num_items: int) -> Iterator[int]:
-    plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=ROWS_PER_SPLIT) for i in range(num_items)])
+    plan = Plan(
+        splits=[Split(path=f"{i}.parquet", num_rows=ROWS_PER_SPLIT) for i in range(num_items)]
+    )
     with Coordinator(address, plan=plan, prefix=run_prefix("run"), worker=name) as coordinator:
         yield -1
         for claim in coordinator.claims():
@@ -130,7 +159,9 @@ def _samples(url: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _served(name: str, num_items: int) -> Iterator[str]:
-    """The URL of a new, empty store, or the address of a sample server; both servers in a process of their own."""
+    """The URL of a new, empty store, or the address of a sample server; both servers in a process
+    of their own.
+    """
     if name == "memory":
         yield f"memory://{uuid.uuid4().hex}"
         return
@@ -139,7 +170,11 @@ def _served(name: str, num_items: int) -> Iterator[str]:
             yield f"sqlite://{directory}/dispatch.db"
         return
     told: Any = _FORK.Queue()
-    target, arguments = (serve, ("127.0.0.1", 0, told.put)) if name == "tcp" else (_serve_samples, (num_items, told.put))
+    target, arguments = (
+        (serve, ("127.0.0.1", 0, told.put))
+        if name == "tcp"
+        else (_serve_samples, (num_items, told.put))
+    )
     process = _FORK.Process(target=target, args=arguments)
     process.start()
     try:
@@ -187,7 +222,12 @@ def _plan_bytes(num_splits: int) -> int:
     paths = [f"dt=2026-11-01/part-{i:05}-{uuid.uuid4()}.parquet" for i in range(num_splits)]
     splits = [Split(path=path, num_rows=ROWS_PER_SPLIT) for path in paths]
     sizes = (
-        sys.getsizeof(s) + sys.getsizeof(s.__dict__) + sys.getsizeof(s.path) + sys.getsizeof(s.num_rows) + 8 for s in splits
+        sys.getsizeof(s)
+        + sys.getsizeof(s.__dict__)
+        + sys.getsizeof(s.path)
+        + sys.getsizeof(s.num_rows)
+        + 8
+        for s in splits
     )
     return round(sum(sizes) / num_splits)
 

@@ -1,9 +1,11 @@
 """What it costs independent workers to end each epoch together, in a healthy run.
 
-Processes over one sqlite store train several epochs of a pass, each batch followed by a step of a few milliseconds, one worker
-three times as slow as the others. The same is done once as independent workers (`in_step: false`: an epoch is over when every
-lease is final) and once with `in_step: true` (over once every holder has shown that it lives), in turn, pair by pair. Every row
-is counted. Ends with one line `RESULT {json}`; exit code 1 if a row is missing or comes twice. No figure is demanded.
+Processes over one sqlite store train several epochs of a pass, each batch followed by a step of a
+few milliseconds, one worker three times as slow as the others. The same is done once as independent
+workers (`in_step: false`: an epoch is over when every lease is final) and once with `in_step: true`
+(over once every holder has shown that it lives), in turn, pair by pair. Every row is counted. Ends
+with one line `RESULT {json}`; exit code 1 if a row is missing or comes twice. No figure is
+demanded.
 """
 
 import argparse
@@ -82,7 +84,9 @@ def _run(table: str, directory: str, in_step: bool, num_epochs: int) -> tuple[fl
     return took_s, np.bincount(rows, minlength=num_rows)
 
 
-def _work(table: str, directory: str, number: int, in_step: bool, num_epochs: int, barrier: Barrier) -> None:
+def _work(
+    table: str, directory: str, number: int, in_step: bool, num_epochs: int, barrier: Barrier
+) -> None:
     dispatch = {"store": f"sqlite://{directory}/store.sqlite", "run_id": "a", "in_step": in_step}
     step_s = STEP_S * (SLOWDOWN if number == 0 else 1)
     rows = []
@@ -100,13 +104,20 @@ def _table(directory: Path, num_files: int) -> str:
     (directory / "table").mkdir()
     for file in range(num_files):
         row = pa.array(range(file * FILE_ROWS, (file + 1) * FILE_ROWS), pa.int64())
-        pq.write_table(pa.table({"row": row}), directory / "table" / f"{file:03}.parquet", row_group_size=GROUP_ROWS)
+        pq.write_table(
+            pa.table({"row": row}),
+            directory / "table" / f"{file:03}.parquet",
+            row_group_size=GROUP_ROWS,
+        )
     return str(directory / "table")
 
 
 def _cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )
 
 
 if __name__ == "__main__":

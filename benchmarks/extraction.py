@@ -1,10 +1,13 @@
-"""What an extraction costs: 61 and 400 slots against hand-written Spark SQL with Spark's writer, and against polars.
+"""What an extraction costs: 61 and 400 slots against hand-written Spark SQL with Spark's writer,
+and against polars.
 
-What is held against each other runs in turn, and is then checked to hold the same content in every row of every slot.
-All figures are CPU seconds of a whole process tree: driver, JVM and Python workers (`extraction_sides/measuring.py`). What is
-left out is the same on both sides: the session's start and one round of each job on Spark, the imports in one process.
+What is held against each other runs in turn, and is then checked to hold the same content in every
+row of every slot. All figures are CPU seconds of a whole process tree: driver, JVM and Python
+workers (`extraction_sides/measuring.py`). What is left out is the same on both sides: the session's
+start and one round of each job on Spark, the imports in one process.
 
-    python benchmarks/extraction.py [--small] [--only spark61,spark400,polars,flat,kernel] [--directory DIR]
+    python benchmarks/extraction.py [--small] [--only spark61,spark400,polars,flat,kernel]
+    [--directory DIR]
 """
 
 import argparse
@@ -86,39 +89,72 @@ def main() -> int:
     """Prints the figures and one line `RESULT {json}`; 1 where a demanded one is missed."""
     arguments = _parse()
     with tempfile.TemporaryDirectory() as directory:
-        bench = Bench(directory=Path(arguments.directory or directory), size=SMALL if arguments.small else FULL)
+        bench = Bench(
+            directory=Path(arguments.directory or directory),
+            size=SMALL if arguments.small else FULL,
+        )
         figures = [figure for part in arguments.only.split(",") for figure in PARTS[part](bench)]
     ok = all(figure["ok"] for figure in figures)
-    print("RESULT " + json.dumps({"benchmark": "extraction", "small": arguments.small, "figures": figures, "ok": ok}))
+    print(
+        "RESULT "
+        + json.dumps(
+            {"benchmark": "extraction", "small": arguments.small, "figures": figures, "ok": ok}
+        )
+    )
     return 0 if ok else 1
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="fewer rows and rounds, under 5 minutes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="fewer rows and rounds, under 5 minutes"
+    )
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
     parser.add_argument("--directory", help="keep the data here, and use it again")
     return parser.parse_args()
 
 
-def on_spark(bench: Bench, num_slots: int, num_rows: int, demanded: tuple[float, float], aim: tuple[float, float]) -> list[Any]:
+def on_spark(
+    bench: Bench,
+    num_slots: int,
+    num_rows: int,
+    demanded: tuple[float, float],
+    aim: tuple[float, float],
+) -> list[Any]:
     """File input against Catalyst expressions as users write them, and tuned."""
     raw, out = bench.raw(num_slots, num_rows), bench.out("spark")
     rows_per_file = max(num_rows // 2, ROWS_PER_ROW_GROUP)
     found = _child("on_spark", raw, str(out), num_slots, rows_per_file, bench.size.spark_rounds)
     same = not any(found["different"].values())
-    cpu_s = {side: statistics.median(cpu for cpu, _ in spent) for side, spent in found["spent"].items()}
-    rounds = list(zip(*(found["spent"][side] for side in ("featstore", "catalyst", "catalyst_tuned")), strict=True))
+    cpu_s = {
+        side: statistics.median(cpu for cpu, _ in spent) for side, spent in found["spent"].items()
+    }
+    rounds = list(
+        zip(
+            *(found["spent"][side] for side in ("featstore", "catalyst", "catalyst_tuned")),
+            strict=True,
+        )
+    )
     seen = {side: round(value, 2) for side, value in cpu_s.items()}
     figures = []
     for i, side in enumerate(("catalyst", "catalyst_tuned")):
         ratio = statistics.median(times[i + 1][0] / times[0][0] for times in rounds)
         name = f"{num_slots} slots, CPU of {side} / featstore"
-        figures.append(_figure(name, ratio, demanded[i], aim[i], same=same, cpu_s=seen, rows=num_rows))
+        figures.append(
+            _figure(name, ratio, demanded[i], aim[i], same=same, cpu_s=seen, rows=num_rows)
+        )
         figures[-1]["different"] = found["different"][side]
     if num_slots == MANY_SLOTS:
         peak = found["peak_worker_bytes"]
-        figures.append({"name": "peak of a Python worker, bytes", "found": peak, "ok": 0 < peak < MAX_WORKER_BYTES})
+        figures.append(
+            {
+                "name": "peak of a Python worker, bytes",
+                "found": peak,
+                "ok": 0 < peak < MAX_WORKER_BYTES,
+            }
+        )
     return [_told(figure) for figure in figures]
 
 
@@ -130,16 +166,28 @@ def against_polars(bench: Bench) -> list[Any]:
     for _ in range(bench.size.rounds):
         for side in spent:
             out = bench.out(side)
-            spent[side].append(_child("in_process", side, raw, str(out), NUM_SLOTS, 1 << 20, 1)["cpu_s"])
+            spent[side].append(
+                _child("in_process", side, raw, str(out), NUM_SLOTS, 1 << 20, 1)["cpu_s"]
+            )
     different = differences(bench.directory / "featstore", bench.directory / "polars")
     ratio = statistics.median(theirs / ours for ours, theirs in zip(*spent.values(), strict=True))
     seen = {side: round(statistics.median(values), 2) for side, values in spent.items()}
-    figure = _figure("61 slots, CPU of polars / featstore", ratio, 0.7, 1.0, same=not different, cpu_s=seen, rows=num_rows)
+    figure = _figure(
+        "61 slots, CPU of polars / featstore",
+        ratio,
+        0.7,
+        1.0,
+        same=not different,
+        cpu_s=seen,
+        rows=num_rows,
+    )
     return [_told(figure | {"different": different})]
 
 
 def flatness(bench: Bench) -> list[Any]:
-    """Rows per CPU second of the local engine on all cores, over raw logs made of links to the same files."""
+    """Rows per CPU second of the local engine on all cores, over raw logs made of links to the same
+    files.
+    """
     unit = bench.size.flat_rows[0]
     source = Path(bench.raw(NUM_SLOTS, unit))
     rates = {}
@@ -148,11 +196,21 @@ def flatness(bench: Bench) -> list[Any]:
         for number in range(num_rows // unit):
             for file in sorted(source.iterdir()):
                 os.link(file, raw / f"{number:03d}-{file.name}")
-        cpu_s = _child("in_process", "featstore", str(raw), str(bench.out("flat")), NUM_SLOTS, 1 << 20, os.cpu_count())["cpu_s"]
+        cpu_s = _child(
+            "in_process",
+            "featstore",
+            str(raw),
+            str(bench.out("flat")),
+            NUM_SLOTS,
+            1 << 20,
+            os.cpu_count(),
+        )["cpu_s"]
         rates[num_rows] = round(num_rows / cpu_s)
     bench.out("flat")
     ratio = min(rates.values()) / max(rates.values())
-    return [_told(_figure("slowest / fastest rows a CPU second", ratio, 0.8, 1.0, rows_per_cpu_s=rates))]
+    return [
+        _told(_figure("slowest / fastest rows a CPU second", ratio, 0.8, 1.0, rows_per_cpu_s=rates))
+    ]
 
 
 def kernel(bench: Bench) -> list[Any]:
@@ -162,17 +220,31 @@ def kernel(bench: Bench) -> list[Any]:
 
 
 PARTS: dict[str, Callable[[Bench], list[Any]]] = {
-    "spark61": lambda bench: on_spark(bench, NUM_SLOTS, bench.size.spark_rows, (4.0, 2.0), (5.0, 2.5)),
-    "spark400": lambda bench: on_spark(bench, MANY_SLOTS, bench.size.spark_rows_many, (4.0, 4.0), (8.0, 8.0)),
+    "spark61": lambda bench: on_spark(
+        bench, NUM_SLOTS, bench.size.spark_rows, (4.0, 2.0), (5.0, 2.5)
+    ),
+    "spark400": lambda bench: on_spark(
+        bench, MANY_SLOTS, bench.size.spark_rows_many, (4.0, 4.0), (8.0, 8.0)
+    ),
     "polars": against_polars,
     "flat": flatness,
     "kernel": kernel,
 }
 
 
-def _figure(name: str, found: float, demanded: float, aim: float, *, same: bool = True, **more: Any) -> dict[str, Any]:
+def _figure(
+    name: str, found: float, demanded: float, aim: float, *, same: bool = True, **more: Any
+) -> dict[str, Any]:
     ok = same and found >= demanded
-    return {"name": name, "found": round(found, 3), "demanded": demanded, "aim": aim, "ok": ok, "same_content": same, **more}
+    return {
+        "name": name,
+        "found": round(found, 3),
+        "demanded": demanded,
+        "aim": aim,
+        "ok": ok,
+        "same_content": same,
+        **more,
+    }
 
 
 def _told(figure: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +256,9 @@ def _child(module: str, *arguments: object) -> Any:
     """The JSON that a side's process prints as its last line; its errors are this one's end."""
     command = [sys.executable, "-m", f"extraction_sides.{module}", *map(str, arguments)]
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path})
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
+    )
     if done.returncode:
         raise SystemExit(f"{module} failed with {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])

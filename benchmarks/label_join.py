@@ -1,10 +1,13 @@
-"""The join of raw logs, with its checks and its report, against a plain Spark SQL join written by hand.
+"""The join of raw logs, with its checks and its report, against a plain Spark SQL join written by
+hand.
 
-Two joins of a made-up log with duplicates, late and orphaned events: by the impression's id, with clicks and conversions,
-and by user and item, where a click belongs to the last impression before it. The hand-written queries drop duplicates, keep the
-window and the cut-off, leave unripe labels null, and write Parquet; they check and count nothing. Both sides begin with paths
-and end with files, and run in one session in turn, after two runs of each to warm up, and must give the same rows. The demanded
-figure: at most 1.2 times the time of the query, by the median, in CPU seconds of the process tree and on the clock.
+Two joins of a made-up log with duplicates, late and orphaned events: by the impression's id, with
+clicks and conversions, and by user and item, where a click belongs to the last impression before
+it. The hand-written queries drop duplicates, keep the window and the cut-off, leave unripe labels
+null, and write Parquet; they check and count nothing. Both sides begin with paths and end with
+files, and run in one session in turn, after two runs of each to warm up, and must give the same
+rows. The demanded figure: at most 1.2 times the time of the query, by the median, in CPU seconds of
+the process tree and on the clock.
 
     python benchmarks/label_join.py [--small] [--rows N] [--repeats N]
 """
@@ -38,7 +41,11 @@ SMALL_ROWS, ROWS, SMALL_REPEATS, REPEATS, NUM_WARM_UPS = 800_000, 2_000_000, 3, 
 DAY_US = int(datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC).timestamp()) * 1_000_000
 HOUR_US = 3_600_000_000
 CUT_OFF = datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC)
-SESSION = {"spark.ui.enabled": "false", "spark.driver.memory": "3g", "spark.sql.session.timeZone": "UTC"}
+SESSION = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "3g",
+    "spark.sql.session.timeZone": "UTC",
+}
 BY_ID = """
 with i as (
   select * from (select *, row_number() over (partition by impression_id order by ts, logged) as n from impressions) where n = 1
@@ -72,8 +79,12 @@ from i left join m on i.impression_id = m.impression_id
 
 def main() -> int:
     """Prints the figures and one line `RESULT {json}`; 1 where a demanded figure is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help=f"{SMALL_ROWS:,} impressions instead of {ROWS:,}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--small", action="store_true", help=f"{SMALL_ROWS:,} impressions instead of {ROWS:,}"
+    )
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=None)
     arguments = parser.parse_args()
@@ -82,9 +93,11 @@ def main() -> int:
     return 0 if result["ok"] else 1
 
 
-def measure(small: bool, *, num_rows: int | None = None, num_repeats: int | None = None) -> dict[str, Any]:
-    """The figures of both joins, `ratio` the worst of them; `ok` where each is within the limit and gives the rows of its
-    query.
+def measure(
+    small: bool, *, num_rows: int | None = None, num_repeats: int | None = None
+) -> dict[str, Any]:
+    """The figures of both joins, `ratio` the worst of them; `ok` where each is within the limit and
+    gives the rows of its query.
     """
     num_rows = num_rows or (SMALL_ROWS if small else ROWS)
     num_repeats = num_repeats or (SMALL_REPEATS if small else REPEATS)
@@ -98,12 +111,23 @@ def measure(small: bool, *, num_rows: int | None = None, num_repeats: int | None
         spark = spark_session("featstore benchmark", options)
         try:
             joins = {"by_id": (by_id(directory), BY_ID), "by_user": (by_user(directory), BY_USER)}
-            figures = {name: compare(spark, name, *sides, num_repeats) for name, sides in joins.items()}
+            figures = {
+                name: compare(spark, name, *sides, num_repeats) for name, sides in joins.items()
+            }
         finally:
             spark.stop()
     ok = all(figure["ok"] for figure in figures.values())
-    ratio = max(figure[f"{unit}_ratio"] for figure in figures.values() for unit in ("cpu_s", "wall_s"))
-    return {"ok": ok, "ratio": ratio, "limit": LIMIT, "num_rows": num_rows, "num_repeats": num_repeats, **figures}
+    ratio = max(
+        figure[f"{unit}_ratio"] for figure in figures.values() for unit in ("cpu_s", "wall_s")
+    )
+    return {
+        "ok": ok,
+        "ratio": ratio,
+        "limit": LIMIT,
+        "num_rows": num_rows,
+        "num_repeats": num_repeats,
+        **figures,
+    }
 
 
 def by_id(directory: Path) -> LabelJoin:
@@ -123,17 +147,33 @@ def by_user(directory: Path) -> LabelJoin:
     key = ("user_id", "item_id")
     return _join(
         directory,
-        (Label(name="click", source=clicks, key=key, event_time="ts", log_time="logged", window_s=3_600, kind="count"),),
+        (
+            Label(
+                name="click",
+                source=clicks,
+                key=key,
+                event_time="ts",
+                log_time="logged",
+                window_s=3_600,
+                kind="count",
+            ),
+        ),
     )
 
 
 def _join(directory: Path, labels: tuple[Label, ...]) -> LabelJoin:
     source = Source(url=str(directory / "impressions"))
-    impressions = Impressions(source=source, row_id=("impression_id",), event_time="ts", log_time="logged")
-    return LabelJoin(impressions=impressions, labels=labels, cut_off=CUT_OFF, output_url=str(directory / "ours"))
+    impressions = Impressions(
+        source=source, row_id=("impression_id",), event_time="ts", log_time="logged"
+    )
+    return LabelJoin(
+        impressions=impressions, labels=labels, cut_off=CUT_OFF, output_url=str(directory / "ours")
+    )
 
 
-def compare(spark: "SparkSession", name: str, join: LabelJoin, query: str, num_repeats: int) -> dict[str, Any]:
+def compare(
+    spark: "SparkSession", name: str, join: LabelJoin, query: str, num_repeats: int
+) -> dict[str, Any]:
     """Both sides in turn; CPU seconds, seconds, and whether the rows are the same."""
     by_hand = Path(join.output_url).with_name("by_hand")
 
@@ -158,12 +198,17 @@ def compare(spark: "SparkSession", name: str, join: LabelJoin, query: str, num_r
     for number, unit in enumerate(("cpu_s", "wall_s")):
         medians = {side: statistics.median(runs[number] for runs in seen[side]) for side in sides}
         figure |= {f"{side}_{unit}": round(median, 2) for side, median in medians.items()}
-        ratios = [mine[number] / other[number] for mine, other in zip(seen["ours"], seen["by_hand"], strict=True)]
+        ratios = [
+            mine[number] / other[number]
+            for mine, other in zip(seen["ours"], seen["by_hand"], strict=True)
+        ]
         figure |= {
             f"{unit}_ratio": round(medians["ours"] / medians["by_hand"], 3),
             f"{unit}_ratios": [round(r, 3) for r in ratios],
         }
-    figure["ok"] = figure["same_rows"] and figure["cpu_s_ratio"] <= LIMIT and figure["wall_s_ratio"] <= LIMIT
+    figure["ok"] = (
+        figure["same_rows"] and figure["cpu_s_ratio"] <= LIMIT and figure["wall_s_ratio"] <= LIMIT
+    )
     print(f"{name}: {figure}", flush=True)
     return figure
 
@@ -175,7 +220,9 @@ def _same_rows(spark: "SparkSession", left: str, right: str) -> bool:
 
 
 def _measured(run: Callable[[], None]) -> tuple[float, float]:
-    """CPU seconds of this process and its children, the JVM among them, and seconds on the clock."""
+    """CPU seconds of this process and its children, the JVM among them, and seconds on the
+    clock.
+    """
     start_cpu_s, start_s = tree_cpu_s(), time.perf_counter()
     run()
     return tree_cpu_s() - start_cpu_s, time.perf_counter() - start_s
@@ -199,13 +246,15 @@ def tree_cpu_s() -> float:
 
 
 def write_logs(directory: Path, num_rows: int) -> None:
-    """A day of impressions, one in fifty twice; a click for every twentieth and a conversion for every hundredth, a tenth
-    of these twice; of ten events one has an id that no impression has.
+    """A day of impressions, one in fifty twice; a click for every twentieth and a conversion for
+    every hundredth, a tenth of these twice; of ten events one has an id that no impression has.
     """
     rng = np.random.default_rng(1)
     ts = np.sort(rng.integers(DAY_US, DAY_US + 24 * HOUR_US, num_rows))
     rows = {
-        "impression_id": np.array([f"{n * 2654435761 % 2**32:08x}-{n:08x}" for n in range(num_rows)]),
+        "impression_id": np.array(
+            [f"{n * 2654435761 % 2**32:08x}-{n:08x}" for n in range(num_rows)]
+        ),
         "user_id": rng.integers(0, max(1, num_rows // 20), num_rows),
         "item_id": rng.zipf(1.3, num_rows) % 10_000,
         "ts": ts,
@@ -213,15 +262,25 @@ def write_logs(directory: Path, num_rows: int) -> None:
     }
     rows |= {f"number_{n}": rng.random(num_rows) for n in range(4)}
     rows |= {f"code_{n}": rng.integers(0, 1_000, num_rows) for n in range(4)}
-    _write(directory / "impressions", rows, np.concatenate([np.arange(num_rows), rng.integers(0, num_rows, num_rows // 50)]))
+    _write(
+        directory / "impressions",
+        rows,
+        np.concatenate([np.arange(num_rows), rng.integers(0, num_rows, num_rows // 50)]),
+    )
     for log, share, hours in (("clicks", 20, 2), ("conversions", 100, 9)):
         _write_events(directory / log, rng, rows, num_rows // share, hours)
 
 
-def _write_events(directory: Path, rng: np.random.Generator, rows: dict[str, Any], num_events: int, hours: int) -> None:
+def _write_events(
+    directory: Path, rng: np.random.Generator, rows: dict[str, Any], num_events: int, hours: int
+) -> None:
     chosen = rng.integers(0, len(rows["ts"]), num_events)
     at = rows["ts"][chosen] + rng.integers(0, hours * HOUR_US, num_events)
-    ids = np.where(rng.random(num_events) < 0.1, np.char.add(rows["impression_id"][chosen], "-"), rows["impression_id"][chosen])
+    ids = np.where(
+        rng.random(num_events) < 0.1,
+        np.char.add(rows["impression_id"][chosen], "-"),
+        rows["impression_id"][chosen],
+    )
     events = {
         "impression_id": ids,
         "user_id": rows["user_id"][chosen],
@@ -229,14 +288,20 @@ def _write_events(directory: Path, rng: np.random.Generator, rows: dict[str, Any
         "ts": at,
         "logged": at + rng.integers(0, HOUR_US, num_events),
     }
-    _write(directory, events, np.concatenate([np.arange(num_events), rng.integers(0, num_events, num_events // 10)]))
+    _write(
+        directory,
+        events,
+        np.concatenate([np.arange(num_events), rng.integers(0, num_events, num_events // 10)]),
+    )
 
 
 def _write(directory: Path, rows: dict[str, Any], order: Any) -> None:
     directory.mkdir()
     table = pa.table(rows)
     for name in ("ts", "logged"):
-        table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.timestamp("us", tz="UTC")))
+        table = table.set_column(
+            table.column_names.index(name), name, table[name].cast(pa.timestamp("us", tz="UTC"))
+        )
     parts = np.array_split(order, 4)
     for number, part in enumerate(parts):
         pq.write_table(table.take(pa.array(part)), directory / f"part-{number}.parquet")

@@ -1,8 +1,10 @@
-"""How near the loader comes to a bare loop of `read_row_group`: unshuffled, shuffled, few columns of many, on one core and two.
+"""How near the loader comes to a bare loop of `read_row_group`: unshuffled, shuffled, few columns
+of many, on one core and two.
 
-The workload is in loader_parts/workload.py. Each case runs in a process of its own, on its cores; in it, floor and loader read
-the same warm files in turn, and every column of every batch is made. A figure is the median of the ratios of neighbouring runs.
-Checksums of what both read must be equal. Then what it takes to the first batch, to start and end, and the memory.
+The workload is in loader_parts/workload.py. Each case runs in a process of its own, on its cores;
+in it, floor and loader read the same warm files in turn, and every column of every batch is made. A
+figure is the median of the ratios of neighbouring runs. Checksums of what both read must be equal.
+Then what it takes to the first batch, to start and end, and the memory.
 
     python benchmarks/loader.py [--small] [--directory DIR] [--case NAME ...]
 """
@@ -74,8 +76,12 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="a quarter of the files, fewer repeats")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="a quarter of the files, fewer repeats"
+    )
     parser.add_argument("--directory", help="keep the data here, and use it again")
     parser.add_argument("--case", action="append", choices=CASES, help="only this one")
     parser.add_argument("--repeats", type=int, default=None)
@@ -89,7 +95,9 @@ def _in_child(name: str, arguments: argparse.Namespace) -> Figures:
     command = [sys.executable, __file__, "--child", name, "--directory", arguments.directory]
     command += ["--repeats", str(arguments.repeats), *(["--small"] if arguments.small else [])]
     environment = os.environ | {"OMP_NUM_THREADS": "1"} if name.endswith("-1") else None
-    out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
+    out = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env=environment
+    ).stdout
     figures: Figures = json.loads(out.splitlines()[-1])
     print(f"{name}: {figures}", flush=True)
     return figures
@@ -110,45 +118,78 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
     measuring.limit_cores(case.num_cores)
     paths, columns, table = _files(case.workload, arguments)
     peers = PEERS if case.has_peers else {}
-    readers: dict[str, Reader] = {"featstore": featstore(table, shuffle_rows=case.shuffle_rows), **peers}
+    readers: dict[str, Reader] = {
+        "featstore": featstore(table, shuffle_rows=case.shuffle_rows),
+        **peers,
+    }
     expected = checksum(from_arrow(floor(paths, columns, 0)))
-    sums = {name: checksum(reader(paths, columns, case.batch_size)) for name, reader in readers.items()}
+    sums = {
+        name: checksum(reader(paths, columns, case.batch_size)) for name, reader in readers.items()
+    }
     runs: dict[str, measuring.Run] = {
         "floor": partial(floor, paths, columns, 0, use_threads=case.num_cores > 1),
-        **{name: partial(reader, paths, columns, case.batch_size) for name, reader in readers.items()},
+        **{
+            name: partial(reader, paths, columns, case.batch_size)
+            for name, reader in readers.items()
+        },
     }
-    seconds, cpu_seconds = measuring.by_clocks(runs, arguments.repeats, [time.perf_counter, time.process_time])
+    seconds, cpu_seconds = measuring.by_clocks(
+        runs, arguments.repeats, [time.perf_counter, time.process_time]
+    )
     shares = measuring.ratios(seconds, over="floor")
     are_equal = {name: found == expected for name, found in sums.items()}
     return {
         **shares,
-        "by_cpu_time": {name: share["median"] for name, share in measuring.ratios(cpu_seconds, over="floor").items()},
-        "floor_rows_per_s": round(_sized(case.workload, arguments).num_rows / statistics.median(seconds["floor"])),
+        "by_cpu_time": {
+            name: share["median"]
+            for name, share in measuring.ratios(cpu_seconds, over="floor").items()
+        },
+        "floor_rows_per_s": round(
+            _sized(case.workload, arguments).num_rows / statistics.median(seconds["floor"])
+        ),
         "required": case.required,
         "equal_checksums": are_equal,
-        "ok": all(are_equal.values()) and shares["featstore"]["median"] >= case.required and _is_ahead(shares),
+        "ok": all(are_equal.values())
+        and shares["featstore"]["median"] >= case.required
+        and _is_ahead(shares),
     }
 
 
 def _records(arguments: argparse.Namespace) -> Figures:
-    """Rows per second of tf.data over TFRecord files of the first rows, as a share of the floor's over all rows."""
+    """Rows per second of tf.data over TFRecord files of the first rows, as a share of the floor's
+    over all rows.
+    """
     if not records.IS_INSTALLED:
         return {"left_out": "tensorflow is not installed", "ok": True}
     measuring.limit_cores(2)
     paths, columns, _ = _files(NARROW, arguments)
     first = workload.write(RECORDS, Path(arguments.directory))
-    readers: dict[str, Reader] = {"raw": records.by_records, "gzip": partial(records.by_records, is_compressed=True)}
+    readers: dict[str, Reader] = {
+        "raw": records.by_records,
+        "gzip": partial(records.by_records, is_compressed=True),
+    }
     expected = checksum(from_arrow(floor(first, columns, 0)))
-    are_equal = {name: checksum(reader(first, columns, 4096)) == expected for name, reader in readers.items()}
-    runs: dict[str, measuring.Run] = {name: partial(reader, first, columns, 4096) for name, reader in readers.items()}
-    seconds = measuring.in_turn({"floor": partial(floor, paths, columns, 0), **runs}, arguments.repeats)
+    are_equal = {
+        name: checksum(reader(first, columns, 4096)) == expected for name, reader in readers.items()
+    }
+    runs: dict[str, measuring.Run] = {
+        name: partial(reader, first, columns, 4096) for name, reader in readers.items()
+    }
+    seconds = measuring.in_turn(
+        {"floor": partial(floor, paths, columns, 0), **runs}, arguments.repeats
+    )
     times_fewer = RECORDS.num_rows / _sized(NARROW, arguments).num_rows
-    shares = {name: round(share["median"] * times_fewer, 4) for name, share in measuring.ratios(seconds, over="floor").items()}
+    shares = {
+        name: round(share["median"] * times_fewer, 4)
+        for name, share in measuring.ratios(seconds, over="floor").items()
+    }
     return {"shares": shares, "equal_checksums": are_equal, "ok": all(are_equal.values())}
 
 
 def _dataloader(arguments: argparse.Namespace) -> Figures:
-    """Rows per second of a DataLoader with two workers that persist, as a share of the floor's on two cores."""
+    """Rows per second of a DataLoader with two workers that persist, as a share of the floor's on
+    two cores.
+    """
     measuring.limit_cores(2)
     paths, columns, _ = _files(NARROW, arguments)
     return dataloader.compare(paths, columns, repeats=arguments.repeats)
@@ -159,18 +200,24 @@ def _is_ahead(shares: dict[str, dict[str, float]]) -> bool:
 
 
 def _first_batch(arguments: argparse.Namespace) -> Figures:
-    """Seconds from the iteration's begin to the first batch, over those of opening the first file and its first row group."""
+    """Seconds from the iteration's begin to the first batch, over those of opening the first file
+    and its first row group.
+    """
     paths, columns, table = _files(NARROW, arguments)
     bare, own = [], []
     for _ in range(3 * arguments.repeats):
         started = time.perf_counter()
         next(floor(paths, columns, 0))
         bare.append(time.perf_counter() - started)
-        with FeatureLoader(table, slots=columns[:-1], labels=columns[-1:], batch_size=4096) as loader:
+        with FeatureLoader(
+            table, slots=columns[:-1], labels=columns[-1:], batch_size=4096
+        ) as loader:
             started = time.perf_counter()
             columns_of(next(iter(loader)))
             own.append(time.perf_counter() - started)
-    ratio = statistics.median(seconds / of_floor for seconds, of_floor in zip(own, bare, strict=True))
+    ratio = statistics.median(
+        seconds / of_floor for seconds, of_floor in zip(own, bare, strict=True)
+    )
     return {
         "floor": round(statistics.median(bare), 4),
         "featstore": round(statistics.median(own), 4),
@@ -181,14 +228,18 @@ def _first_batch(arguments: argparse.Namespace) -> Figures:
 
 
 def _start_end(arguments: argparse.Namespace) -> Figures:
-    """Seconds to make a loader of an open table, ask it for one batch, and close it, less the first row group's decoding."""
+    """Seconds to make a loader of an open table, ask it for one batch, and close it, less the first
+    row group's decoding.
+    """
     paths, columns, table = _files(NARROW, arguments)
     seconds = []
     for _ in range(3 * arguments.repeats):
         started = time.perf_counter()
         next(floor(paths, columns, 0))
         decoded = time.perf_counter()
-        with FeatureLoader(table, slots=columns[:-1], labels=columns[-1:], batch_size=4096) as loader:
+        with FeatureLoader(
+            table, slots=columns[:-1], labels=columns[-1:], batch_size=4096
+        ) as loader:
             next(iter(loader))
         seconds.append(time.perf_counter() - decoded - (decoded - started))
     found = statistics.median(seconds)
@@ -196,7 +247,9 @@ def _start_end(arguments: argparse.Namespace) -> Figures:
 
 
 def _memory(arguments: argparse.Namespace, shuffle_rows: int | None) -> Figures:
-    """The loader's peak above the floor's, both in this process, the floor first; and what ten epochs add."""
+    """The loader's peak above the floor's, both in this process, the floor first; and what ten
+    epochs add.
+    """
     paths, columns, table = _files(NARROW, arguments)
     read = featstore(table, shuffle_rows=shuffle_rows)
     peaks = []

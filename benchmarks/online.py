@@ -1,7 +1,8 @@
-"""How long one request takes: `Extractor.one(dict)` and small batches, without Spark and without torch.
+"""How long one request takes: `Extractor.one(dict)` and small batches, without Spark and without
+torch.
 
-Checks first that a request gives the values that a batch of all rows gives. Ends with one line `RESULT {json}`; exit code 1
-if values differ, or if Spark or torch was imported.
+Checks first that a request gives the values that a batch of all rows gives. Ends with one line
+`RESULT {json}`; exit code 1 if values differ, or if Spark or torch was imported.
 """
 
 import argparse
@@ -46,7 +47,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="fewer repetitions")
     num_repeats = 20 if parser.parse_args().small else 200
-    figures = {name: _measure(name, Extractor(load_spec(source)), num_repeats) for name, source in SPECS.items()}
+    figures = {
+        name: _measure(name, Extractor(load_spec(source)), num_repeats)
+        for name, source in SPECS.items()
+    }
     heavy = sorted({"torch", "pyspark"} & sys.modules.keys())
     ok = not heavy and all(figure["same_values"] for figure in figures.values())
     print("RESULT " + json.dumps({"ok": ok, "heavy_modules": heavy, "specs": figures}))
@@ -57,7 +61,10 @@ def _measure(name: str, extractor: Extractor, num_repeats: int) -> dict[str, Any
     """Microseconds per request, the median over repetitions."""
     draw = random.Random(0)
     inputs = {column: extractor.spec.inputs[column] for column in extractor.input_columns}
-    rows = [{column: _value(draw, type_) for column, type_ in inputs.items()} for _ in range(max(BATCH_ROWS))]
+    rows = [
+        {column: _value(draw, type_) for column, type_ in inputs.items()}
+        for _ in range(max(BATCH_ROWS))
+    ]
     raw = pa.RecordBatch.from_pylist(rows, schema=pa.schema(list(inputs.items())))
     figures: dict[str, Any] = {
         "num_slots": len(extractor.schema.slots),
@@ -67,7 +74,9 @@ def _measure(name: str, extractor: Extractor, num_repeats: int) -> dict[str, Any
         spent_us = _median_us(functools.partial(extractor, raw.slice(0, num_rows)), num_repeats)
         figures[f"batch_{num_rows}_us_per_row"] = round(spent_us / num_rows, 1)
     together = extractor(raw).to_pylist()
-    figures["same_values"] = repr([extractor.one(row) for row in rows[:100]]) == repr(together[:100])
+    figures["same_values"] = repr([extractor.one(row) for row in rows[:100]]) == repr(
+        together[:100]
+    )
     print(f"{name}: {figures}")
     return figures
 
@@ -88,8 +97,13 @@ def _value(draw: random.Random, arrow_type: pa.DataType) -> Any:
     if draw.random() < 0.05:
         return None
     if arrow_type == TIMESTAMP:
-        return datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=draw.randrange(10**6))
-    values: dict[Any, Any] = {pa.string(): f"value_{draw.randrange(10**6)}", pa.int64(): draw.randrange(10**6)}
+        return datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC) + datetime.timedelta(
+            seconds=draw.randrange(10**6)
+        )
+    values: dict[Any, Any] = {
+        pa.string(): f"value_{draw.randrange(10**6)}",
+        pa.int64(): draw.randrange(10**6),
+    }
     return values.get(arrow_type, draw.random() * 100)
 
 

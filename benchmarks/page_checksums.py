@@ -1,10 +1,12 @@
-"""What page checksums cost: CPU time of reading files that have them, beside the same files without.
+"""What page checksums cost: CPU time of reading files that have them, beside the same files
+without.
 
-The same rows are written twice by Arrow, once with `write_page_checksum`. Both are read by the loader,
-every column, in turn: in place, where each page is checked as it is decoded; over HTTP into an empty
-cache, where each page is checked before the file is published; and from the cache, where none is checked
-again. Writing and the size of the files are told too. CPU times are of the whole process; the server is
-another one. At most 1.05 is demanded of both first reads, and 1.02 of the later ones.
+The same rows are written twice by Arrow, once with `write_page_checksum`. Both are read by the
+loader, every column, in turn: in place, where each page is checked as it is decoded; over HTTP into
+an empty cache, where each page is checked before the file is published; and from the cache, where
+none is checked again. Writing and the size of the files are told too. CPU times are of the whole
+process; the server is another one. At most 1.05 is demanded of both first reads, and 1.02 of the
+later ones.
 
     python benchmarks/page_checksums.py [--small]
 """
@@ -38,19 +40,25 @@ SIDES = {"without": False, "with": True}
 
 def main() -> int:
     """Prints the ratios and one line `RESULT {json}`; 1 where a ratio is above what is demanded."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="half the files, fewer rounds")
     small = parser.parse_args().small
     workload = replace(NARROW, num_files=4 if small else 8)
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
-        written = {side: _write(workload, root / side, summed=summed) for side, summed in SIDES.items()}
+        written = {
+            side: _write(workload, root / side, summed=summed) for side, summed in SIDES.items()
+        }
         figures = _figures(root, 9 if small else 15)
     figures["writing"] = _ratio({side: took for side, (took, _) in written.items()})
     figures["size"] = {"ratio": round(written["with"][1] / written["without"][1], 4)}
     most = {"in_place": FIRST_MOST, "staged_first": FIRST_MOST, "staged_again": LATER_MOST}
     is_ok = all(figures[case]["ratio"] <= limit for case, limit in most.items())
-    print(f"RESULT {json.dumps({'cpu': _cpu(), 'with_over_without': figures, 'most': most, 'ok': is_ok})}")
+    print(
+        f"RESULT {json.dumps({'cpu': _cpu(), 'with_over_without': figures, 'most': most, 'ok': is_ok})}"
+    )
     return int(not is_ok)
 
 
@@ -86,7 +94,9 @@ def _write(workload: Workload, directory: Path, *, summed: bool) -> tuple[list[f
     for number in range(workload.num_files):
         rows, path = rows_of(workload, number), directory / f"part-{number}.parquet"
         since = time.process_time()
-        pq.write_table(rows, path, row_group_size=workload.rows_per_row_group, write_page_checksum=summed)
+        pq.write_table(
+            rows, path, row_group_size=workload.rows_per_row_group, write_page_checksum=summed
+        )
         taken.append(time.process_time() - since)
     return taken, sum(path.stat().st_size for path in directory.iterdir())
 

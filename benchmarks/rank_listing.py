@@ -1,10 +1,12 @@
-"""What a worker keeps of the list of files in `rank` order, and what it needs for a moment, held against keeping the whole.
+"""What a worker keeps of the list of files in `rank` order, and what it needs for a moment, held
+against keeping the whole.
 
-A Delta table of 1,000,000 files (a checkpoint, and 20 small commits after it; the files themselves are not there). One of 8
-workers in 4 mini-epochs makes its loader and lists two of its parts; another process lists the whole, as `dynamic` order does.
-Each is a process of its own: Python's memory by tracemalloc, resident memory from the kernel; a third one does nothing but
-open the table with delta-rs. Ends with one line `RESULT {json}`; exit code 1 if a part keeps more than 1.1 of its share, 1/32.
-Resident memory is reported.
+A Delta table of 1,000,000 files (a checkpoint, and 20 small commits after it; the files themselves
+are not there). One of 8 workers in 4 mini-epochs makes its loader and lists two of its parts;
+another process lists the whole, as `dynamic` order does. Each is a process of its own: Python's
+memory by tracemalloc, resident memory from the kernel; a third one does nothing but open the table
+with delta-rs. Ends with one line `RESULT {json}`; exit code 1 if a part keeps more than 1.1 of its
+share, 1/32. Resident memory is reported.
 """
 
 import argparse
@@ -46,19 +48,31 @@ def main() -> int:
         if arguments.table is None:
             make = f"import rank_listing; rank_listing._make({url!r}, {num_files})"
             subprocess.run([sys.executable, "-c", make], check=True, env=_env())
-        found = {what: _child(what, url) for what in ("rank", "whole", "delta", "rank-traced", "whole-traced")}
+        found = {
+            what: _child(what, url)
+            for what in ("rank", "whole", "delta", "rank-traced", "whole-traced")
+        }
     kept = found["rank-traced"]["kept_bytes"] / found["whole-traced"]["kept_bytes"]
     limit = KEPT_LIMIT / (NUM_WORKERS * MINI_EPOCHS)
     is_kept = kept <= limit
     figures = {"kept_of_whole": {"value": round(kept, 4), "limit": round(limit, 4), "ok": is_kept}}
-    print("RESULT " + json.dumps({"ok": is_kept, "num_files": num_files, **figures, "processes": found}))
+    print(
+        "RESULT "
+        + json.dumps({"ok": is_kept, "num_files": num_files, **figures, "processes": found})
+    )
     return 0 if is_kept else 1
 
 
 def _make(url: str, num_files: int) -> None:
     stats = json.dumps({"numRecords": 100_000})
-    names = ((f"dt=2026-11-{1 + i % 28:02}", f"part-{i:07}-{uuid.UUID(int=i * 7919)}.parquet", i) for i in range(num_files))
-    actions = [AddAction(f"{day}/{name}", 12_345_678 + i, {"dt": day[3:]}, 1, True, stats) for day, name, i in names]
+    names = (
+        (f"dt=2026-11-{1 + i % 28:02}", f"part-{i:07}-{uuid.UUID(int=i * 7919)}.parquet", i)
+        for i in range(num_files)
+    )
+    actions = [
+        AddAction(f"{day}/{name}", 12_345_678 + i, {"dt": day[3:]}, 1, True, stats)
+        for day, name, i in names
+    ]
     schema = pa.schema([("row", pa.int64()), ("dt", pa.string())])
     create_table_with_add_actions(url, Schema.from_arrow(schema), actions, partition_by=["dt"])
     table = DeltaTable(url)
@@ -70,7 +84,11 @@ def _make(url: str, num_files: int) -> None:
 
 def _child(what: str, url: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, __file__, "--what", what, "--table", url], stdout=subprocess.PIPE, check=True, text=True, env=_env()
+        [sys.executable, __file__, "--what", what, "--table", url],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        env=_env(),
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(what, found, file=sys.stderr)
@@ -78,14 +96,21 @@ def _child(what: str, url: str) -> dict[str, Any]:
 
 
 def _env() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]), "RANK": "3"}
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        "RANK": "3",
+    }
 
 
 def _measured(what: str, url: str) -> dict[str, Any]:
     before_bytes, started = _resident_bytes(), time.monotonic()
     if what.endswith("traced"):
         tracemalloc.start()
-    kept: Any = _delta(url) if what == "delta" else _loader(url, "rank" if what.startswith("rank") else "dynamic")
+    kept: Any = (
+        _delta(url)
+        if what == "delta"
+        else _loader(url, "rank" if what.startswith("rank") else "dynamic")
+    )
     spent_s = time.monotonic() - started
     traced = tracemalloc.get_traced_memory()[0]
     del kept
@@ -108,7 +133,9 @@ def _loader(url: str, order: str) -> Any:
     with tempfile.TemporaryDirectory() as directory:
         dispatch = {"store": f"sqlite://{directory}/x.db", "run_id": "a"}
         options = {"kind": "rank", "mini_epochs": MINI_EPOCHS} if order == "rank" else order
-        loader = FeatureLoader(url, slots=["row"], order=options, dispatch=dispatch, shuffle={"window_rows": 100_000})
+        loader = FeatureLoader(
+            url, slots=["row"], order=options, dispatch=dispatch, shuffle={"window_rows": 100_000}
+        )
     if order == "dynamic":
         return loader
     seat = Seat(worker=3, num_workers=NUM_WORKERS)

@@ -1,11 +1,14 @@
-"""How near the loader comes to the floor: a bare loop of `read_row_group` over the same columns of the same files.
+"""How near the loader comes to the floor: a bare loop of `read_row_group` over the same columns of
+the same files.
 
-The data is the demo's click log, extracted by its spec. Floor and loader run in turn in one process, on the same warm files;
-each ratio is of two neighbouring runs, the result the median. What it costs to start (first batch, first row group included)
-is told beside it and not counted: the clock starts with the first batch, or the first row group, and the first row group's
-rows are left out of both counts.
+The data is the demo's click log, extracted by its spec. Floor and loader run in turn in one
+process, on the same warm files; each ratio is of two neighbouring runs, the result the median. What
+it costs to start (first batch, first row group included) is told beside it and not counted: the
+clock starts with the first batch, or the first row group, and the first row group's rows are left
+out of both counts.
 
-    python benchmarks/read_floor.py [--small] [--rows N] [--batch-size N] [--shuffle] [--directory DIR]
+    python benchmarks/read_floor.py [--small] [--rows N] [--batch-size N] [--shuffle] [--directory
+    DIR]
 """
 
 import argparse
@@ -45,12 +48,18 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="1 million rows instead of 5 million")
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--batch-size", type=int, default=8192)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--shuffle", action="store_true", help="rows shuffled within windows of 100,000; no figure is demanded")
+    parser.add_argument(
+        "--shuffle",
+        action="store_true",
+        help="rows shuffled within windows of 100,000; no figure is demanded",
+    )
     parser.add_argument("--directory", help="keep the data here, and use it again")
     arguments = parser.parse_args()
     arguments.rows = arguments.rows or (1_000_000 if arguments.small else 5_000_000)
@@ -63,18 +72,26 @@ def _table(directory: Path, num_rows: int) -> Table:
     if not Path(url).exists():
         write_click_log(directory / "raw", num_rows)
         spec = str(files("featstore.demo").joinpath("synthetic.spec.yaml"))
-        print(api.extract(spec, str(directory / "raw"), url, partition_from_path=[PARTITION_KEY]), flush=True)
+        print(
+            api.extract(spec, str(directory / "raw"), url, partition_from_path=[PARTITION_KEY]),
+            flush=True,
+        )
     return open_table(url)
 
 
 def compare(table: Table, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Runs floor and loader in turn; seconds to the first rows, rows per second after them, and the ratio of the rates."""
+    """Runs floor and loader in turn; seconds to the first rows, rows per second after them, and the
+    ratio of the rates.
+    """
     _check(table, arguments)
     floors, loaders = [], []
     for _ in range(arguments.repeats):
         floors.append(_measured(lambda: _floor(table)))
         loaders.append(_measured(lambda: _batches(table, arguments)))
-        print(f"floor {floors[-1][1] / 1e6:.3f} M rows/s, loader {loaders[-1][1] / 1e6:.3f} M rows/s", flush=True)
+        print(
+            f"floor {floors[-1][1] / 1e6:.3f} M rows/s, loader {loaders[-1][1] / 1e6:.3f} M rows/s",
+            flush=True,
+        )
     ratios = [loader[1] / floor[1] for floor, loader in zip(floors, loaders, strict=True)]
     return {
         "rows": table.num_rows,
@@ -113,7 +130,9 @@ def _floor(table: Table) -> Iterator[int]:
 
 def _loader(table: Table, arguments: argparse.Namespace) -> FeatureLoader:
     shuffle = {"window_rows": 100_000} if arguments.shuffle else None
-    return FeatureLoader(table, slots=["*"], labels=[LABEL], batch_size=arguments.batch_size, shuffle=shuffle)
+    return FeatureLoader(
+        table, slots=["*"], labels=[LABEL], batch_size=arguments.batch_size, shuffle=shuffle
+    )
 
 
 def _batches(table: Table, arguments: argparse.Namespace) -> Iterator[int]:
@@ -126,7 +145,9 @@ def _batches(table: Table, arguments: argparse.Namespace) -> Iterator[int]:
 
 
 def _check(table: Table, arguments: argparse.Namespace) -> None:
-    """Loader and floor must read the same values, or their speeds mean nothing. Warms the files up, too."""
+    """Loader and floor must read the same values, or their speeds mean nothing. Warms the files up,
+    too.
+    """
     expected = found = 0
     for path in _paths(table):
         column = pq.ParquetFile(path).read(columns=[CHECKED_LIST]).column(0)
@@ -134,7 +155,10 @@ def _check(table: Table, arguments: argparse.Namespace) -> None:
     for batch in _loader(table, arguments):
         found += _sum(batch[CHECKED_LIST].values.numpy())
     if expected != found:
-        raise SystemExit(f"the loader's values differ from the files': their sum is {found} instead of {expected}")
+        raise SystemExit(
+            f"the loader's values differ from the files': their sum is {found} instead of "
+            f"{expected}"
+        )
 
 
 def _sum(signs: np.ndarray[Any, Any]) -> int:

@@ -1,12 +1,14 @@
-"""What a table weighs: the demo's flights and the synthetic click log, against the same rows as TFRecord, raw and gzip.
+"""What a table weighs: the demo's flights and the synthetic click log, against the same rows as
+TFRecord, raw and gzip.
 
-Each data file's rows are written as one TFRecord file (`tf.train.Example`, all columns, missing values left out) and read back.
-Then bytes a row by kind of column, and layouts that the writer does not choose: rows sorted within a file, other dictionary
-limits, zstd, other row groups; each written by `featstore.table.writer`, its bytes beside the CPU seconds to decode it with
+Each data file's rows are written as one TFRecord file (`tf.train.Example`, all columns, missing
+values left out) and read back. Then bytes a row by kind of column, and layouts that the writer does
+not choose: rows sorted within a file, other dictionary limits, zstd, other row groups; each written
+by `featstore.table.writer`, its bytes beside the CPU seconds to decode it with
 `ParquetFile.read_row_group` in one thread, the layouts in turn, median of 3.
 
-Systems that store such rows in columns told of 80 % saved; no share is demanded here. `ok` says that everything written was
-read back equal, row by row.
+Systems that store such rows in columns told of 80 % saved; no share is demanded here. `ok` says
+that everything written was read back equal, row by row.
 
     python benchmarks/size.py [--small]
 """
@@ -61,21 +63,34 @@ class Layout:
 
 def main() -> int:
     """Prints the figures and one line `RESULT {json}`; 1 where anything was not read back equal."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--small", action="store_true", help="flights of 600 planes and 65,536 clicks instead of all and 524,288"
+        "--small",
+        action="store_true",
+        help="flights of 600 planes and 65,536 clicks instead of all and 524,288",
     )
     small = parser.parse_args().small
     framed = io.BytesIO()
     tfrecord.write_records(framed, [b"foo"])
-    result: Figures = {"told_saved": TOLD, "framing_as_known": framed.getvalue() == tfrecord.RECORD_OF_FOO}
+    result: Figures = {
+        "told_saved": TOLD,
+        "framing_as_known": framed.getvalue() == tfrecord.RECORD_OF_FOO,
+    }
     if importlib.util.find_spec("tensorflow") is None:
         print("tensorflow is not installed: records are read back by this benchmark's own reader")
     with tempfile.TemporaryDirectory() as found:
         directory = Path(found)
-        result["flights"] = measure(_flights(directory / "flights", small), ("plane", "flight_number"), directory)
-        result["clicks"] = measure(_clicks(directory / "clicks", small), ("user", "item"), directory)
-    result["ok"] = result["framing_as_known"] and all(result[name]["read_back_equal"] for name in ("flights", "clicks"))
+        result["flights"] = measure(
+            _flights(directory / "flights", small), ("plane", "flight_number"), directory
+        )
+        result["clicks"] = measure(
+            _clicks(directory / "clicks", small), ("user", "item"), directory
+        )
+    result["ok"] = result["framing_as_known"] and all(
+        result[name]["read_back_equal"] for name in ("flights", "clicks")
+    )
     print(f"RESULT {json.dumps(result)}")
     return 0 if result["ok"] else 1
 
@@ -96,7 +111,12 @@ def _extracted(name: str, directory: Path, partition_key: str) -> list[Path]:
     table_url = directory / "table"
     with package_files("featstore.demo").joinpath(f"{name}.spec.yaml").open("rb") as text:
         (directory / "spec.yaml").write_bytes(text.read())
-    api.extract(directory / "spec.yaml", str(directory / "raw"), table_url, partition_from_path=(partition_key,))
+    api.extract(
+        directory / "spec.yaml",
+        str(directory / "raw"),
+        table_url,
+        partition_from_path=(partition_key,),
+    )
     return [table_url / file.path for file in open_table(table_url).data_files()]
 
 
@@ -104,16 +124,29 @@ def measure(paths: list[Path], sort_columns: tuple[str, str], directory: Path) -
     """All figures of one table, whose data files lie at `paths`; prints them as it goes."""
     each = [_read(path.read_bytes()) for path in paths]
     rows = pa.concat_tables(each).combine_chunks()
-    print(f"\n{paths[0].parents[2].name}: {len(rows):,} rows of {rows.num_columns} columns in {len(paths)} data files")
+    print(
+        f"\n{paths[0].parents[2].name}: {len(rows):,} rows of {rows.num_columns} columns in "
+        f"{len(paths)} data files"
+    )
     records = [compare_with_records(one, directory) for one in each]
     raw, gzipped = (sum(found[name] for found in records) for name in ("raw_bytes", "gzip_bytes"))
     table_bytes = sum(path.stat().st_size for path in paths)
     result: Figures = {"num_rows": len(rows), "num_files": len(paths)}
-    result["bytes_per_row"] = _per_row(len(rows), featstore=table_bytes, tfrecord=raw, tfrecord_gzip=gzipped)
-    result["saved"] = {"of_tfrecord": round(1 - table_bytes / raw, 3), "of_tfrecord_gzip": round(1 - table_bytes / gzipped, 3)}
-    print(f"  bytes a row {result['bytes_per_row']}, saved {result['saved']} (told: {TOLD})", flush=True)
+    result["bytes_per_row"] = _per_row(
+        len(rows), featstore=table_bytes, tfrecord=raw, tfrecord_gzip=gzipped
+    )
+    result["saved"] = {
+        "of_tfrecord": round(1 - table_bytes / raw, 3),
+        "of_tfrecord_gzip": round(1 - table_bytes / gzipped, 3),
+    }
+    print(
+        f"  bytes a row {result['bytes_per_row']}, saved {result['saved']} (told: {TOLD})",
+        flush=True,
+    )
     result["kinds"] = compare_kinds(paths, rows)
-    metadata = FileMetadata.from_json(pq.read_metadata(paths[0]).metadata[KEY.encode()], str(paths[0]))
+    metadata = FileMetadata.from_json(
+        pq.read_metadata(paths[0]).metadata[KEY.encode()], str(paths[0])
+    )
     result["layouts"], layouts_equal = compare_layouts(rows, metadata, sort_columns, directory)
     for found in result["layouts"].values():
         found["saved"] = round(1 - found["bytes_per_row"] * len(rows) / raw, 3)
@@ -126,8 +159,12 @@ def _per_row(num_rows: int, **num_bytes: float) -> dict[str, float]:
 
 
 def compare_with_records(rows: pa.Table, directory: Path) -> Figures:
-    """The bytes of these rows as a TFRecord file, raw and gzip at zlib's default level as tensorflow; both read back."""
-    raw, gzipped, unzipped = (directory / name for name in ("rows.tfrecord", "rows.tfrecord.gz", "unzipped.tfrecord"))
+    """The bytes of these rows as a TFRecord file, raw and gzip at zlib's default level as
+    tensorflow; both read back.
+    """
+    raw, gzipped, unzipped = (
+        directory / name for name in ("rows.tfrecord", "rows.tfrecord.gz", "unzipped.tfrecord")
+    )
     with raw.open("wb") as sink:
         tfrecord.write_records(sink, tfrecord.examples(rows))
     with raw.open("rb") as source, gzip.open(gzipped, "wb", compresslevel=6) as sink:
@@ -152,7 +189,9 @@ def _holds(path: Path, rows: pa.Table) -> bool:
 
 
 def equal(found: pa.Table, expected: pa.Table) -> bool:
-    """Whether both hold the same rows in the same order; NaN, the mark of a missing float, equals itself."""
+    """Whether both hold the same rows in the same order; NaN, the mark of a missing float, equals
+    itself.
+    """
     if found.column_names != expected.column_names:
         return False
     pairs = zip(found.columns, expected.columns, strict=True)
@@ -169,7 +208,9 @@ def _equal_columns(found: pa.Array, expected: pa.Array) -> bool:
 
 
 def compare_kinds(paths: list[Path], rows: pa.Table) -> Figures:
-    """Bytes a row by kind of column: in the data files, and as messages of that kind alone, of rows all over the table."""
+    """Bytes a row by kind of column: in the data files, and as messages of that kind alone, of rows
+    all over the table.
+    """
     starts = range(0, len(rows), max(KIND_PART_ROWS, -(-len(rows) // KIND_PARTS)))
     sample = pa.concat_tables(rows.slice(start, KIND_PART_ROWS) for start in starts)
     kinds = _kinds(SlotSchema.from_arrow(rows.schema))
@@ -188,7 +229,10 @@ def compare_kinds(paths: list[Path], rows: pa.Table) -> Figures:
         raw, gzipped = _as_records(sample.select(names))
         found[kind] = {"num_columns": len(names), **_per_row(len(rows), featstore=stored[kind])}
         found[kind] |= _per_row(len(sample), tfrecord=raw, tfrecord_gzip=gzipped)
-        print(f"    {kind}: " + ", ".join(f"{name} {value}" for name, value in found[kind].items()), flush=True)
+        print(
+            f"    {kind}: " + ", ".join(f"{name} {value}" for name, value in found[kind].items()),
+            flush=True,
+        )
     return found
 
 
@@ -197,7 +241,10 @@ def _kinds(schema: SlotSchema) -> dict[str, str]:
     for slot in schema.slots:
         value = "index" if slot.num_indices is not None else str(slot.kind)
         made[slot.name] = f"list of {value}s" if slot.is_list else value
-    kept = {column.name: f"kept {'text' if pa.types.is_string(column.type) else 'number'}" for column in schema.kept}
+    kept = {
+        column.name: f"kept {'text' if pa.types.is_string(column.type) else 'number'}"
+        for column in schema.kept
+    }
     return {**made, **{column.name: "label" for column in schema.labels}, **kept}
 
 
@@ -233,12 +280,19 @@ def layouts_of(sort_columns: tuple[str, str]) -> list[Layout]:
 def compare_layouts(
     rows: pa.Table, metadata: FileMetadata, sort_columns: tuple[str, str], directory: Path
 ) -> tuple[dict[str, Figures], bool]:
-    """Bytes and nanoseconds a row of each layout of all rows in one file; whether each was read back equal."""
-    orders: dict[str | None, pa.Table] = {None: rows, **{name: _sorted(rows, name) for name in sort_columns}}
+    """Bytes and nanoseconds a row of each layout of all rows in one file; whether each was read
+    back equal.
+    """
+    orders: dict[str | None, pa.Table] = {
+        None: rows,
+        **{name: _sorted(rows, name) for name in sort_columns},
+    }
     texts: dict[str, bytes] = {}
     all_equal = True
     for layout in layouts_of(sort_columns):
-        texts[layout.name] = _written(orders[layout.sorted_by], metadata, layout, directory / "layout.parquet")
+        texts[layout.name] = _written(
+            orders[layout.sorted_by], metadata, layout, directory / "layout.parquet"
+        )
         all_equal &= equal(_read(texts[layout.name]), orders[layout.sorted_by])
     seconds = _decoded(texts)
     print("  layouts, all rows in one file: bytes and nanoseconds a row")
@@ -250,7 +304,10 @@ def compare_layouts(
         }
         found[name] |= {"size_ratio": round(len(text) / len(texts["default"]), 3)}
         found[name] |= {"decode_ratio": round(seconds[name] / seconds["default"], 3)}
-        print(f"    {name}: " + ", ".join(f"{key} {value}" for key, value in found[name].items()), flush=True)
+        print(
+            f"    {name}: " + ", ".join(f"{key} {value}" for key, value in found[name].items()),
+            flush=True,
+        )
     return found, all_equal
 
 
@@ -262,7 +319,10 @@ def _sorted(rows: pa.Table, column: str) -> pa.Table:
 def _written(rows: pa.Table, metadata: FileMetadata, layout: Layout, path: Path) -> bytes:
     schema = SlotSchema.from_arrow(rows.schema)
     options = (layout.rows_per_row_group, layout.compression)
-    with _dictionary_limit(layout.dictionary_limit_bytes), writer.open_data_file(str(path), schema, metadata, *options) as file:
+    with (
+        _dictionary_limit(layout.dictionary_limit_bytes),
+        writer.open_data_file(str(path), schema, metadata, *options) as file,
+    ):
         for batch in rows.to_batches(max_chunksize=1 << 14):
             file.write(batch)
     return path.read_bytes()

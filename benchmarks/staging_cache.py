@@ -1,7 +1,9 @@
-"""What the cache's bookkeeping costs: CPU time of one more file, of one that is there, and of one that another must go for, in
-caches of more and more files, beside that of a bare `os.listdir` of the directory. No figure is demanded.
+"""What the cache's bookkeeping costs: CPU time of one more file, of one that is there, and of one
+that another must go for, in caches of more and more files, beside that of a bare `os.listdir` of
+the directory. No figure is demanded.
 
-The directory is locked for that time, for all processes of the host. The files are small: nothing is downloaded.
+The directory is locked for that time, for all processes of the host. The files are small: nothing
+is downloaded.
 
     python benchmarks/staging_cache.py [--small]
 """
@@ -24,7 +26,9 @@ NUM_TIMED, SIZE_BYTES = 9, 100
 
 def main() -> int:
     """Prints a line for each size of the cache, and one line `RESULT {json}`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="at most 1,000 files")
     sizes = [100, 1_000] if parser.parse_args().small else [100, 1_000, 8_000]
     found = {num_files: _measure(num_files) for num_files in sizes}

@@ -1,8 +1,10 @@
-"""The stager against `curl`: the same file from the same server (nginx where there is one) to the same disk, in turn.
+"""The stager against `curl`: the same file from the same server (nginx where there is one) to the
+same disk, in turn.
 
-`curl` is measured alone and with a `sync` of the file, which the stager does too before anybody may read it: the demanded ratio
-is against the latter on a line that is faster than any network (loopback), and against plain `curl` on one of 200 MB/s. Then
-eight processes of one host over one cold cache, counted by the server.
+`curl` is measured alone and with a `sync` of the file, which the stager does too before anybody may
+read it: the demanded ratio is against the latter on a line that is faster than any network
+(loopback), and against plain `curl` on one of 200 MB/s. Then eight processes of one host over one
+cold cache, counted by the server.
 
     python benchmarks/staging_download.py [--small] [--directory DIR]
 """
@@ -45,7 +47,9 @@ with Stager(Staging(directory=sys.argv[1], mode="whole")) as stager:
 
 
 def main() -> int:
-    """Prints the figures and one line `RESULT {json}`; 1 where the stager is too slow, or a byte came twice."""
+    """Prints the figures and one line `RESULT {json}`; 1 where the stager is too slow, or a byte
+    came twice.
+    """
     arguments = _parse()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as temporary:
         root = Path(temporary)
@@ -59,7 +63,11 @@ def main() -> int:
         with served(data, line) as url:
             limited = _compare(url, root, arguments)
         shared = _eight(data, root)
-    ok = loopback["of_curl_with_sync"] >= REQUIRED_RATIO and limited["of_curl"] >= REQUIRED_RATIO and shared["times_sent"] == 1
+    ok = (
+        loopback["of_curl_with_sync"] >= REQUIRED_RATIO
+        and limited["of_curl"] >= REQUIRED_RATIO
+        and shared["times_sent"] == 1
+    )
     result = {
         "ok": ok,
         "required_ratio": REQUIRED_RATIO,
@@ -73,10 +81,14 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="a file of 60 MB instead of 400 MB")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--directory", help="the disk to write to; its temporary directory otherwise")
+    parser.add_argument(
+        "--directory", help="the disk to write to; its temporary directory otherwise"
+    )
     arguments = parser.parse_args()
     arguments.file_bytes = 60_000_000 if arguments.small else 400_000_000
     return arguments
@@ -93,7 +105,9 @@ def _nginx(root: Path, data: Path) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     (root / "nginx.conf").write_text(NGINX.format(root=root, port=port, files=data))
-    with subprocess.Popen([program, "-p", str(root), "-e", str(root / "error.log"), "-c", str(root / "nginx.conf")]) as process:
+    with subprocess.Popen(
+        [program, "-p", str(root), "-e", str(root / "error.log"), "-c", str(root / "nginx.conf")]
+    ) as process:
         deadline = time.monotonic() + 30
         while socket.socket().connect_ex(("127.0.0.1", port)):
             if time.monotonic() > deadline:
@@ -118,10 +132,13 @@ def _compare(url: str, root: Path, arguments: argparse.Namespace) -> dict[str, A
             seconds[name].append(time.perf_counter() - since)
             shutil.rmtree(root / "target", ignore_errors=True)
     found: dict[str, Any] = {
-        f"{name}_mb_per_s": round(arguments.file_bytes / statistics.median(values) / 1e6) for name, values in seconds.items()
+        f"{name}_mb_per_s": round(arguments.file_bytes / statistics.median(values) / 1e6)
+        for name, values in seconds.items()
     }
     for name in ("curl", "curl_with_sync"):
-        ratios = [other / mine for other, mine in zip(seconds[name], seconds["stager"], strict=True)]
+        ratios = [
+            other / mine for other, mine in zip(seconds[name], seconds["stager"], strict=True)
+        ]
         found[f"of_{name}"] = round(statistics.median(ratios), 2)
     print(found, flush=True)
     return found
@@ -130,7 +147,9 @@ def _compare(url: str, root: Path, arguments: argparse.Namespace) -> dict[str, A
 def _curl(url: str, root: Path, *, with_sync: bool) -> None:
     target = root / "target" / NAME
     target.parent.mkdir()
-    subprocess.run(["curl", "--silent", "--fail", "--output", str(target), f"{url}/{NAME}"], check=True)
+    subprocess.run(
+        ["curl", "--silent", "--fail", "--output", str(target), f"{url}/{NAME}"], check=True
+    )
     if with_sync:
         subprocess.run(["sync", str(target)], check=True)
 
@@ -141,7 +160,9 @@ def _stage(url: str, root: Path, size_bytes: int) -> None:
 
 
 def _eight(data: Path, root: Path) -> dict[str, Any]:
-    """Bytes that the server sent to eight processes over one cold cache, held against the bytes of the files."""
+    """Bytes that the server sent to eight processes over one cold cache, held against the bytes of
+    the files.
+    """
     (data / NAME).unlink()
     sizes = {f"part-{i}.bin": 5_000_000 + i for i in range(12)}
     for name, size_bytes in sizes.items():
@@ -154,7 +175,11 @@ def _eight(data: Path, root: Path) -> dict[str, Any]:
         sent = sent_bytes(url)
     if any(codes):
         raise SystemExit(f"a process failed: {codes}")
-    found = {"files_bytes": sum(sizes.values()), "sent_bytes": sent, "times_sent": sent / sum(sizes.values())}
+    found = {
+        "files_bytes": sum(sizes.values()),
+        "sent_bytes": sent,
+        "times_sent": sent / sum(sizes.values()),
+    }
     print(found, flush=True)
     return found
 

@@ -1,9 +1,11 @@
-"""Epochs over a remote table by each staging mode: `auto` against the best of the others, and staging against reading in place.
+"""Epochs over a remote table by each staging mode: `auto` against the best of the others, and
+staging against reading in place.
 
-Three remotes (a server of latency and bandwidth, see staging_parts/server.py; the disk-like one works on one request at a time,
-as a disk with one head does), four selections of 200 slots, a cold cache each time, no model: what an epoch takes is what the
-data take. All modes of a cell run in turn, `--repeats` times, and more often where that takes less than half a minute; medians
-are compared.
+Three remotes (a server of latency and bandwidth, see staging_parts/server.py; the disk-like one
+works on one request at a time, as a disk with one head does), four selections of 200 slots, a cold
+cache each time, no model: what an epoch takes is what the data take. All modes of a cell run in
+turn, `--repeats` times, and more often where that takes less than half a minute; medians are
+compared.
 
     python benchmarks/staging_modes.py [--small] [--repeats N] [--directory DIR]
 """
@@ -34,16 +36,26 @@ LEAST_CELL_S, LEAST_SMALL_CELL_S, MOST_REPEATS = 30.0, 8.0, 9
 
 
 def main() -> int:
-    """Prints the figures and one line `RESULT {json}`; 1 where `auto` is more than 1.1 times the best of the others."""
+    """Prints the figures and one line `RESULT {json}`; 1 where `auto` is more than 1.1 times the
+    best of the others.
+    """
     arguments = _parse()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(arguments.directory or temporary)
         speeds = disk_speeds(Path(temporary))
         print(f"local disk: {speeds}", flush=True)
-        snapshot = write_flat(directory / f"t{arguments.file_bytes}", num_files=NUM_FILES, file_bytes=arguments.file_bytes)
+        snapshot = write_flat(
+            directory / f"t{arguments.file_bytes}",
+            num_files=NUM_FILES,
+            file_bytes=arguments.file_bytes,
+        )
         cells = [cell for remote in REMOTES for cell in _cells(snapshot, remote, arguments)]
     worst = max(cells, key=lambda cell: float(cell["auto_of_best"]))
-    missed = [f"{cell['remote']} {cell['percent']} %" for cell in cells if cell["saved_of_direct"] < SAVED_OF_DIRECT]
+    missed = [
+        f"{cell['remote']} {cell['percent']} %"
+        for cell in cells
+        if cell["saved_of_direct"] < SAVED_OF_DIRECT
+    ]
     ok = worst["auto_of_best"] <= MOST_OF_BEST
     result = {
         "ok": ok,
@@ -58,8 +70,12 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="files of 48 MB instead of 96 MB, once each")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="files of 48 MB instead of 96 MB, once each"
+    )
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--directory", help="keep the data here, and use it again")
     arguments = parser.parse_args()
@@ -69,14 +85,25 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def _cells(snapshot: Snapshot, remote: Remote, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _cells(
+    snapshot: Snapshot, remote: Remote, arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
     directory = Path(snapshot.data_files[0].url).parent
     with served(directory, remote) as url:
-        return [_cell(at(snapshot, url), remote, percent, arguments.repeats, arguments.cell_s) for percent in PERCENTS]
+        return [
+            _cell(at(snapshot, url), remote, percent, arguments.repeats, arguments.cell_s)
+            for percent in PERCENTS
+        ]
 
 
-def _cell(snapshot: Snapshot, remote: Remote, percent: int, repeats: int, least_s: float) -> dict[str, Any]:
-    slots = [f"s{i:03}" for i in range(0, NUM_SLOTS, 100 // percent)] if percent != 60 else _three_of_five()
+def _cell(
+    snapshot: Snapshot, remote: Remote, percent: int, repeats: int, least_s: float
+) -> dict[str, Any]:
+    slots = (
+        [f"s{i:03}" for i in range(0, NUM_SLOTS, 100 // percent)]
+        if percent != 60
+        else _three_of_five()
+    )
     runs: dict[str, list[float]] = {mode: [] for mode in MODES}
     since, num_runs = time.perf_counter(), 0
     while num_runs < repeats or (num_runs < MOST_REPEATS and time.perf_counter() - since < least_s):

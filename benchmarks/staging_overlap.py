@@ -1,12 +1,15 @@
-"""Download, decode and training at the same time: what an epoch takes beside what its slowest part takes alone.
+"""Download, decode and training at the same time: what an epoch takes beside what its slowest part
+takes alone.
 
-- remote: a server of 20 ms and `--line` MB/s, no model, against one `curl` of the same files, one after the other, from it.
-- decoding: a server several times faster than decoding, no model, against the same epoch over the same files on the local
-  disk. Both decode in one thread, in the files' own order, so that decoding is what limits, and the server, which would be
-  another machine, and the download have a core. Where decoding and the gathering of shuffled rows, or decoding in a thread for
-  each core, take all cores by themselves, what the download takes is added: told, no demand.
-- model: rows shuffled, steps that take twice as long as the data of a batch (a pause, as for a device), and the share of the
-  time that is spent in `next()`, the making of the batch with it.
+- remote: a server of 20 ms and `--line` MB/s, no model, against one `curl` of the same files, one
+  after the other, from it.
+- decoding: a server several times faster than decoding, no model, against the same epoch over the
+  same files on the local disk. Both decode in one thread, in the files' own order, so that decoding
+  is what limits, and the server, which would be another machine, and the download have a core.
+  Where decoding and the gathering of shuffled rows, or decoding in a thread for each core, take all
+  cores by themselves, what the download takes is added: told, no demand.
+- model: rows shuffled, steps that take twice as long as the data of a batch (a pause, as for a
+  device), and the share of the time that is spent in `next()`, the making of the batch with it.
 
 The sides run in turn, `--repeats` times; the ratios are medians of neighbouring runs.
 
@@ -47,9 +50,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(arguments.directory or temporary)
         flat = write_flat(
-            directory / f"flat{arguments.num_files}", num_files=arguments.num_files, file_bytes=arguments.file_bytes
+            directory / f"flat{arguments.num_files}",
+            num_files=arguments.num_files,
+            file_bytes=arguments.file_bytes,
         )
-        lists = write_lists(directory / f"lists{arguments.num_lists}", num_files=arguments.num_lists, num_rows=100_000)
+        lists = write_lists(
+            directory / f"lists{arguments.num_lists}",
+            num_files=arguments.num_lists,
+            num_rows=100_000,
+        )
         found = [_remote(flat, arguments), _decoding(lists, arguments), _model(lists)]
         told = {} if arguments.small else {name: _told(lists, *case) for name, case in TOLD.items()}
     result = {"ok": all(part["ok"] for part in found), **{part["part"]: part for part in found}}
@@ -59,13 +68,18 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--small",
         action="store_true",
-        help="6 files of 40 MB over the slow line instead of 16 of 64 MB, 48 to decode instead of 192",
+        help="6 files of 40 MB over the slow line instead of 16 of 64 MB, 48 to decode instead of "
+        "192",
     )
-    parser.add_argument("--line", type=float, default=40.0, help="MB/s of the remote that is the bottleneck")
+    parser.add_argument(
+        "--line", type=float, default=40.0, help="MB/s of the remote that is the bottleneck"
+    )
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--directory", help="keep the data here, and use it again")
     arguments = parser.parse_args()
@@ -86,7 +100,13 @@ def _remote(flat: Snapshot, arguments: argparse.Namespace) -> dict[str, Any]:
             epoch_s, said, _ = _epoch(at(flat, url), "whole")
             ratios.append(epoch_s / alone_s)
             print(f"download alone {alone_s:.2f} s, epoch {epoch_s:.2f} s; {said}", flush=True)
-    return _part("remote", statistics.median(ratios), MOST_OF_SLOWEST, said, "the remote store is the bottleneck")
+    return _part(
+        "remote",
+        statistics.median(ratios),
+        MOST_OF_SLOWEST,
+        said,
+        "the remote store is the bottleneck",
+    )
 
 
 def _decoding(lists: Snapshot, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -105,12 +125,16 @@ def _decoding_ratio(
     num_cores = pa.cpu_count()
     pa.set_cpu_count(num_threads or num_cores)
     try:
-        return _ratio(lists, num_pairs, f"{num_threads or num_cores} threads, shuffle {shuffle}", shuffle)
+        return _ratio(
+            lists, num_pairs, f"{num_threads or num_cores} threads, shuffle {shuffle}", shuffle
+        )
     finally:
         pa.set_cpu_count(num_cores)
 
 
-def _ratio(lists: Snapshot, num_pairs: int, name: str, shuffle: dict[str, int] | None) -> tuple[float, str]:
+def _ratio(
+    lists: Snapshot, num_pairs: int, name: str, shuffle: dict[str, int] | None
+) -> tuple[float, str]:
     remote = Remote(name="fast", latency_s=0.001, bytes_per_s=400e6)
     ratios, said = [], ""
     _epoch(lists, "direct", shuffle=shuffle)  # the files into the kernel's cache, for both sides
@@ -119,15 +143,24 @@ def _ratio(lists: Snapshot, num_pairs: int, name: str, shuffle: dict[str, int] |
             alone_s, _, _ = _epoch(lists, "direct", shuffle=shuffle)
             epoch_s, said, _ = _epoch(at(lists, url), "whole", shuffle=shuffle)
             ratios.append(epoch_s / alone_s)
-            print(f"{name}: decoding of local files alone {alone_s:.2f} s, epoch {epoch_s:.2f} s; {said}", flush=True)
+            print(
+                f"{name}: decoding of local files alone {alone_s:.2f} s, epoch {epoch_s:.2f} s; "
+                f"{said}",
+                flush=True,
+            )
     return statistics.median(ratios), said
 
 
 def _model(lists: Snapshot) -> dict[str, Any]:
     num_batches = sum(file.num_rows for file in lists.data_files) // BATCH_SIZE
-    with served(Path(lists.data_files[0].url).parent, Remote(name="fast", latency_s=0.001, bytes_per_s=400e6)) as url:
+    with served(
+        Path(lists.data_files[0].url).parent,
+        Remote(name="fast", latency_s=0.001, bytes_per_s=400e6),
+    ) as url:
         alone_s, _, _ = _epoch(at(lists, url), "whole", shuffle=SHUFFLE)
-        _, said, share = _epoch(at(lists, url), "whole", step_s=2 * alone_s / num_batches, shuffle=SHUFFLE)
+        _, said, share = _epoch(
+            at(lists, url), "whole", step_s=2 * alone_s / num_batches, shuffle=SHUFFLE
+        )
     print(f"waited {share:.2%} of the time after the first batch; {said}", flush=True)
     return _part("model", share, MOST_WAIT_SHARE, said, "the model is the bottleneck")
 
@@ -154,9 +187,13 @@ def _curl_s(snapshot: Snapshot) -> float:
 def _epoch(
     snapshot: Snapshot, mode: str, *, step_s: float = 0.0, shuffle: dict[str, int] | None = None
 ) -> tuple[float, str, float]:
-    """Seconds, what the loader says of the epoch, and the share of the time after the first batch that was spent waiting."""
+    """Seconds, what the loader says of the epoch, and the share of the time after the first batch
+    that was spent waiting.
+    """
     since = time.perf_counter()
-    with FeatureLoader(snapshot, slots=["*"], batch_size=BATCH_SIZE, shuffle=shuffle, staging={"mode": mode}) as loader:
+    with FeatureLoader(
+        snapshot, slots=["*"], batch_size=BATCH_SIZE, shuffle=shuffle, staging={"mode": mode}
+    ) as loader:
         batches = iter(loader)
         batch: Batch | None = next(batches)
         first_s, waited_s = time.perf_counter(), 0.0

@@ -1,10 +1,13 @@
-"""What it costs to change a table that lives: slots added to a day, labels written anew, many files committed and opened.
+"""What it costs to change a table that lives: slots added to a day, labels written anew, many files
+committed and opened.
 
-A day of 200 slots is extracted; then 10 slots are added to it as a slot group, once made of narrow raw columns and once of
-wide ones (lists of text), and its labels are written anew by key. Each is held against extracting the day anew with all that,
-in turn in one process, each reading its spec anew: bytes written and CPU seconds of all threads, each ratio of neighbouring
-runs, the result the median. After the first of them, what was added is compared with what extracting anew gave, value by value.
-The join of raw logs is measured by `label_join.py`, and told here too but for `--small`, to stay within five minutes.
+A day of 200 slots is extracted; then 10 slots are added to it as a slot group, once made of narrow
+raw columns and once of wide ones (lists of text), and its labels are written anew by key. Each is
+held against extracting the day anew with all that, in turn in one process, each reading its spec
+anew: bytes written and CPU seconds of all threads, each ratio of neighbouring runs, the result the
+median. After the first of them, what was added is compared with what extracting anew gave, value by
+value. The join of raw logs is measured by `label_join.py`, and told here too but for `--small`, to
+stay within five minutes.
 
     python benchmarks/table_life.py [--small] [--rows N] [--repeats N]
 """
@@ -49,14 +52,18 @@ DAY = {"dt": "2026-11-01"}
 
 def main() -> int:
     """Prints the figures and one line `RESULT {json}`; 1 where one is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="400,000 rows instead of 1,600,000")
     parser.add_argument("--rows", type=int)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     num_rows = arguments.rows or (400_000 if arguments.small else 1_600_000)
     with tempfile.TemporaryDirectory() as directory:
-        result = measure(Path(directory), num_rows, arguments.repeats) | measure_files(Path(directory))
+        result = measure(Path(directory), num_rows, arguments.repeats) | measure_files(
+            Path(directory)
+        )
     if not arguments.small:
         result["join"] = label_join.measure(small=False)
     result["ok"] = all(figure["ok"] for figure in result.values())
@@ -101,17 +108,31 @@ def _compare(
         copy, anew = directory / "copy", directory / "anew"
         shutil.copytree(base, copy)
         cpu_s, size_bytes = _cpu_s(change, copy)
-        whole_s, whole_bytes = _cpu_s(lambda table: api.extract(spec(), raw, table, partition=DAY), anew)
+        whole_s, whole_bytes = _cpu_s(
+            lambda table: api.extract(spec(), raw, table, partition=DAY), anew
+        )
         if i == 0:
             _require_same(copy, anew)
         ratios_cpu.append(cpu_s / whole_s)
         ratios_bytes.append(size_bytes / whole_bytes)
-        print(f"{name}: {cpu_s:.2f} of {whole_s:.2f} CPU s, {size_bytes:,} of {whole_bytes:,} bytes", flush=True)
+        print(
+            f"{name}: {cpu_s:.2f} of {whole_s:.2f} CPU s, {size_bytes:,} of {whole_bytes:,} bytes",
+            flush=True,
+        )
         shutil.rmtree(copy)
         shutil.rmtree(anew)
-    cpu, written, required = statistics.median(ratios_cpu), statistics.median(ratios_bytes), REQUIRED[name]
+    cpu, written, required = (
+        statistics.median(ratios_cpu),
+        statistics.median(ratios_bytes),
+        REQUIRED[name],
+    )
     ok = cpu <= required and written <= required
-    return {"cpu_ratio": round(cpu, 4), "bytes_ratio": round(written, 4), "required": required, "ok": ok}
+    return {
+        "cpu_ratio": round(cpu, 4),
+        "bytes_ratio": round(written, 4),
+        "required": required,
+        "ok": ok,
+    }
 
 
 def _cpu_s(run: Callable[[Path], ExtractReport], table: Path) -> tuple[float, int]:
@@ -126,20 +147,41 @@ def _require_same(changed: Path, anew: Path) -> None:
     names = [slot.name for slot in other.slots]
     for some in (names[i : i + _AT_ONCE] for i in range(0, len(names), _AT_ONCE)):
         columns = [*some, "click"]
-        if not one.to_arrow(slots=some).select(columns).equals(other.to_arrow(slots=some).select(columns)):
-            raise ValueError(f"slots {', '.join(some)}: expected the values of the day extracted anew, found others")
+        if (
+            not one.to_arrow(slots=some)
+            .select(columns)
+            .equals(other.to_arrow(slots=some).select(columns))
+        ):
+            raise ValueError(
+                f"slots {', '.join(some)}: expected the values of the day extracted anew, found "
+                f"others"
+            )
 
 
 def measure_files(directory: Path) -> dict[str, Any]:
-    """Seconds to commit and to open a table of 10,000 files, alone and with as many files of a slot group."""
+    """Seconds to commit and to open a table of 10,000 files, alone and with as many files of a slot
+    group.
+    """
     url, group = str(directory / "many"), group_url(str(directory / "many"), "added")
     slots = tuple(Slot(name=f"slot{i}", kind=SlotKind.ID, number=i) for i in range(1, 201))
     schema = SlotSchema(slots=slots, partition_keys=(pa.field("dt", pa.string()),))
-    names = [f"dt=2026-11-{i % 28 + 1:02d}/{data_file_name(new_tag('r'), i, 0)}" for i in range(NUM_FILES)]
+    names = [
+        f"dt=2026-11-{i % 28 + 1:02d}/{data_file_name(new_tag('r'), i, 0)}"
+        for i in range(NUM_FILES)
+    ]
     files = tuple(_file(url, name) for name in names)
-    bound = tuple(_file(group, group_file_path(name, data_file_name(new_tag("g"), i, 0))) for i, name in enumerate(names))
-    seconds = {"commit": _seconds(lambda: _commit(url, schema, files)), "open": _seconds(lambda: open_snapshot(url))}
-    added = SlotSchema(slots=(Slot(name="new", kind=SlotKind.ID, number=300),), partition_keys=schema.partition_keys)
+    bound = tuple(
+        _file(group, group_file_path(name, data_file_name(new_tag("g"), i, 0)))
+        for i, name in enumerate(names)
+    )
+    seconds = {
+        "commit": _seconds(lambda: _commit(url, schema, files)),
+        "open": _seconds(lambda: open_snapshot(url)),
+    }
+    added = SlotSchema(
+        slots=(Slot(name="new", kind=SlotKind.ID, number=300),),
+        partition_keys=schema.partition_keys,
+    )
     _commit(group, added, bound)
     base = delta.open_delta(url)
     metadata = groups_commit("g", base, bound)
@@ -167,7 +209,9 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def _file(url: str, path: str) -> DataFile:
     day = path[len("dt=") :].partition("/")[0]
-    return DataFile(path=path, url=f"{url}/{path}", size_bytes=10**8, num_rows=10**6, partition={"dt": day})
+    return DataFile(
+        path=path, url=f"{url}/{path}", size_bytes=10**8, num_rows=10**6, partition={"dt": day}
+    )
 
 
 def _commit(url: str, schema: SlotSchema, files: tuple[DataFile, ...]) -> int:
@@ -183,7 +227,9 @@ def _commit(url: str, schema: SlotSchema, files: tuple[DataFile, ...]) -> int:
         num_rows=sum(file.num_rows for file in files),
         size_bytes=sum(file.size_bytes for file in files),
     )
-    return delta.commit(url, delta.Change(base=None, schema=schema, partitions=days, files=files, metadata=metadata))
+    return delta.commit(
+        url, delta.Change(base=None, schema=schema, partitions=days, files=files, metadata=metadata)
+    )
 
 
 def base_spec(added: tuple[dict[str, Any], ...] = ()) -> Spec:
@@ -192,23 +238,51 @@ def base_spec(added: tuple[dict[str, Any], ...] = ()) -> Spec:
     slots = [_slot(f"text{i}_id", "hash", f"text{i}") for i in range(NUM_TEXTS)]
     slots += [_slot(f"list{i}_ids", "hash", f"list{i}") for i in range(NUM_LISTS)]
     slots += [_slot(f"number{i}_log", "log1p", f"number{i}") for i in range(NUM_NUMBERS)]
-    slots += [_slot(f"number{i}_bin", "bucketize", f"number{i}", boundaries=[1, 10, 50]) for i in range(NUM_NUMBERS)]
+    slots += [
+        _slot(f"number{i}_bin", "bucketize", f"number{i}", boundaries=[1, 10, 50])
+        for i in range(NUM_NUMBERS)
+    ]
     slots += [_slot(f"list{i}_x_text0", "cross", [f"list{i}", "text0"]) for i in range(NUM_LISTS)]
     pairs = [(one, other) for i, one in enumerate(texts) for other in texts[i + 1 :]]
-    slots += [_slot(f"{one}_x_{other}", "cross", [one, other]) for one, other in pairs[: 200 - len(slots)]]
+    slots += [
+        _slot(f"{one}_x_{other}", "cross", [one, other]) for one, other in pairs[: 200 - len(slots)]
+    ]
     numbered = [{**slot, "slot": i} for i, slot in enumerate([*slots, *added], start=1)]
-    inputs: dict[str, Any] = {**dict.fromkeys(texts, "string"), "clicked": "long", "request_id": "string"}
+    inputs: dict[str, Any] = {
+        **dict.fromkeys(texts, "string"),
+        "clicked": "long",
+        "request_id": "string",
+    }
     inputs |= {f"number{i}": "double" for i in range(NUM_NUMBERS)}
-    inputs |= {f"list{i}": "list<string>" for i in range(NUM_LISTS)} | {f"wide{i}": "list<string>" for i in range(NUM_WIDE)}
-    document = {"spec": 1, "inputs": inputs, "labels": {"click": "clicked"}, "keep": ["request_id"], "slots": numbered}
-    return load_spec(document | {"output": {"rows_per_file": 100_000, "rows_per_row_group": 50_000}})
+    inputs |= {f"list{i}": "list<string>" for i in range(NUM_LISTS)} | {
+        f"wide{i}": "list<string>" for i in range(NUM_WIDE)
+    }
+    document = {
+        "spec": 1,
+        "inputs": inputs,
+        "labels": {"click": "clicked"},
+        "keep": ["request_id"],
+        "slots": numbered,
+    }
+    return load_spec(
+        document | {"output": {"rows_per_file": 100_000, "rows_per_row_group": 50_000}}
+    )
 
 
 def narrow_slots() -> tuple[dict[str, Any], ...]:
     """10 slots made of single texts and numbers."""
-    crosses = [_slot(f"number_x_text{i}", "cross", [f"number{i}_bin", f"text{i}"]) for i in range(4)]
-    bins = [_slot(f"number{i}_bin2", "bucketize", f"number{i}", boundaries=[2, 20, 90]) for i in range(3)]
-    return (*crosses, *bins, *(_slot(f"number{i}_as_is", "identity", f"number{i}") for i in range(3)))
+    crosses = [
+        _slot(f"number_x_text{i}", "cross", [f"number{i}_bin", f"text{i}"]) for i in range(4)
+    ]
+    bins = [
+        _slot(f"number{i}_bin2", "bucketize", f"number{i}", boundaries=[2, 20, 90])
+        for i in range(3)
+    ]
+    return (
+        *crosses,
+        *bins,
+        *(_slot(f"number{i}_as_is", "identity", f"number{i}") for i in range(3)),
+    )
 
 
 def wide_slots() -> tuple[dict[str, Any], ...]:
@@ -226,7 +300,11 @@ def write_raw(directory: Path, num_rows: int) -> None:
     directory.mkdir()
     draw = np.random.default_rng(0)
     for i in range(4):
-        pq.write_table(_raw(draw, num_rows // 4, i * num_rows), directory / f"raw-{i}.parquet", row_group_size=25_000)
+        pq.write_table(
+            _raw(draw, num_rows // 4, i * num_rows),
+            directory / f"raw-{i}.parquet",
+            row_group_size=25_000,
+        )
 
 
 def _raw(draw: np.random.Generator, num_rows: int, first: int) -> pa.Table:
@@ -238,9 +316,14 @@ def _raw(draw: np.random.Generator, num_rows: int, first: int) -> pa.Table:
         columns[f"text{i}"] = _texts(draw, num_rows, 10 ** (2 + i % 4))
     for i in range(NUM_NUMBERS):
         columns[f"number{i}"] = pa.array(draw.exponential(20, num_rows))
-    for name, mean in [*((f"list{i}", 4) for i in range(NUM_LISTS)), *((f"wide{i}", 6) for i in range(NUM_WIDE))]:
+    for name, mean in [
+        *((f"list{i}", 4) for i in range(NUM_LISTS)),
+        *((f"wide{i}", 6) for i in range(NUM_WIDE)),
+    ]:
         offsets = np.concatenate([[0], np.cumsum(draw.poisson(mean, num_rows))]).astype(np.int32)
-        columns[name] = pa.ListArray.from_arrays(pa.array(offsets), _texts(draw, int(offsets[-1]), 10_000))
+        columns[name] = pa.ListArray.from_arrays(
+            pa.array(offsets), _texts(draw, int(offsets[-1]), 10_000)
+        )
     return pa.table(columns)
 
 

@@ -1,8 +1,10 @@
-"""What statistics cost: their share of an extraction's CPU, and the CPU time to merge those of a file in the driver.
+"""What statistics cost: their share of an extraction's CPU, and the CPU time to merge those of a
+file in the driver.
 
-The extraction runs on one thread, without Spark, over the raw log of 61 slots of `extraction.py`; the CPU time of the thread is
-taken around every call that gathers, and that of the process around the whole run, its first round left out. Merging reads the
-small files of so many data files, made of as many copies of those that the extraction wrote, and writes one.
+The extraction runs on one thread, without Spark, over the raw log of 61 slots of `extraction.py`;
+the CPU time of the thread is taken around every call that gathers, and that of the process around
+the whole run, its first round left out. Merging reads the small files of so many data files, made
+of as many copies of those that the extraction wrote, and writes one.
 
     python benchmarks/table_statistics.py [--small]
 """
@@ -54,19 +56,36 @@ class Spent:
 
 def main() -> int:
     """Prints the figures and one line `RESULT {json}`; 1 where a demanded one is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="fewer rows, rounds and files, under 5 minutes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="fewer rows, rounds and files, under 5 minutes"
+    )
     small = parser.parse_args().small
     num_rows, num_rounds, num_files = (1 << 19, 2, 50) if small else (1 << 20, 5, 500)
     with tempfile.TemporaryDirectory() as directory:
         spent = Spent()
-        for owner, name in ((Gatherer, "update"), (Gathering, "draw"), (Gathering, "store"), (job, "merge_partition")):
+        for owner, name in (
+            (Gatherer, "update"),
+            (Gathering, "draw"),
+            (Gathering, "store"),
+            (job, "merge_partition"),
+        ):
             spent.time(owner, name)
-        figures = [share(Path(directory), num_rows, num_rounds, spent), merging(Path(directory), num_files)]
+        figures = [
+            share(Path(directory), num_rows, num_rounds, spent),
+            merging(Path(directory), num_files),
+        ]
     for figure in figures:
         print(figure, flush=True)
     ok = all(figure["ok"] for figure in figures)
-    print("RESULT " + json.dumps({"benchmark": "table_statistics", "small": small, "figures": figures, "ok": ok}))
+    print(
+        "RESULT "
+        + json.dumps(
+            {"benchmark": "table_statistics", "small": small, "figures": figures, "ok": ok}
+        )
+    )
     return 0 if ok else 1
 
 
@@ -81,7 +100,12 @@ def share(directory: Path, num_rows: int, num_rounds: int, spent: Spent) -> dict
         spent.cpu_s.clear()
         started = time.process_time()
         report = extract_files(
-            ExtractJob(spec=spec, input_url=str(directory / "raw"), table_url=str(directory / "table"), partition={"dt": "1"}),
+            ExtractJob(
+                spec=spec,
+                input_url=str(directory / "raw"),
+                table_url=str(directory / "table"),
+                partition={"dt": "1"},
+            ),
             runner=LocalRunner(1),
         )
         cpu_s = time.process_time() - started
@@ -124,7 +148,13 @@ def merging(directory: Path, num_files: int) -> dict[str, Any]:
     merged = table / statistics_path({"dt": "2"}, tag)
     ok = ms <= DEMANDED_MERGE_MS and merged.exists()
     name = f"{NUM_SLOTS} slots, merging a file's statistics, ms of CPU"
-    return {"name": name, "found": round(ms, 2), "demanded": DEMANDED_MERGE_MS, "ok": ok, "files": num_files}
+    return {
+        "name": name,
+        "found": round(ms, 2),
+        "demanded": DEMANDED_MERGE_MS,
+        "ok": ok,
+        "files": num_files,
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """featstore: from raw logs to training batches.
 
-The public names below are resolved when first used, so that `import featstore` loads no heavy library.
+The public names below are resolved when first used, so that `import featstore` loads no heavy
+library.
 """
 
 from importlib import import_module
@@ -46,7 +47,9 @@ __all__ = ["__version__", *_HOMES]
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module 'featstore' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
+        raise AttributeError(
+            f"module 'featstore' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}"
+        )
     errors = import_module("featstore.errors")
     try:
         return getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,6 @@
-"""The command line: each command parses its options, calls one function of the same name and prints what it returns."""
+"""The command line: each command parses its options, calls one function of the same name and prints
+what it returns.
+"""
 
 import contextlib
 import json
@@ -35,9 +37,20 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option("--directory", default="demo", show_default=True, help="Where raw log, table, spec and config are kept.")
+@click.option(
+    "--directory",
+    default="demo",
+    show_default=True,
+    help="Where raw log, table, spec and config are kept.",
+)
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
-@click.option("--synthetic", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="A made-up click log of this size.")
+@click.option(
+    "--synthetic",
+    "num_rows",
+    type=click.IntRange(min=1),
+    metavar="ROWS",
+    help="A made-up click log of this size.",
+)
 def demo(directory: str, engine: str, num_rows: int | None) -> None:
     """From a raw log to a trained model, on the flights of 2013 out of New York."""
     run = _optional("featstore.demo.run")
@@ -56,33 +69,96 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
 
 @cli.command()
 @click.option("--spec", required=True, help="The spec, a YAML file.")
-@click.option("--input", "input_url", required=True, help="Raw Parquet: a file, a directory or a glob.")
-@click.option("--table", "table_url", required=True, help="The table to write; made if there is none.")
 @click.option(
-    "--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help="A partition value for all of the input."
+    "--input", "input_url", required=True, help="Raw Parquet: a file, a directory or a glob."
 )
-@click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
-@click.option("--days", metavar="FIRST..LAST", help="Fill {dt} (and {hour}) in --input; what is up to date is left alone.")
-@click.option("--allow-missing", is_flag=True, help="With --days: leave out days without raw files.")
+@click.option(
+    "--table", "table_url", required=True, help="The table to write; made if there is none."
+)
+@click.option(
+    "--partition",
+    multiple=True,
+    callback=_key_values,
+    metavar="KEY=VALUE",
+    help="A partition value for all of the input.",
+)
+@click.option(
+    "--partition-from-path",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="A key to take from KEY=VALUE directories.",
+)
+@click.option(
+    "--days",
+    metavar="FIRST..LAST",
+    help="Fill {dt} (and {hour}) in --input; what is up to date is left alone.",
+)
+@click.option(
+    "--allow-missing", is_flag=True, help="With --days: leave out days without raw files."
+)
 @click.option("--dry-run", is_flag=True, help="With --days: only print what would be done.")
-@click.option("--group", metavar="NAME", help="Only the slots that the table lacks, into this slot group beside it.")
-@click.option("--key", metavar="COLUMN", help="With --group: the kept column that names each row, where raw files changed.")
-def extract(spec: str, input_url: str, table_url: str, partition: dict[str, str], keys: Sequence[str], **options: Any) -> None:
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Only the slots that the table lacks, into this slot group beside it.",
+)
+@click.option(
+    "--key",
+    metavar="COLUMN",
+    help="With --group: the kept column that names each row, where raw files changed.",
+)
+def extract(
+    spec: str,
+    input_url: str,
+    table_url: str,
+    partition: dict[str, str],
+    keys: Sequence[str],
+    **options: Any,
+) -> None:
     """Extract features from raw Parquet into a table, without Spark."""
     with ProgressBar() as bar:
-        report = api.extract(spec, input_url, table_url, partition=partition, partition_from_path=keys, progress=bar, **options)
+        report = api.extract(
+            spec,
+            input_url,
+            table_url,
+            partition=partition,
+            partition_from_path=keys,
+            progress=bar,
+            **options,
+        )
     click.echo(report)
 
 
 @cli.command()
 @click.option("--spec", "spec_url", required=True, help="The spec, a YAML file.")
-@click.option("--raw", required=True, help="The logged raw rows: a Parquet file, a directory or a glob.")
+@click.option(
+    "--raw", required=True, help="The logged raw rows: a Parquet file, a directory or a glob."
+)
 @click.option("--table", "table_url", required=True, help="The table that was made of them.")
-@click.option("--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help="The partition of all raw rows.")
-@click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
-def replay(spec_url: str, raw: str, table_url: str, partition: dict[str, str], keys: Sequence[str]) -> None:
-    """Recompute raw rows and compare them with the table's, in order; exit code 1 if any value differs."""
-    report = featstore.explore.replay.replay(spec_url, raw, table_url, partition=partition, partition_from_path=keys)
+@click.option(
+    "--partition",
+    multiple=True,
+    callback=_key_values,
+    metavar="KEY=VALUE",
+    help="The partition of all raw rows.",
+)
+@click.option(
+    "--partition-from-path",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="A key to take from KEY=VALUE directories.",
+)
+def replay(
+    spec_url: str, raw: str, table_url: str, partition: dict[str, str], keys: Sequence[str]
+) -> None:
+    """Recompute raw rows and compare them with the table's, in order; exit code 1 if any value
+    differs.
+    """
+    report = featstore.explore.replay.replay(
+        spec_url, raw, table_url, partition=partition, partition_from_path=keys
+    )
     click.echo(report)
     sys.exit(0 if report.ok else 1)
 
@@ -94,10 +170,21 @@ def spec() -> None:
 
 @spec.command()
 @click.argument("url", metavar="SPEC")
-@click.option("--update-lock", is_flag=True, help="Write the lock file beside the spec: what each slot number means now.")
-@click.option("--sample", "raw_url", metavar="RAW", help="Raw Parquet to try operators of your own on: is each row alone?")
+@click.option(
+    "--update-lock",
+    is_flag=True,
+    help="Write the lock file beside the spec: what each slot number means now.",
+)
+@click.option(
+    "--sample",
+    "raw_url",
+    metavar="RAW",
+    help="Raw Parquet to try operators of your own on: is each row alone?",
+)
 def lint(url: str, update_lock: bool, raw_url: str | None) -> None:
-    """Print all that is wrong with a spec, and where slots mean something else than its lock file says."""
+    """Print all that is wrong with a spec, and where slots mean something else than its lock file
+    says.
+    """
     report = featstore.spec.lint.lint(url, update_lock=update_lock)
     if report.ok and raw_url is not None:
         report = featstore.extraction.sample.lint_sample(report, raw_url)
@@ -107,8 +194,15 @@ def lint(url: str, update_lock: bool, raw_url: str | None) -> None:
 
 @spec.command()
 @click.argument("url", metavar="SPEC")
-@click.option("--input", "input_url", required=True, help="Raw Parquet to fit on: a file, a directory or a glob.")
-@click.option("--again", is_flag=True, help="Fit also what is fitted already: slots get other values.")
+@click.option(
+    "--input",
+    "input_url",
+    required=True,
+    help="Raw Parquet to fit on: a file, a directory or a glob.",
+)
+@click.option(
+    "--again", is_flag=True, help="Fit also what is fitted already: slots get other values."
+)
 def fit(url: str, input_url: str, again: bool) -> None:
     """Fit operators on raw Parquet, and freeze what they found in the lock file beside the spec."""
     click.echo(api.fit(url, input_url, again=again))
@@ -133,7 +227,9 @@ def diff(old: str, new: str) -> None:
 @click.argument("url", metavar="SPEC")
 @click.argument("slot")
 def sql(url: str, slot: str) -> None:
-    """Print the Spark SQL expression over raw columns that gives a slot's stored values; SLOT is a name or a number."""
+    """Print the Spark SQL expression over raw columns that gives a slot's stored values; SLOT is a
+    name or a number.
+    """
     click.echo(featstore.spec.sql.statement.sql(url, slot))
 
 
@@ -154,24 +250,73 @@ def inspect(url: str, version: int | None) -> None:
 @click.argument("url")
 @click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
 @click.option("--where", help="Only rows that match, such as \"month = '2013-01'\".")
-@click.option("--slots", multiple=True, metavar="NAME", help="Only these slots, by name or glob; may be repeated.")
-@click.option("--exact", is_flag=True, help="Read the rows even where statistics are stored; only so label rates are known.")
-def profile(url: str, version: int | None, where: str | None, slots: Sequence[str], exact: bool) -> None:
-    """Print coverage, distinct values, top values and quantiles per slot, from stored statistics or else from the rows."""
+@click.option(
+    "--slots",
+    multiple=True,
+    metavar="NAME",
+    help="Only these slots, by name or glob; may be repeated.",
+)
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Read the rows even where statistics are stored; only so label rates are known.",
+)
+def profile(
+    url: str, version: int | None, where: str | None, slots: Sequence[str], exact: bool
+) -> None:
+    """Print coverage, distinct values, top values and quantiles per slot, from stored statistics or
+    else from the rows.
+    """
     click.echo(open_table(url, version).profile(where, slots or None, stored=not exact))
 
 
 @table.command()
-@click.option("--spec", required=True, help="The spec, a YAML file: its labels and weight are written anew.")
-@click.option("--input", "input_url", required=True, help="Raw Parquet with ripened labels: a file, a directory or a glob.")
-@click.option("--table", "table_url", required=True, help="The table; none of its files is touched.")
+@click.option(
+    "--spec", required=True, help="The spec, a YAML file: its labels and weight are written anew."
+)
+@click.option(
+    "--input",
+    "input_url",
+    required=True,
+    help="Raw Parquet with ripened labels: a file, a directory or a glob.",
+)
+@click.option(
+    "--table", "table_url", required=True, help="The table; none of its files is touched."
+)
 @click.option("--key", required=True, metavar="COLUMN", help="The kept column that names each row.")
-@click.option("--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help="The partition of all raw rows.")
-@click.option("--partition-from-path", "keys", multiple=True, metavar="KEY", help="A key to take from KEY=VALUE directories.")
-def relabel(spec: str, input_url: str, table_url: str, key: str, partition: dict[str, str], keys: Sequence[str]) -> None:
+@click.option(
+    "--partition",
+    multiple=True,
+    callback=_key_values,
+    metavar="KEY=VALUE",
+    help="The partition of all raw rows.",
+)
+@click.option(
+    "--partition-from-path",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="A key to take from KEY=VALUE directories.",
+)
+def relabel(
+    spec: str,
+    input_url: str,
+    table_url: str,
+    key: str,
+    partition: dict[str, str],
+    keys: Sequence[str],
+) -> None:
     """Write the labels of partitions anew, beside the table's files."""
     with ProgressBar() as bar:
-        report = api.relabel(spec, input_url, table_url, key=key, partition=partition, partition_from_path=keys, progress=bar)
+        report = api.relabel(
+            spec,
+            input_url,
+            table_url,
+            key=key,
+            partition=partition,
+            partition_from_path=keys,
+            progress=bar,
+        )
     click.echo(report)
 
 
@@ -186,10 +331,16 @@ def compact(url: str) -> None:
 @click.argument("url")
 @click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), default=8192, show_default=True, help="That of the jobs that read it."
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=8192,
+    show_default=True,
+    help="That of the jobs that read it.",
 )
 def lint_table(url: str, version: int | None, batch_size: int) -> None:
-    """Print why the table is slower to read than it could be, from its footers; exit code 1 if there is anything."""
+    """Print why the table is slower to read than it could be, from its footers; exit code 1 if
+    there is anything.
+    """
     report = featstore.table.statistics.table_lint.lint(url, version, batch_size=batch_size)
     click.echo(report)
     sys.exit(0 if report.ok else 1)
@@ -197,14 +348,38 @@ def lint_table(url: str, version: int | None, batch_size: int) -> None:
 
 @table.command()
 @click.argument("url")
-@click.option("--retain-hours", type=click.FloatRange(min=0), default=168, show_default=True, help="Keep versions this old.")
-@click.option("--grace-hours", type=click.FloatRange(min=1), default=24, show_default=True, help="Keep files this young.")
-@click.option("--keep-version", "keep_versions", type=int, multiple=True, help="Keep this version too; may be repeated.")
+@click.option(
+    "--retain-hours",
+    type=click.FloatRange(min=0),
+    default=168,
+    show_default=True,
+    help="Keep versions this old.",
+)
+@click.option(
+    "--grace-hours",
+    type=click.FloatRange(min=1),
+    default=24,
+    show_default=True,
+    help="Keep files this young.",
+)
+@click.option(
+    "--keep-version",
+    "keep_versions",
+    type=int,
+    multiple=True,
+    help="Keep this version too; may be repeated.",
+)
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
-def vacuum(url: str, retain_hours: float, grace_hours: float, keep_versions: Sequence[int], dry_run: bool) -> None:
-    """Remove files that no retained version names: replaced ones, and what failed jobs left; never those of running jobs."""
+def vacuum(
+    url: str, retain_hours: float, grace_hours: float, keep_versions: Sequence[int], dry_run: bool
+) -> None:
+    """Remove files that no retained version names: replaced ones, and what failed jobs left; never
+    those of running jobs.
+    """
     times = {"retain_s": retain_hours * 3600, "grace_s": grace_hours * 3600}
-    click.echo(featstore.table.vacuum.vacuum(url, **times, keep_versions=keep_versions, dry_run=dry_run))
+    click.echo(
+        featstore.table.vacuum.vacuum(url, **times, keep_versions=keep_versions, dry_run=dry_run)
+    )
 
 
 @table.command()
@@ -223,20 +398,48 @@ def dispatch() -> None:
 
 
 @dispatch.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at; 0.0.0.0 for every one.")
-@click.option("--port", type=click.IntRange(0, 65535), default=29600, show_default=True, help="0 for any that is free.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen at; 0.0.0.0 for every one.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=29600,
+    show_default=True,
+    help="0 for any that is free.",
+)
 def serve(host: str, port: int) -> None:
-    """Serve a store tcp://HOST:PORT until SIGTERM or SIGINT. Whoever reaches the port may write: trusted networks only."""
+    """Serve a store tcp://HOST:PORT until SIGTERM or SIGINT. Whoever reaches the port may write:
+    trusted networks only.
+    """
     _optional("featstore.dispatch.stores.tcp").serve(host, port, click.echo)
 
 
 @dispatch.command()
 @click.argument("store", metavar="STORE")
 @click.option("--watch", is_flag=True, help="Look again and again, until interrupted.")
-@click.option("--every", "every_s", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS")
-@click.option("--last", type=click.IntRange(min=1), default=5, show_default=True, help="How many epochs, the newest ones.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How many epochs, the newest ones.",
+)
 def status(store: str, watch: bool, every_s: float, last: int) -> None:
-    """Print leases, each worker's progress, stragglers and the expected end. STORE is sqlite:///path or tcp://host:port."""
+    """Print leases, each worker's progress, stragglers and the expected end. STORE is
+    sqlite:///path or tcp://host:port.
+    """
     if not watch:
         click.echo(featstore.dispatch.accounts.status.status(store, last=last))
         return
@@ -248,14 +451,24 @@ def status(store: str, watch: bool, every_s: float, last: int) -> None:
 
 @dispatch.command()
 @click.argument("store", metavar="STORE")
-@click.option("--run-id", required=True, help="The run, as dispatch.run_id of its training config has it.")
+@click.option(
+    "--run-id", required=True, help="The run, as dispatch.run_id of its training config has it."
+)
 @click.option("--epoch", type=click.IntRange(min=0), help="Only this epoch.")
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the epoch's order, for `order: replay`.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the epoch's order, for `order: replay`.",
+)
 def receipt(store: str, run_id: str, epoch: int | None, save: Path | None) -> None:
-    """Print rows delivered, come twice and missing, by split and worker; exit code 1 if rows are missing."""
+    """Print rows delivered, come twice and missing, by split and worker; exit code 1 if rows are
+    missing.
+    """
     found = featstore.dispatch.accounts.receipt.receipts(store, run_id, epoch)
     if save is not None:
-        save.write_text(featstore.dispatch.accounts.recording.recorded(store, run_id, epoch).encode())
+        save.write_text(
+            featstore.dispatch.accounts.recording.recorded(store, run_id, epoch).encode()
+        )
     click.echo("\n\n".join(f"{name}\n{receipt}" for name, receipt in found.items()))
     sys.exit(1 if any(receipt.missing for receipt in found.values()) else 0)
 
@@ -288,7 +501,9 @@ def clear(directory: str) -> None:
 
 
 def _optional(module: str) -> Any:
-    """A part that needs extras, imported when its command runs; MissingDependencyError names the extra."""
+    """A part that needs extras, imported when its command runs; MissingDependencyError names the
+    extra.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -303,7 +518,9 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (FeatstoreError, OSError) as error:
-        click.echo("\n".join([f"featstore: error: {error}", *getattr(error, "__notes__", ())]), err=True)
+        click.echo(
+            "\n".join([f"featstore: error: {error}", *getattr(error, "__notes__", ())]), err=True
+        )
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("featstore: interrupted; what was committed before stays as it was", err=True)

@@ -1,7 +1,7 @@
 """Every exception that featstore raises for its users.
 
-Each class is also a child of a builtin one, so that code which never heard of featstore can catch it. A message says what
-went wrong, what was expected, what was found, where, and what to do.
+Each class is also a child of a builtin one, so that code which never heard of featstore can catch
+it. A message says what went wrong, what was expected, what was found, where, and what to do.
 """
 
 import difflib
@@ -25,11 +25,15 @@ class FeatstoreError(Exception):
 
 
 class SpecError(FeatstoreError, ValueError):
-    """A spec is wrong; the message begins with its file and the path in the document, such as `slots[3].of`."""
+    """A spec is wrong; the message begins with its file and the path in the document, such as
+    `slots[3].of`.
+    """
 
 
 class NotFittedError(SpecError):
-    """A spec has a node whose operator is fitted on data or on a file, and was not, or on something else."""
+    """A spec has a node whose operator is fitted on data or on a file, and was not, or on something
+    else.
+    """
 
 
 class ConfigError(FeatstoreError, ValueError):
@@ -41,8 +45,8 @@ class SelectionError(FeatstoreError, ValueError):
 
 
 class InputError(FeatstoreError, ValueError):
-    """Raw input cannot be extracted: not Parquet, a column is missing or of the wrong type, a malformed value where the spec
-    says `on_error: fail`, a file that changed while it was read."""
+    """Raw input cannot be extracted: not Parquet, a column is missing or of the wrong type, a
+    malformed value where the spec says `on_error: fail`, a file that changed while it was read."""
 
 
 class EmptyInputError(InputError):
@@ -50,7 +54,9 @@ class EmptyInputError(InputError):
 
 
 class OperatorError(FeatstoreError, ValueError):
-    """An operator failed; the message names the file, the first row that fails, the slot and the operator."""
+    """An operator failed; the message names the file, the first row that fails, the slot and the
+    operator.
+    """
 
 
 class TableNotFoundError(FeatstoreError, FileNotFoundError):
@@ -58,8 +64,8 @@ class TableNotFoundError(FeatstoreError, FileNotFoundError):
 
 
 class CommitConflictError(FeatstoreError, RuntimeError):
-    """Another writer committed the same partition first, or files of this run were removed before it could commit them;
-    nothing of this run is visible."""
+    """Another writer committed the same partition first, or files of this run were removed before
+    it could commit them; nothing of this run is visible."""
 
 
 class StoreError(FeatstoreError, OSError):
@@ -83,7 +89,9 @@ class DiskFullError(StoreError):
 
 
 class UnsafeStoreError(FeatstoreError, OSError):
-    """A store cannot tell two writers apart: it overwrites a name that is taken, although it was told not to."""
+    """A store cannot tell two writers apart: it overwrites a name that is taken, although it was
+    told not to.
+    """
 
 
 class JoinError(FeatstoreError, RuntimeError):
@@ -91,7 +99,9 @@ class JoinError(FeatstoreError, RuntimeError):
 
 
 class DataFileError(FeatstoreError, ValueError):
-    """A data file does not hold what was asked of it: the message names file, column, expected and found."""
+    """A data file does not hold what was asked of it: the message names file, column, expected and
+    found.
+    """
 
 
 class MissingValueError(DataFileError):
@@ -111,7 +121,9 @@ class ReplacedError(StagingError):
 
 
 class BatchError(FeatstoreError, RuntimeError):
-    """A batch was written to in place, as the loader's `debug` found, or the loader's `transform` failed on one."""
+    """A batch was written to in place, as the loader's `debug` found, or the loader's `transform`
+    failed on one.
+    """
 
 
 class DispatchError(FeatstoreError, RuntimeError):
@@ -119,7 +131,9 @@ class DispatchError(FeatstoreError, RuntimeError):
 
 
 class WorkerError(FeatstoreError, RuntimeError):
-    """A process that works for this one died: a worker of a DataLoader, or a Python worker of Spark."""
+    """A process that works for this one died: a worker of a DataLoader, or a Python worker of
+    Spark.
+    """
 
 
 class SharedMemoryError(FeatstoreError, OSError):
@@ -131,30 +145,45 @@ class StateError(FeatstoreError, ValueError):
 
 
 class MissingDependencyError(FeatstoreError, ImportError):
-    """An optional part is used without its extra, or without Java; the message names what to install."""
+    """An optional part is used without its extra, or without Java; the message names what to
+    install.
+    """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'a' or 'b'?` for up to three of `known` that resemble `name`, else the empty string."""
+    """`; did you mean 'a' or 'b'?` for up to three of `known` that resemble `name`, else the empty
+    string.
+    """
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def all_nearest(names: Iterable[str], known: Iterable[str]) -> str:
-    """Several missing names in one line, each with what it may have been: `'a' (did you mean 'ab'?), 'b'`."""
+    """Several missing names in one line, each with what it may have been: `'a' (did you mean
+    'ab'?), 'b'`.
+    """
     known = list(known)
     hints = ((name, nearest(name, known).removeprefix("; ")) for name in names)
     return ", ".join(f"{name!r} ({hint})" if hint else repr(name) for name, hint in hints)
 
 
 def not_once(name: str, num_found: int) -> str:
-    """What errors say of a name that several columns have, none of which can then be told to be the one that is meant."""
-    return f"column {name!r}: expected once, found {num_found} times; write it anew with names that tell columns apart"
+    """What errors say of a name that several columns have, none of which can then be told to be the
+    one that is meant.
+    """
+    return (
+        f"column {name!r}: expected once, found {num_found} times; write it anew with names that "
+        f"tell columns apart"
+    )
 
 
 def missing_extra(what: str, error: ModuleNotFoundError) -> ImportError:
-    """What to raise where `what` was used without its extra: names the package and the command that installs it."""
+    """What to raise where `what` was used without its extra: names the package and the command that
+    installs it.
+    """
     package = (error.name or "").partition(".")[0]
     if package not in _EXTRAS:
         return error
-    return MissingDependencyError(f"{what} needs {package}: install it with  pip install 'featstore[{_EXTRAS[package]}]'")
+    return MissingDependencyError(
+        f"{what} needs {package}: install it with  pip install 'featstore[{_EXTRAS[package]}]'"
+    )

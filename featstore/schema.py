@@ -1,7 +1,8 @@
 """Slots and their columns: the only mapping between a slot and an Arrow type.
 
-A slot's column is described by its Arrow field: the type says kind and shape, the field's metadata says slot number and
-operator. The same fields are written to data files (`required`, no nulls) and to the table's schema (nullable).
+A slot's column is described by its Arrow field: the type says kind and shape, the field's metadata
+says slot number and operator. The same fields are written to data files (`required`, no nulls) and
+to the table's schema (nullable).
 """
 
 import enum
@@ -27,14 +28,18 @@ FIELD_ID = b"PARQUET:field_id"
 
 
 class SlotKind(enum.StrEnum):
-    """What a slot holds: `id` is int64 (a sign or an index, 0 missing), `float` is float32 (NaN missing)."""
+    """What a slot holds: `id` is int64 (a sign or an index, 0 missing), `float` is float32 (NaN
+    missing).
+    """
 
     ID = "id"
     FLOAT = "float"
 
 
 class Role(enum.StrEnum):
-    """What a column is for. Slots, labels, weight, kept and partition columns share one namespace in a table."""
+    """What a column is for. Slots, labels, weight, kept and partition columns share one namespace
+    in a table.
+    """
 
     SLOT = "slot"
     LABEL = "label"
@@ -47,11 +52,12 @@ class Role(enum.StrEnum):
 class Slot:
     """A named feature column with a permanent number.
 
-    `shape` is that of one row: `()` a scalar, `(w,)` a fixed width, `(None,)` a list. `number` and `op` are None for a
-    column of a file that featstore did not write. `num_indices` is set where the slot holds indices in `[0, num_indices)`
-    instead of signs; 0 is missing there too. `share_slot` is the number of the slot whose signs it has, where that is another.
-    `op_path` is the operator over what it reads, down to the raw columns; `meaning` the first 16 hex digits of the hash that a
-    spec's lock has for the slot. Both are None in files of an earlier featstore.
+    `shape` is that of one row: `()` a scalar, `(w,)` a fixed width, `(None,)` a list. `number` and
+    `op` are None for a column of a file that featstore did not write. `num_indices` is set where
+    the slot holds indices in `[0, num_indices)` instead of signs; 0 is missing there too.
+    `share_slot` is the number of the slot whose signs it has, where that is another. `op_path` is
+    the operator over what it reads, down to the raw columns; `meaning` the first 16 hex digits of
+    the hash that a spec's lock has for the slot. Both are None in files of an earlier featstore.
     """
 
     name: str
@@ -66,7 +72,9 @@ class Slot:
 
     def __post_init__(self) -> None:
         if len(self.shape) > 1 or any(width is not None and width < 1 for width in self.shape):
-            raise ValueError(f"slot {self.name!r}: expected shape (), (width,) or (None,), found {self.shape}")
+            raise ValueError(
+                f"slot {self.name!r}: expected shape (), (width,) or (None,), found {self.shape}"
+            )
 
     @property
     def is_list(self) -> bool:
@@ -84,7 +92,9 @@ class Slot:
 
     @property
     def missing(self) -> int | float:
-        """The mark of a missing value (of the single element of a missing list): 0 for ids, NaN for floats."""
+        """The mark of a missing value (of the single element of a missing list): 0 for ids, NaN for
+        floats.
+        """
         return 0 if self.kind is SlotKind.ID else math.nan
 
     def arrow_type(self, *, nullable: bool = False) -> pa.DataType:
@@ -97,21 +107,35 @@ class Slot:
 
     @lru_cache(maxsize=1 << 14)  # noqa: B019  a slot is a frozen value, and thousands of them are asked again and again
     def to_field(self, *, nullable: bool = False) -> pa.Field:
-        """The Arrow field with slot metadata: `required` as in data files, or nullable as in the table's schema."""
-        metadata = {ROLE: Role.SLOT.encode(), KIND: self.kind.encode(), SHAPE: self.shape_text.encode()}
+        """The Arrow field with slot metadata: `required` as in data files, or nullable as in the
+        table's schema.
+        """
+        metadata = {
+            ROLE: Role.SLOT.encode(),
+            KIND: self.kind.encode(),
+            SHAPE: self.shape_text.encode(),
+        }
         if self.number is not None:
             metadata[SLOT] = metadata[FIELD_ID] = str(self.number).encode()
-        options: dict[bytes, str | int | None] = {OPERATOR: self.op, OPERATOR_PATH: self.op_path, MEANING: self.meaning}
+        options: dict[bytes, str | int | None] = {
+            OPERATOR: self.op,
+            OPERATOR_PATH: self.op_path,
+            MEANING: self.meaning,
+        }
         options |= {NUM_INDICES: self.num_indices, SHARE_SLOT: self.share_slot}
-        metadata |= {key: str(value).encode() for key, value in options.items() if value is not None}
-        return pa.field(self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata)
+        metadata |= {
+            key: str(value).encode() for key, value in options.items() if value is not None
+        }
+        return pa.field(
+            self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata
+        )
 
     @classmethod
     def from_field(cls, field: pa.Field) -> "Slot | None":
         """The slot that a field describes, or None where its type can be no slot's.
 
-        Reads fields that featstore wrote, and fields of foreign files by their type alone: integers are ids, floating
-        point numbers are floats, lists of either are lists.
+        Reads fields that featstore wrote, and fields of foreign files by their type alone: integers
+        are ids, floating point numbers are floats, lists of either are lists.
         """
         metadata = field.metadata or {}
         value, shape = _value_and_shape(field.type)
@@ -122,7 +146,9 @@ class Slot:
             return None
         number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
         num_indices, share_slot = (metadata.get(key) for key in (NUM_INDICES, SHARE_SLOT))
-        op, op_path, meaning = (_text(metadata.get(key)) for key in (OPERATOR, OPERATOR_PATH, MEANING))
+        op, op_path, meaning = (
+            _text(metadata.get(key)) for key in (OPERATOR, OPERATOR_PATH, MEANING)
+        )
         return cls(
             name=field.name,
             kind=kind,
@@ -156,7 +182,9 @@ def _kind(value: pa.DataType) -> SlotKind | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSchema:
-    """The columns of a table by role. Slots keep their declared order, which is also their order in data files."""
+    """The columns of a table by role. Slots keep their declared order, which is also their order in
+    data files.
+    """
 
     slots: tuple[Slot, ...] = ()
     labels: tuple[pa.Field, ...] = ()
@@ -173,7 +201,9 @@ class SlotSchema:
         try:
             return self._by_name[name]
         except KeyError:
-            raise SelectionError(f"no slot {name!r} in the table{nearest(name, self._by_name)}") from None
+            raise SelectionError(
+                f"no slot {name!r} in the table{nearest(name, self._by_name)}"
+            ) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
@@ -194,7 +224,9 @@ class SlotSchema:
         return (*fields, *(_with_role(column, Role.KEPT) for column in self.kept))
 
     def to_arrow(self, *, nullable: bool = False, partition_keys: bool = False) -> pa.Schema:
-        """Slots, labels, weight and kept columns, then the partition keys if asked for (the table's schema has them)."""
+        """Slots, labels, weight and kept columns, then the partition keys if asked for (the table's
+        schema has them).
+        """
         fields = [*(slot.to_field(nullable=nullable) for slot in self.slots), *self.others]
         if partition_keys:
             fields += [_with_role(column, Role.PARTITION) for column in self.partition_keys]
@@ -202,11 +234,15 @@ class SlotSchema:
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema, partition_keys: Iterable[str] = ()) -> "SlotSchema":
-        """Reads roles from field metadata; a field without a role is a slot if its type can be one's, else kept."""
+        """Reads roles from field metadata; a field without a role is a slot if its type can be
+        one's, else kept.
+        """
         keys = set(partition_keys)
         roles = [(_role(column, keys), column) for column in schema]
         by_role = {role: tuple(c for r, c in roles if r is role) for role in Role}
-        slots = tuple(slot for column in by_role[Role.SLOT] if (slot := Slot.from_field(column)) is not None)
+        slots = tuple(
+            slot for column in by_role[Role.SLOT] if (slot := Slot.from_field(column)) is not None
+        )
         return cls(
             slots=slots,
             labels=by_role[Role.LABEL],

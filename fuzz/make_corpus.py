@@ -33,22 +33,44 @@ def columns() -> dict[str, pa.Array]:
         "nulls": pa.array([None if row % 5 == 0 else row for row in ids], pa.int64()),
         "floats": pa.array([row / 3 for row in ids], pa.float32()),
         "lists": pa.array(lists, pa.list_(pa.int64())),
-        "null-lists": pa.array([None if row % 7 == 0 else row_ids for row, row_ids in enumerate(lists)], pa.list_(pa.int64())),
+        "null-lists": pa.array(
+            [None if row % 7 == 0 else row_ids for row, row_ids in enumerate(lists)],
+            pa.list_(pa.int64()),
+        ),
     }
 
 
 def pages() -> dict[str, bytes]:
     """A chunk of each kind, after the bytes that `pages.c` says."""
     found = {}
-    for (name, array), codec, version, is_dictionary in product(columns().items(), CODECS, ("1.0", "2.0"), (True, False)):
+    for (name, array), codec, version, is_dictionary in product(
+        columns().items(), CODECS, ("1.0", "2.0"), (True, False)
+    ):
         file = io.BytesIO()
-        options = {"compression": codec, "data_page_version": version, "use_dictionary": is_dictionary}
-        pq.write_table(pa.table({"c": array}), file, write_page_checksum=codec == "none", write_statistics=False, **options)
+        options = {
+            "compression": codec,
+            "data_page_version": version,
+            "use_dictionary": is_dictionary,
+        }
+        pq.write_table(
+            pa.table({"c": array}),
+            file,
+            write_page_checksum=codec == "none",
+            write_statistics=False,
+            **options,
+        )
         chunk = pq.read_metadata(file).row_group(0).column(0)
         column = pq.ParquetFile(file).schema.column(0)
         first = chunk.dictionary_page_offset or chunk.data_page_offset
         is_list, levels = column.max_repetition_level, column.max_definition_level
-        known = (CODECS[codec], 0 if "float" in name else 3, is_list | levels << 1 | 1 << 3, NUM_ROWS, 8, 16)
+        known = (
+            CODECS[codec],
+            0 if "float" in name else 3,
+            is_list | levels << 1 | 1 << 3,
+            NUM_ROWS,
+            8,
+            16,
+        )
         chunk_bytes = file.getvalue()[first : first + chunk.total_compressed_size]
         encoding = "dictionary" if is_dictionary else "plain"
         found[f"pages/{name}-{codec}-v{version[0]}-{encoding}"] = bytes(known) + chunk_bytes
@@ -56,9 +78,15 @@ def pages() -> dict[str, bytes]:
 
 
 def texts() -> dict[str, bytes]:
-    found = {"copies": b"abcabcabcabc" * 20, "literals": bytes(range(200)), "zeros": bytes(300), "nothing": b""}
+    found = {
+        "copies": b"abcabcabcabc" * 20,
+        "literals": bytes(range(200)),
+        "zeros": bytes(300),
+        "nothing": b"",
+    }
     return {
-        f"snappy/{name}": struct.pack("<H", len(text)) + pa.Codec("snappy").compress(text, asbytes=True)
+        f"snappy/{name}": struct.pack("<H", len(text))
+        + pa.Codec("snappy").compress(text, asbytes=True)
         for name, text in found.items()
     }
 
@@ -77,7 +105,9 @@ def hashed() -> dict[str, bytes]:
 
 
 def rows() -> dict[str, bytes]:
-    """What `rows.c` takes for each of its kernels: three lists of two parts, as they are and changing."""
+    """What `rows.c` takes for each of its kernels: three lists of two parts, as they are and
+    changing.
+    """
     found = {}
     for kernel, widths in product(range(6), range(8)):
         width, offset_type = 8 if widths & 1 else 4, np.int64 if widths & 2 else np.int32
@@ -102,7 +132,11 @@ def _parts(*parts: bytes | np.ndarray) -> bytes:
 
 
 def _footers() -> Iterator[tuple[str, bytes]]:
-    for name, options in {"plain": {}, "indexes": {"write_page_index": True}, "bare": {"store_schema": False}}.items():
+    for name, options in {
+        "plain": {},
+        "indexes": {"write_page_index": True},
+        "bare": {"store_schema": False},
+    }.items():
         file = io.BytesIO()
         pq.write_table(pa.table(columns()).select(["ids", "lists"]), file, NUM_ROWS // 2, **options)
         data = file.getvalue()

@@ -1,9 +1,12 @@
-"""Extracts features on Spark, as one commit to a table. For `spark-submit`, and for plain `python` where that is enough.
+"""Extracts features on Spark, as one commit to a table. For `spark-submit`, and for plain `python`
+where that is enough.
 
-    spark-submit spark_jobs/extract_features.py --spec flights.spec.yaml --input raw/month=2013-01 --table /data/flights \\
+    spark-submit spark_jobs/extract_features.py --spec flights.spec.yaml --input raw/month=2013-01
+    --table /data/flights \\
         --partition month=2013-01
 
-Exit code 0: done, or nothing to do because an equal run did it before. 2: bad input, with one line that says what.
+Exit code 0: done, or nothing to do because an equal run did it before. 2: bad input, with one line
+that says what.
 """
 
 import argparse
@@ -32,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         spec = load_spec(options.spec)
         check_lock(spec)  # finds what is wrong with the spec before Spark takes its time to start
-        spark = spark_session("featstore extract", hive=options.input is None or options.register is not None)
+        spark = spark_session(
+            "featstore extract", hive=options.input is None or options.register is not None
+        )
         try:
             print(extract(options, spec, spark))
             if options.register is not None:
@@ -40,41 +45,92 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             spark.stop()
     except (FeatstoreError, OSError) as error:
-        print("\n".join([f"extract_features: error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
+        print(
+            "\n".join([f"extract_features: error: {error}", *getattr(error, "__notes__", ())]),
+            file=sys.stderr,
+        )
         return 2
     return 0
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; ends the process with exit code 2 where they are wrong."""
-    parser = argparse.ArgumentParser(prog="extract_features", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="extract_features", description=(__doc__ or "").partition("\n")[0]
+    )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--input", metavar="URL", help="raw Parquet: a file, a directory or a glob")
     source.add_argument("--sql", metavar="QUERY", help="a Spark SQL query instead of files")
-    source.add_argument("--hive-table", metavar="NAME", help="a table of the Hive metastore instead of files")
-    parser.add_argument("--spec", required=True, metavar="URL", help="the spec: what the features are")
-    parser.add_argument("--table", required=True, metavar="URL", help="the table to write; made where there is none")
-    parser.add_argument("--partition", action="append", default=[], type=key_value, metavar="KEY=VALUE",
-                        help="the partition that all of the input belongs to, which the run replaces; repeatable")  # fmt: skip
-    parser.add_argument("--partition-from-path", action="append", default=[], metavar="KEY",
-                        help="take this key from the input's KEY=VALUE directories instead; repeatable")  # fmt: skip
+    source.add_argument(
+        "--hive-table", metavar="NAME", help="a table of the Hive metastore instead of files"
+    )
     parser.add_argument(
-        "--days", metavar="FIRST..LAST", help="fill {dt} (and {hour}) in --input; what is up to date is left alone"
+        "--spec", required=True, metavar="URL", help="the spec: what the features are"
     )
-    parser.add_argument("--allow-missing", action="store_true", help="with --days: leave out days without raw files")
-    parser.add_argument("--dry-run", action="store_true", help="with --days: only print what would be done")
+    parser.add_argument(
+        "--table", required=True, metavar="URL", help="the table to write; made where there is none"
+    )
+    parser.add_argument(
+        "--partition",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="the partition that all of the input belongs to, which the run replaces; repeatable",
+    )
+    parser.add_argument(
+        "--partition-from-path",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="take this key from the input's KEY=VALUE directories instead; repeatable",
+    )
+    parser.add_argument(
+        "--days",
+        metavar="FIRST..LAST",
+        help="fill {dt} (and {hour}) in --input; what is up to date is left alone",
+    )
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="with --days: leave out days without raw files"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with --days: only print what would be done"
+    )
     beside = parser.add_mutually_exclusive_group()
-    beside.add_argument("--group", metavar="NAME", help="only the slots that the table lacks, into this slot group beside it")
     beside.add_argument(
-        "--relabel", action="store_true", help="only the labels and the weight anew, beside the table; by --key"
+        "--group",
+        metavar="NAME",
+        help="only the slots that the table lacks, into this slot group beside it",
     )
-    parser.add_argument("--key", metavar="COLUMN", help="the kept column that names each row, where raw files are other ones")
-    parser.add_argument("--run-id", metavar="ID", help="names the run: repeated with an equal id, it commits nothing")
-    parser.add_argument("--register", metavar="DB.TABLE", help="then make or update this external table of a Hive metastore")
+    beside.add_argument(
+        "--relabel",
+        action="store_true",
+        help="only the labels and the weight anew, beside the table; by --key",
+    )
+    parser.add_argument(
+        "--key",
+        metavar="COLUMN",
+        help="the kept column that names each row, where raw files are other ones",
+    )
+    parser.add_argument(
+        "--run-id",
+        metavar="ID",
+        help="names the run: repeated with an equal id, it commits nothing",
+    )
+    parser.add_argument(
+        "--register",
+        metavar="DB.TABLE",
+        help="then make or update this external table of a Hive metastore",
+    )
     options = parser.parse_args(arguments)
     if len(dict(options.partition)) < len(options.partition):
-        parser.error(f"argument --partition: expected each key once, found {', '.join(map('='.join, options.partition))}")
-    if options.relabel and (options.key is None or options.input is None or options.days is not None):
+        parser.error(
+            f"argument --partition: expected each key once, found "
+            f"{', '.join(map('='.join, options.partition))}"
+        )
+    if options.relabel and (
+        options.key is None or options.input is None or options.days is not None
+    ):
         parser.error("argument --relabel: expected --input and --key with it, and no --days")
     return options
 
@@ -87,14 +143,25 @@ def key_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def extract(options: argparse.Namespace, spec: Spec, spark: SparkSession) -> ExtractReport | DaysReport:
+def extract(
+    options: argparse.Namespace, spec: Spec, spark: SparkSession
+) -> ExtractReport | DaysReport:
     """The run that the options describe, on this session."""
-    where = {"partition": dict(options.partition), "partition_from_path": options.partition_from_path}
+    where = {
+        "partition": dict(options.partition),
+        "partition_from_path": options.partition_from_path,
+    }
     how = {"spark": spark, "run_id": options.run_id, "key": options.key}
-    of_days = {"days": options.days, "allow_missing": options.allow_missing, "dry_run": options.dry_run}
+    of_days = {
+        "days": options.days,
+        "allow_missing": options.allow_missing,
+        "dry_run": options.dry_run,
+    }
     with ProgressBar() as progress:
         if options.relabel:
-            return api.relabel(spec, options.input, options.table, **where, **how, progress=progress)
+            return api.relabel(
+                spec, options.input, options.table, **where, **how, progress=progress
+            )
         rows = dataframe(options, spark)
         return api.extract(
             spec,
@@ -110,7 +177,9 @@ def extract(options: argparse.Namespace, spec: Spec, spark: SparkSession) -> Ext
 
 
 def dataframe(options: argparse.Namespace, spark: SparkSession) -> DataFrame | None:
-    """The query's or the table's rows, None for files. InputError where Spark cannot make sense of it."""
+    """The query's or the table's rows, None for files. InputError where Spark cannot make sense of
+    it.
+    """
     try:
         if options.sql is not None:
             return spark.sql(options.sql)

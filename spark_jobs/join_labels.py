@@ -1,12 +1,16 @@
-"""Joins impressions with their labels and looked-up features, into raw Parquet for extract_features.py.
+"""Joins impressions with their labels and looked-up features, into raw Parquet for
+extract_features.py.
 
-    spark-submit spark_jobs/join_labels.py --output /data/joined --partition dt=2026-11-01 --cut-off 2026-11-02T06:00:00 \\
-        --impressions 'from=/logs/impressions/dt=2026-11-01 row_id=request_id,item_id event_time=ts log_time=logged' \\
-        --label 'name=click from=/logs/clicks key=request_id,item_id event_time=ts log_time=logged window=1h horizon=2h' \\
-        --lookup 'name=user from=/logs/users key=user_id event_time=updated columns=age,country max_age=30d'
+    spark-submit spark_jobs/join_labels.py --output /data/joined --partition dt=2026-11-01 --cut-off
+    2026-11-02T06:00:00 \\
+        --impressions 'from=/logs/impressions/dt=2026-11-01 row_id=request_id,item_id event_time=ts
+        log_time=logged' \\ --label 'name=click from=/logs/clicks key=request_id,item_id
+        event_time=ts log_time=logged window=1h horizon=2h' \\ --lookup 'name=user from=/logs/users
+        key=user_id event_time=updated columns=age,country max_age=30d'
 
-A log is given as KEY=VALUE pairs, quoted where a value holds spaces: its rows by from=URL, sql=QUERY or table=NAME.
-Exit code 0: done, or nothing to do because an equal join did it before. 2: bad input, with one line that says what.
+A log is given as KEY=VALUE pairs, quoted where a value holds spaces: its rows by from=URL,
+sql=QUERY or table=NAME. Exit code 0: done, or nothing to do because an equal join did it before. 2:
+bad input, with one line that says what.
 """
 
 import argparse
@@ -17,11 +21,24 @@ from featstore.errors import FeatstoreError
 from featstore.extraction.raw import check_partition_value
 from featstore.extraction.spark.runners import spark_session
 from featstore.joins.join import join_labels
-from featstore.joins.options import LabelJoin, Negatives, parse_impressions, parse_label, parse_lookup, parse_time
+from featstore.joins.options import (
+    LabelJoin,
+    Negatives,
+    parse_impressions,
+    parse_label,
+    parse_lookup,
+    parse_time,
+)
 
-LABEL = """name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= event_id=COLUMN,... value=
-kind=any|count|sum|first|last attribution=last|first|all with_time=true] and where from; repeatable"""
-LOOKUP = "name= key=COLUMN,... event_time= columns=COLUMN,... [log_time= max_age=30d] and where from; repeatable"
+LABEL = (
+    "name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= event_id=COLUMN,... value= "
+    "kind=any|count|sum|first|last attribution=last|first|all with_time=true] and where from; "
+    "repeatable"
+)
+LOOKUP = (
+    "name= key=COLUMN,... event_time= columns=COLUMN,... [log_time= max_age=30d] and where from; "
+    "repeatable"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,13 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         join = label_join(options)
         shown = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
-        spark = spark_session("featstore join labels", shown, hive=any(source.url is None for source in join.sources))
+        spark = spark_session(
+            "featstore join labels", shown, hive=any(source.url is None for source in join.sources)
+        )
         try:
             report = join_labels(join, spark)
         finally:
             spark.stop()
     except (FeatstoreError, OSError) as error:
-        print("\n".join([f"join_labels: error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
+        print(
+            "\n".join([f"join_labels: error: {error}", *getattr(error, "__notes__", ())]),
+            file=sys.stderr,
+        )
         return 2
     print(report)
     return 0
@@ -46,23 +68,54 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; ends the process with exit code 2 where they are wrong."""
     description = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="join_labels", description=description)
-    parser.add_argument("--impressions", required=True, metavar="PAIRS",
-                        help="row_id=COLUMN,... event_time=COLUMN [log_time=COLUMN] and where from")  # fmt: skip
+    parser.add_argument(
+        "--impressions",
+        required=True,
+        metavar="PAIRS",
+        help="row_id=COLUMN,... event_time=COLUMN [log_time=COLUMN] and where from",
+    )
     parser.add_argument("--label", action="append", required=True, metavar="PAIRS", help=LABEL)
     parser.add_argument("--lookup", action="append", default=[], metavar="PAIRS", help=LOOKUP)
-    parser.add_argument("--cut-off", required=True, metavar="TIME",
-                        help="what was logged at this time or later is not known yet; UTC unless it names a zone")  # fmt: skip
-    parser.add_argument("--output", required=True, metavar="URL", help="the directory that the rows become")
-    parser.add_argument("--partition", action="append", default=[], metavar="KEY=VALUE",
-                        help="write to the directory KEY=VALUE/ below the output; repeatable")  # fmt: skip
-    parser.add_argument("--partition-by", action="append", default=[], metavar="COLUMN",
-                        help="spread the rows over directories by this column; repeatable")  # fmt: skip
-    parser.add_argument("--negative-rate", type=float, metavar="RATE", help="keep this share of negatives; adds sample_weight")
     parser.add_argument(
-        "--negative-label", metavar="NAME", help="what a negative is: this label is 0; without it: every label is"
+        "--cut-off",
+        required=True,
+        metavar="TIME",
+        help="what was logged at this time or later is not known yet; UTC unless it names a zone",
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="URL", help="the directory that the rows become"
+    )
+    parser.add_argument(
+        "--partition",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="write to the directory KEY=VALUE/ below the output; repeatable",
+    )
+    parser.add_argument(
+        "--partition-by",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="spread the rows over directories by this column; repeatable",
+    )
+    parser.add_argument(
+        "--negative-rate",
+        type=float,
+        metavar="RATE",
+        help="keep this share of negatives; adds sample_weight",
+    )
+    parser.add_argument(
+        "--negative-label",
+        metavar="NAME",
+        help="what a negative is: this label is 0; without it: every label is",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draw of negatives")
-    parser.add_argument("--drop-incomplete", action="store_true", help="drop impressions without row id or event time")
+    parser.add_argument(
+        "--drop-incomplete",
+        action="store_true",
+        help="drop impressions without row id or event time",
+    )
     return parser.parse_args(arguments)
 
 

@@ -1,7 +1,9 @@
-"""Profiles the slots of a big table on Spark, or those of a query, and prints what `featstore table profile` prints.
+"""Profiles the slots of a big table on Spark, or those of a query, and prints what `featstore table
+profile` prints.
 
-    spark-submit spark_jobs/profile_slots.py --table /data/flights --where "month >= '2013-06'" --slots "carrier*"
-    spark-submit spark_jobs/profile_slots.py --hive-table features.flights --labels late
+    spark-submit spark_jobs/profile_slots.py --table /data/flights --where "month >= '2013-06'"
+    --slots "carrier*" spark-submit spark_jobs/profile_slots.py --hive-table features.flights
+    --labels late
 
 Exit code 0: done. 2: bad input, with one line that says what.
 """
@@ -38,15 +40,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; ends the process with exit code 2 where they are wrong."""
-    parser = argparse.ArgumentParser(prog="profile_slots", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="profile_slots", description=(__doc__ or "").partition("\n")[0]
+    )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--table", metavar="URL", help="a table: Delta, or a directory or glob of Parquet")
-    source.add_argument("--sql", metavar="QUERY", help="a Spark SQL query; integers are ids, floats are floats")
+    source.add_argument(
+        "--table", metavar="URL", help="a table: Delta, or a directory or glob of Parquet"
+    )
+    source.add_argument(
+        "--sql", metavar="QUERY", help="a Spark SQL query; integers are ids, floats are floats"
+    )
     source.add_argument("--hive-table", metavar="NAME", help="a table of the Hive metastore")
     parser.add_argument("--version", type=int, help="with --table: a version of a Delta table")
     parser.add_argument("--where", help="with --table: only rows that match")
-    parser.add_argument("--slots", nargs="+", metavar="NAME", help="with --table: only these slots, by name or glob")
-    parser.add_argument("--labels", nargs="+", default=[], metavar="NAME", help="columns of a query that are labels")
+    parser.add_argument(
+        "--slots", nargs="+", metavar="NAME", help="with --table: only these slots, by name or glob"
+    )
+    parser.add_argument(
+        "--labels", nargs="+", default=[], metavar="NAME", help="columns of a query that are labels"
+    )
     options = parser.parse_args(arguments)
     if options.table is None and (options.version is not None or options.where or options.slots):
         parser.error("--version, --where and --slots go with --table; a query says so itself")
@@ -56,11 +68,17 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def profile(options: argparse.Namespace, spark: SparkSession) -> Profile:
-    """The profile that the options describe. InputError where Spark cannot make sense of the query."""
+    """The profile that the options describe. InputError where Spark cannot make sense of the
+    query.
+    """
     if options.table is not None:
-        return profile_table(spark, open_table(options.table, options.version), options.where, options.slots)
+        return profile_table(
+            spark, open_table(options.table, options.version), options.where, options.slots
+        )
     try:
-        frame = spark.sql(options.sql) if options.sql is not None else spark.table(options.hive_table)
+        frame = (
+            spark.sql(options.sql) if options.sql is not None else spark.table(options.hive_table)
+        )
     except (AnalysisException, ParseException) as error:
         said = redact_text(str(error).strip().splitlines()[0])
         raise InputError(f"Spark cannot run the query: {said}") from None

@@ -1,4 +1,5 @@
-"""Shows a table to engines that know Hive and Parquet: makes or updates its external table in a Hive metastore.
+"""Shows a table to engines that know Hive and Parquet: makes or updates its external table in a
+Hive metastore.
 
     spark-submit spark_jobs/register_table.py --table /data/flights --name features.flights
 
@@ -16,9 +17,13 @@ from featstore.extraction.spark.runners import spark_session
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Registers one table and prints what that changed; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="register_table", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="register_table", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--table", required=True, metavar="URL", help="the table to show")
-    parser.add_argument("--name", required=True, metavar="DB.TABLE", help="its name in the metastore")
+    parser.add_argument(
+        "--name", required=True, metavar="DB.TABLE", help="its name in the metastore"
+    )
     options = parser.parse_args(arguments)
     try:
         spark = spark_session("featstore register", hive=True)

@@ -1,4 +1,6 @@
-"""What several parts' tests share: a real HTTP server on loopback that can be told to misbehave, and one Spark session."""
+"""What several parts' tests share: a real HTTP server on loopback that can be told to misbehave,
+and one Spark session.
+"""
 
 import functools
 import gc
@@ -22,7 +24,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from featstore.extraction.spark.runners import spark_session
 
-# torch looks up the name of whom it connects to (docs/decisions/0021): a lost answer is to cost 1 s here, not 5 or 10.
+# torch looks up the name of whom it connects to (docs/decisions/0021): a lost answer is to cost 1 s
+# here, not 5 or 10.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 settings.register_profile("featstore", deadline=None)
 settings.register_profile("campaign", deadline=None, max_examples=2_000)  # `make faults`
@@ -30,7 +33,9 @@ settings.load_profile("featstore")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Processes of one run have temporary directories of their own: tests look at what is left there."""
+    """Processes of one run have temporary directories of their own: tests look at what is left
+    there.
+    """
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker:
         place = tempfile.mkdtemp(prefix=f"{worker}-")
@@ -41,7 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
 class OneSparkSession(LoadScopeScheduling):  # type: ignore[misc]
     """Gives whole modules to processes, and all modules that use the Spark session to one of them.
 
-    The process that gives collects nothing itself, so it looks into the modules for the fixture's annotation.
+    The process that gives collects nothing itself, so it looks into the modules for the fixture's
+    annotation.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -68,9 +74,10 @@ def pytest_collection_finish() -> None:
 class Loopback:
     """The server's files by path, and its log.
 
-    `cuts`: how many of the next bodies are cut in the middle, per path. `status`: the answer for a path instead of its
-    file. `gates`: a body is only sent to its end once the path's event is set. `log`: (method, path, Range header).
-    `flips`: by path, a byte of the file, and in how many more answers that hold it a bit of it is another one.
+    `cuts`: how many of the next bodies are cut in the middle, per path. `status`: the answer for a
+    path instead of its file. `gates`: a body is only sent to its end once the path's event is set.
+    `log`: (method, path, Range header). `flips`: by path, a byte of the file, and in how many more
+    answers that hold it a bit of it is another one.
     """
 
     url: str = ""
@@ -115,7 +122,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = unquote(parts.path)
         self.site.log.append((self.command, path, self.headers.get("Range")))
         if "list-type" in parts.query and path not in self.site.status:
-            self._send(200, _s3_listing(self.site, path.strip("/"), parse_qs(parts.query)), body=body)
+            self._send(
+                200, _s3_listing(self.site, path.strip("/"), parse_qs(parts.query)), body=body
+            )
         elif path in self.site.status or path not in self.site.files:
             self._send(self.site.status.get(path, 404), b"", body=body)
         else:
@@ -124,15 +133,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _send_file(self, path: str, data: bytes, *, body: bool) -> None:
         wanted = self.headers.get("Range")
         if wanted is None:
-            self._send(200, self.site.changed(path, 0, data) if body else data, body=body, path=path)
+            self._send(
+                200, self.site.changed(path, 0, data) if body else data, body=body, path=path
+            )
             return
         first, _, last = wanted.removeprefix("bytes=").partition("-")
         start = int(first) if first else len(data) - int(last)
         end = min(int(last) + 1, len(data)) if first and last else len(data)
         part = self.site.changed(path, start, data[start:end]) if body else data[start:end]
-        self._send(206, part, body=body, path=path, content_range=f"bytes {start}-{end - 1}/{len(data)}")
+        self._send(
+            206, part, body=body, path=path, content_range=f"bytes {start}-{end - 1}/{len(data)}"
+        )
 
-    def _send(self, status: int, data: bytes, *, body: bool, path: str = "", content_range: str = "") -> None:
+    def _send(
+        self, status: int, data: bytes, *, body: bool, path: str = "", content_range: str = ""
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("ETag", '"1"')
@@ -160,16 +175,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 def _s3_listing(site: Loopback, bucket: str, query: dict[str, list[str]]) -> bytes:
     prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
-    keys = [path.removeprefix(f"/{bucket}/") for path in sorted(site.files) if path.startswith(f"/{bucket}/{prefix}")]
+    keys = [
+        path.removeprefix(f"/{bucket}/")
+        for path in sorted(site.files)
+        if path.startswith(f"/{bucket}/{prefix}")
+    ]
     below = {key: key[len(prefix) :] for key in keys}
-    folders = {prefix + rest.partition("/")[0] + "/" for rest in below.values() if delimiter and "/" in rest}
+    folders = {
+        prefix + rest.partition("/")[0] + "/"
+        for rest in below.values()
+        if delimiter and "/" in rest
+    }
     objects = "".join(
         f"<Contents><Key>{xml.sax.saxutils.escape(key)}</Key><LastModified>2015-10-21T07:28:00.000Z</LastModified>"
         f'<ETag>"1"</ETag><Size>{len(site.files[f"/{bucket}/{key}"])}</Size></Contents>'
         for key, rest in below.items()
         if not (delimiter and "/" in rest)
     )
-    prefixes = "".join(f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>" for folder in sorted(folders))
+    prefixes = "".join(
+        f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>" for folder in sorted(folders)
+    )
     head = f"<Name>{bucket}</Name><IsTruncated>false</IsTruncated>"
     return f'<?xml version="1.0"?><ListBucketResult>{head}{objects}{prefixes}</ListBucketResult>'.encode()
 
@@ -207,7 +232,9 @@ SPARK_OPTIONS = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The one Spark session of a test run: small, quick to start, and nothing of it left in the working directory."""
+    """The one Spark session of a test run: small, quick to start, and nothing of it left in the
+    working directory.
+    """
     home = tmp_path_factory.mktemp("spark")
     options = SPARK_OPTIONS | {
         "spark.sql.warehouse.dir": str(home / "warehouse"),
@@ -224,7 +251,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+    )
     if mounted.returncode:
         pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
     yield place

@@ -10,7 +10,9 @@ def our_threads() -> set[threading.Thread]:
 
 
 def our_files() -> set[Path]:
-    """Temporary files and directories; each process of a test run has a place of its own for them."""
+    """Temporary files and directories; each process of a test run has a place of its own for
+    them.
+    """
     return set(Path(tempfile.gettempdir()).glob("featstore*"))
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import grimp
 import pytest
@@ -54,8 +55,14 @@ def test_the_types_of_the_tests_are_checked_as_strictly_as_those_of_the_package(
 
 @pytest.mark.parametrize("library", sorted(OWNERS))
 def test_each_heavy_library_has_one_owner(graph: grimp.ImportGraph, library: str) -> None:
-    importers = graph.find_modules_that_directly_import(library) if library in graph.modules else set()
-    strangers = {name for name in importers if not any(name == o or name.startswith(f"{o}.") for o in OWNERS[library])}
+    importers = (
+        graph.find_modules_that_directly_import(library) if library in graph.modules else set()
+    )
+    strangers = {
+        name
+        for name in importers
+        if not any(name == o or name.startswith(f"{o}.") for o in OWNERS[library])
+    }
     assert importers, f"nobody imports {library}: is the owner's name right?"
     assert not strangers
 
@@ -66,43 +73,54 @@ def test_no_function_imports_our_own_modules(graph: grimp.ImportGraph) -> None:
         for path in (ROOT / "featstore").rglob("*.py")
         if path != ROOT / "featstore" / "__init__.py"
         for line in path.read_text().splitlines()
-        if line.startswith((" ", "\t")) and line.strip().startswith(("from featstore", "import featstore"))
+        if line.startswith((" ", "\t"))
+        and line.strip().startswith(("from featstore", "import featstore"))
     ]
     allowed = [line for line in inside if "TYPE_CHECKING" in line]
     assert inside == allowed
 
 
-def _loaded(statement: str) -> dict[str, object]:
+def _loaded(statement: str) -> dict[str, Any]:
     report = "print(json.dumps([time.perf_counter() - start, sorted(sys.modules)]))"
     code = f"import sys, time, json; start = time.perf_counter(); {statement}; {report}"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     seconds, modules = json.loads(out)
     return {"seconds": seconds, "modules": set(modules)}
 
 
 def test_importing_featstore_is_quick_and_loads_no_heavy_library() -> None:
     runs = [_loaded("import featstore") for _ in range(3)]
-    assert not {"torch", "pyspark", "deltalake", "matplotlib", "pyarrow", "numpy", "fsspec"} & runs[0]["modules"]  # type: ignore[operator]
+    heavy = {"torch", "pyspark", "deltalake", "matplotlib", "pyarrow", "numpy", "fsspec"}
+    assert not heavy & runs[0]["modules"]
     assert min(float(str(run["seconds"])) for run in runs) < 0.15
 
 
-@pytest.mark.parametrize("part", ["featstore.staging", "featstore.dispatch", "featstore.dispatch.stores.sqlite"])
+@pytest.mark.parametrize(
+    "part", ["featstore.staging", "featstore.dispatch", "featstore.dispatch.stores.sqlite"]
+)
 def test_staging_and_dispatch_load_neither_torch_nor_pyarrow(part: str) -> None:
-    assert not {"torch", "pyarrow"} & _loaded(f"import {part}")["modules"]  # type: ignore[operator]
+    assert not {"torch", "pyarrow"} & _loaded(f"import {part}")["modules"]
 
 
 @pytest.mark.parametrize("room", ["plan", "rows"])
 def test_a_plan_and_rows_are_made_without_torch(room: str) -> None:
     files = (ROOT / "featstore" / "loader" / room).glob("*.py")
-    modules = ", ".join(f"featstore.loader.{room}.{file.stem}" for file in files if file.stem != "__init__")
-    assert "torch" not in _loaded(f"import {modules}")["modules"]  # type: ignore[operator]
+    modules = ", ".join(
+        f"featstore.loader.{room}.{file.stem}" for file in files if file.stem != "__init__"
+    )
+    assert "torch" not in _loaded(f"import {modules}")["modules"]
 
 
 def test_a_sqlite_store_in_use_loads_neither_torch_nor_pyarrow(tmp_path: Path) -> None:
-    use = f"from featstore.dispatch.stores.address import bind; bind('sqlite://{tmp_path}/x.db').open().add('n', 1)"
+    use = (
+        f"from featstore.dispatch.stores.address import bind; "
+        f"bind('sqlite://{tmp_path}/x.db').open().add('n', 1)"
+    )
     modules = _loaded(use)["modules"]
-    assert "featstore.dispatch.stores.sqlite" in modules  # type: ignore[operator]
-    assert not {"torch", "pyarrow"} & modules  # type: ignore[operator]
+    assert "featstore.dispatch.stores.sqlite" in modules
+    assert not {"torch", "pyarrow"} & modules
 
 
 def test_every_public_name_resolves_and_they_are_few() -> None:

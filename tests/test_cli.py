@@ -48,18 +48,34 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
-def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
-    """Exit code and last line of standard error of a command, without the cost of a new interpreter."""
+def in_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str | Path
+) -> tuple[int, str]:
+    """Exit code and last line of standard error of a command, without the cost of a new
+    interpreter.
+    """
     monkeypatch.setattr(sys, "argv", ["featstore", *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     return int(stopped.value.code or 0), (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
 
-def test_extract_inspect_profile_and_head_work_in_a_row(raw: Path, spec: Path, tmp_path: Path) -> None:
+def test_extract_inspect_profile_and_head_work_in_a_row(
+    raw: Path, spec: Path, tmp_path: Path
+) -> None:
     table = tmp_path / "table"
     runner = CliRunner()
-    extract = ["extract", "--spec", str(spec), "--input", str(raw), "--table", str(table), "--partition", "dt=2026-11-01"]
+    extract = [
+        "extract",
+        "--spec",
+        str(spec),
+        "--input",
+        str(raw),
+        "--table",
+        str(table),
+        "--partition",
+        "dt=2026-11-01",
+    ]
     first = runner.invoke(cli.cli, extract)
     assert first.exit_code == 0, first.output
     again = runner.invoke(cli.cli, extract)
@@ -74,18 +90,36 @@ def test_extract_inspect_profile_and_head_work_in_a_row(raw: Path, spec: Path, t
 
 
 def test_malformed_values_are_printed_with_file_and_row_or_stop_the_run(
-    raw: Path, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    raw: Path,
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pq.write_table(pq.read_table(raw).set_column(2, "clicked", pa.array([0.0, 0.5, 1.0])), raw)
-    extract = ["extract", "--spec", str(spec), "--input", str(raw), "--table", str(tmp_path / "table")]
+    extract = [
+        "extract",
+        "--spec",
+        str(spec),
+        "--input",
+        str(raw),
+        "--table",
+        str(tmp_path / "table"),
+    ]
     spec.write_text(SPEC.replace("clicked: long", "clicked: {type: long, on_error: fail}"))
     code, said = in_process(monkeypatch, capsys, *extract)
     assert code == 2
-    assert said.endswith(f"{raw}, row 1: column 'clicked': expected long, found 0.5 (not whole), and on_error says fail")
+    assert said.endswith(
+        f"{raw}, row 1: column 'clicked': expected long, found 0.5 (not whole), and on_error says "
+        f"fail"
+    )
     spec.write_text(SPEC.replace("clicked: long", "clicked: {type: long, on_error: skip}"))
     done = CliRunner().invoke(cli.cli, extract)
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[-2:] == ["1 rows skipped", f"clicked: not whole: 1, such as 0.5 ({raw}, row 1)"]
+    assert done.stdout.splitlines()[-2:] == [
+        "1 rows skipped",
+        f"clicked: not whole: 1, such as 0.5 ({raw}, row 1)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +145,17 @@ def test_a_wrong_spec_is_one_line_with_the_path_in_the_document(
     document = yaml.safe_load(SPEC)
     document["slots"][0] |= change
     spec.write_text(yaml.safe_dump(document))
-    code, line = in_process(monkeypatch, capsys, "extract", "--spec", spec, "--input", raw, "--table", tmp_path / "table")
+    code, line = in_process(
+        monkeypatch,
+        capsys,
+        "extract",
+        "--spec",
+        spec,
+        "--input",
+        raw,
+        "--table",
+        tmp_path / "table",
+    )
     assert code == 2
     assert line.startswith("featstore: error: ")
     assert pytest.raises(AssertionError, match=message).matches(AssertionError(line)), line
@@ -147,7 +191,15 @@ def test_show_and_diff_print_lines(spec: Path, tmp_path: Path) -> None:
 
 def test_replay_exits_with_1_where_a_value_differs(raw: Path, spec: Path, tmp_path: Path) -> None:
     featstore.extract(str(spec), str(raw), str(tmp_path / "table"))
-    arguments = ["replay", "--spec", str(spec), "--raw", str(raw), "--table", str(tmp_path / "table")]
+    arguments = [
+        "replay",
+        "--spec",
+        str(spec),
+        "--raw",
+        str(raw),
+        "--table",
+        str(tmp_path / "table"),
+    ]
     equal = CliRunner().invoke(cli.cli, arguments)
     assert (equal.exit_code, "equal" in equal.output) == (0, True)
     spec.write_text(SPEC.replace("op: log1p", "op: identity"))
@@ -157,15 +209,31 @@ def test_replay_exits_with_1_where_a_value_differs(raw: Path, spec: Path, tmp_pa
 
 
 def test_days_are_printed_with_what_was_done_and_why(
-    raw: Path, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    raw: Path,
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     raw.rename(tmp_path / "2026-11-01.parquet")
-    arguments = ["extract", "--spec", str(spec), "--input", f"{tmp_path}/{{dt}}.parquet", "--table", str(tmp_path / "table")]
-    planned = CliRunner().invoke(cli.cli, [*arguments, "--days", "2026-11-01..2026-11-02", "--dry-run"])
+    arguments = [
+        "extract",
+        "--spec",
+        str(spec),
+        "--input",
+        f"{tmp_path}/{{dt}}.parquet",
+        "--table",
+        str(tmp_path / "table"),
+    ]
+    planned = CliRunner().invoke(
+        cli.cli, [*arguments, "--days", "2026-11-01..2026-11-02", "--dry-run"]
+    )
     assert planned.output.splitlines()[:2] == ["dt=2026-11-01: missing", "dt=2026-11-02: no input"]
     code, said = in_process(monkeypatch, capsys, *arguments, "--days", "2026-11-01..2026-11-02")
     assert (code, "no raw files for dt=2026-11-02" in said) == (2, True)
-    done = CliRunner().invoke(cli.cli, [*arguments, "--days", "2026-11-01..2026-11-02", "--allow-missing"])
+    done = CliRunner().invoke(
+        cli.cli, [*arguments, "--days", "2026-11-01..2026-11-02", "--allow-missing"]
+    )
     assert "dt=2026-11-01: missing: committed version 0" in done.output
     code, said = in_process(monkeypatch, capsys, *arguments, "--dry-run")
     assert (code, "go with days" in said) == (2, True)
@@ -178,7 +246,9 @@ def test_vacuum_removes_what_a_dead_job_left(raw: Path, spec: Path, tmp_path: Pa
     orphan.write_bytes(b"x")
     os.utime(orphan, (0, 0))
     planned = CliRunner().invoke(cli.cli, ["table", "vacuum", str(table), "--dry-run"])
-    assert planned.output.startswith(f"orphan: {orphan.name}\n{table}: 1 files, 1 bytes would be removed")
+    assert planned.output.startswith(
+        f"orphan: {orphan.name}\n{table}: 1 files, 1 bytes would be removed"
+    )
     assert CliRunner().invoke(cli.cli, ["table", "vacuum", str(table)]).exit_code == 0
     assert not orphan.exists()
     assert featstore.open_table(table).to_arrow().num_rows == 3
@@ -187,8 +257,18 @@ def test_vacuum_removes_what_a_dead_job_left(raw: Path, spec: Path, tmp_path: Pa
 def test_a_missing_input_column_is_named(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pq.write_table(pa.table({"user": ["a"], "prise": [1.0], "clicked": [1]}), tmp_path / "raw.parquet")
-    arguments = ("extract", "--spec", spec, "--input", tmp_path / "raw.parquet", "--table", tmp_path / "table")
+    pq.write_table(
+        pa.table({"user": ["a"], "prise": [1.0], "clicked": [1]}), tmp_path / "raw.parquet"
+    )
+    arguments = (
+        "extract",
+        "--spec",
+        spec,
+        "--input",
+        tmp_path / "raw.parquet",
+        "--table",
+        tmp_path / "table",
+    )
     code, line = in_process(monkeypatch, capsys, *arguments)
     assert code == 2
     assert "raw.parquet" in line
@@ -199,7 +279,15 @@ def test_a_raw_file_that_is_no_parquet_is_named(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "raw.parquet").write_text("user,price\n")
-    arguments = ("extract", "--spec", spec, "--input", tmp_path / "raw.parquet", "--table", tmp_path / "table")
+    arguments = (
+        "extract",
+        "--spec",
+        spec,
+        "--input",
+        tmp_path / "raw.parquet",
+        "--table",
+        tmp_path / "table",
+    )
     code, line = in_process(monkeypatch, capsys, *arguments)
     assert code == 2
     assert "raw.parquet" in line
@@ -223,7 +311,11 @@ def test_an_option_that_does_not_exist_exits_with_2(
 
 
 def test_a_partition_key_given_twice_is_refused(
-    raw: Path, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    raw: Path,
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = (
         "extract",
@@ -244,21 +336,33 @@ def test_a_partition_key_given_twice_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("place", "message"), [("foo://bucket/table", "no file system for foo://"), ("/dev/null/table", "Not a dir")]
+    ("place", "message"),
+    [("foo://bucket/table", "no file system for foo://"), ("/dev/null/table", "Not a dir")],
 )
 def test_a_table_that_cannot_be_is_one_line(
-    place: str, message: str, raw: Path, spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str,
+    message: str,
+    raw: Path,
+    spec: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, line = in_process(monkeypatch, capsys, "extract", "--spec", spec, "--input", raw, "--table", place)
+    code, line = in_process(
+        monkeypatch, capsys, "extract", "--spec", spec, "--input", raw, "--table", place
+    )
     assert code == 2
     assert message in line
 
 
-def test_an_interrupted_extraction_leaves_the_table_at_its_version(raw: Path, spec: Path, tmp_path: Path) -> None:
+def test_an_interrupted_extraction_leaves_the_table_at_its_version(
+    raw: Path, spec: Path, tmp_path: Path
+) -> None:
     table, big = tmp_path / "table", tmp_path / "big.parquet"
     featstore.extract(str(spec), str(raw), str(table))
     pq.write_table(pq.read_table(raw).take(pa.array([0, 1, 2] * 300_000)), big)
-    spec.write_text(SPEC + "output: {rows_per_row_group: 10}\n")  # Ninety thousand row groups take a while.
+    spec.write_text(
+        SPEC + "output: {rows_per_row_group: 10}\n"
+    )  # Ninety thousand row groups take a while.
     command = [sys.executable, "-c", "from featstore.cli import main; main()"]
     command += ["extract", "--spec", str(spec), "--input", str(big), "--table", str(table)]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
@@ -280,8 +384,14 @@ def _data_files(table: Path) -> list[Path]:
 
 @pytest.mark.slow
 def test_slots_added_labels_written_anew_and_all_folded(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"user": ["a", "b"], "clicked": [0, 1], "id": ["x", "y"]}), tmp_path / "raw.parquet")
-    slots = [{"slot": 1, "name": "user", "op": "hash", "of": "user"}, {"slot": 2, "name": "was", "op": "hash", "of": "clicked"}]
+    pq.write_table(
+        pa.table({"user": ["a", "b"], "clicked": [0, 1], "id": ["x", "y"]}),
+        tmp_path / "raw.parquet",
+    )
+    slots = [
+        {"slot": 1, "name": "user", "op": "hash", "of": "user"},
+        {"slot": 2, "name": "was", "op": "hash", "of": "clicked"},
+    ]
     document = {
         "spec": 1,
         "inputs": {"user": "string", "clicked": "long", "id": "string"},
@@ -300,7 +410,10 @@ def test_slots_added_labels_written_anew_and_all_folded(tmp_path: Path) -> None:
     folded = run("table", "compact", tmp_path / "table")
     assert "labels, more folded into 1 files, 2 rows" in folded.stdout
     wrong = run("table", "relabel", "--spec", tmp_path / "two.yaml", *common, "--key", "user")
-    assert (wrong.returncode, "expected a column that the spec and the table keep" in wrong.stderr) == (2, True)
+    assert (
+        wrong.returncode,
+        "expected a column that the spec and the table keep" in wrong.stderr,
+    ) == (2, True)
 
 
 def _options(command: click.Command) -> dict[str, Any]:
@@ -315,7 +428,13 @@ def test_commands_and_options_are_frozen() -> None:
 
 def test_every_command_has_help() -> None:
     runner = CliRunner()
-    for path in (["--help"], ["demo", "--help"], ["extract", "--help"], ["table", "--help"], ["table", "inspect", "--help"]):
+    for path in (
+        ["--help"],
+        ["demo", "--help"],
+        ["extract", "--help"],
+        ["table", "--help"],
+        ["table", "inspect", "--help"],
+    ):
         assert runner.invoke(cli.cli, path).exit_code == 0
 
 
@@ -323,7 +442,10 @@ def test_every_command_has_help() -> None:
     ("arguments", "said"),
     [
         (["extract", "--partition", "dt=" + "x" * 300], "the directory 'dt=xxx"),
-        (["table", "profile", "--where", "(" * 5_000 + "user = 1" + ")" * 5_000], "nested too deeply"),
+        (
+            ["table", "profile", "--where", "(" * 5_000 + "user = 1" + ")" * 5_000],
+            "nested too deeply",
+        ),
         (["table", "profile", "--where", "price = " + "9" * 6_000], "expected a number of 64 bits"),
         (["spec", "lint", "brackets.yaml"], "expected YAML, found: nested more than 50 deep"),
         (["spec", "lint", "nines.yaml"], "expected YAML, found: an integer of 6,000 digits"),
@@ -332,7 +454,12 @@ def test_every_command_has_help() -> None:
     ],
 )
 def test_hostile_text_is_answered_by_one_short_line(
-    raw: Path, spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    raw: Path,
+    spec: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
 ) -> None:
     monkeypatch.chdir(raw.parent)
     Path("brackets.yaml").write_text("[" * 20_000)

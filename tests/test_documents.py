@@ -1,4 +1,6 @@
-"""YAML from outside is read strictly and within bounds: an error at once, that says what is wrong and where."""
+"""YAML from outside is read strictly and within bounds: an error at once, that says what is wrong
+and where.
+"""
 
 import time
 from collections.abc import Callable
@@ -16,13 +18,22 @@ from featstore.spec.parse import load_spec, parse_spec
 
 NINES = "9" * 6_000
 HOSTILE = {
-    "brackets": ("slots: " + "[" * 20_000, r"nested more than 50 deep: expected fewer levels \(line 1, column 57\)"),
+    "brackets": (
+        "slots: " + "[" * 20_000,
+        r"nested more than 50 deep: expected fewer levels \(line 1, column 57\)",
+    ),
     "closed brackets": ("[" * 20_000 + "]" * 20_000, "nested more than 50 deep"),
     "braces": ("{a: " * 20_000, "nested more than 50 deep"),
     "dashes": ("- " * 20_000 + "a", "nested more than 50 deep"),
     "questions": ("? " * 20_000 + "a", "nested more than 50 deep"),
-    "indented": ("\n".join(f"{' ' * depth}a:" for depth in range(1_000)), "nested more than 50 deep"),
-    "an integer": (f"spec: {NINES}", r"an integer of 6,000 digits: expected one of 64 bits \(line 1, column 7\)"),
+    "indented": (
+        "\n".join(f"{' ' * depth}a:" for depth in range(1_000)),
+        "nested more than 50 deep",
+    ),
+    "an integer": (
+        f"spec: {NINES}",
+        r"an integer of 6,000 digits: expected one of 64 bits \(line 1, column 7\)",
+    ),
     "a negative integer": (f"a: [1, -{NINES}]", "an integer of 6,001 digits"),
     "a binary integer": ("a: 0b" + "1" * 6_000, "an integer of 6,002 digits"),
     "base 60": ("a: 1" + ":59" * 2_000, "an integer of 6,001 digits"),
@@ -33,7 +44,8 @@ HOSTILE = {
     "merges of merges": (
         "a: &a {k: 1}\n"
         + "\n".join(
-            f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 20)}]}}" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+            f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 20)}]}}"
+            for old, new in zip("abcdefgh", "bcdefghi", strict=True)
         ),
         "a mapping of more than 100,000 keys, with merged ones: merge fewer",
     ),
@@ -76,7 +88,10 @@ def test_a_document_may_be_nested_as_deeply_as_promised_and_have_many_keys() -> 
 
 def test_aliases_that_grow_into_billions_are_not_written_out() -> None:
     lines = ["- &a [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"- &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefghi", "bcdefghij", strict=True)]
+    lines += [
+        f"- &{new} [{', '.join([f'*{old}'] * 9)}]"
+        for old, new in zip("abcdefghi", "bcdefghij", strict=True)
+    ]
     since = time.thread_time()
     with pytest.raises(SpecError, match="spec: expected the semantics version 1, found") as found:
         parse_spec("spec:\n" + "\n".join(lines))

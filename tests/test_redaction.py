@@ -1,4 +1,6 @@
-"""What is secret in a URL is shown nowhere: in the URL, in a text with it, in what a client repeats of it."""
+"""What is secret in a URL is shown nowhere: in the URL, in a text with it, in what a client repeats
+of it.
+"""
 
 from typing import Any
 
@@ -8,7 +10,12 @@ from hypothesis import strategies as st
 
 from featstore.redaction import redact, redact_text, secrets_in, secrets_of, without_user
 
-SECRETS = ["https://u:secret@h/p?sig=secret#secret", "s3://secret@b/k", "https://h/p?token=secret", "https://u:secret@h?secret"]
+SECRETS = [
+    "https://u:secret@h/p?sig=secret#secret",
+    "s3://secret@b/k",
+    "https://h/p?token=secret",
+    "https://u:secret@h?secret",
+]
 
 
 @pytest.mark.parametrize("url", SECRETS)
@@ -20,14 +27,18 @@ def test_redacted_urls_and_texts_hold_no_credentials(url: Any) -> None:
     assert text.endswith("')")
 
 
-SECRET = st.text("abcXYZ019._~!$&'*+,;=:%|{}^[]é/?#@ \\\"<>()", min_size=1, max_size=12).map(lambda text: f"Sk3y{text}")
+SECRET = st.text("abcXYZ019._~!$&'*+,;=:%|{}^[]é/?#@ \\\"<>()", min_size=1, max_size=12).map(
+    lambda text: f"Sk3y{text}"
+)
 PART = st.text("abcxyz019._-", min_size=1, max_size=8)
 
 
 @given(
     scheme=st.sampled_from(["https", "s3", "sftp", "HDFS", "az"]),
     user=st.text("abcxyz019%._~", max_size=6),
-    secret=st.text("abcXYZ019._~!$&'*+,;=:%", min_size=1, max_size=12).map(lambda text: f"Sk3y{text}"),
+    secret=st.text("abcXYZ019._~!$&'*+,;=:%", min_size=1, max_size=12).map(
+        lambda text: f"Sk3y{text}"
+    ),
     host=PART,
     path=st.lists(PART, max_size=3).map("/".join),
     query=SECRET,
@@ -45,7 +56,12 @@ def test_no_secret_of_a_url_is_left_in_what_names_it(
 
 @pytest.mark.parametrize(
     "url",
-    ["https://user:pa/ss@host/x", "https://user:pa?ss@host/x", "https://user:pa#ss@host/x", "https://user:pa@ss@host/x"],
+    [
+        "https://user:pa/ss@host/x",
+        "https://user:pa?ss@host/x",
+        "https://user:pa#ss@host/x",
+        "https://user:pa@ss@host/x",
+    ],
 )
 def test_a_password_that_should_have_been_escaped_does_not_show(url: str) -> None:
     assert "ss" not in redact(url)
@@ -58,16 +74,28 @@ def test_redacting_keeps_local_paths_as_they_are() -> None:
 
 def test_the_user_is_no_part_of_what_a_url_names_but_the_query_is() -> None:
     assert without_user("https://u:p@h/a?x=1@2") == "https://h/a?x=1@2"
-    for url in ("https://h/a@b", "https://h:80/a@b", "https://h:/a@b", "http://[::1]:80/a@b", "/data/u:p@x"):
+    for url in (
+        "https://h/a@b",
+        "https://h:80/a@b",
+        "https://h:/a@b",
+        "http://[::1]:80/a@b",
+        "/data/u:p@x",
+    ):
         assert without_user(url) == url
 
 
 @given(
-    links=st.lists(st.sampled_from(["simplecache", "zip", "zip://a.parquet", "blockcache"]), min_size=1, max_size=3),
+    links=st.lists(
+        st.sampled_from(["simplecache", "zip", "zip://a.parquet", "blockcache"]),
+        min_size=1,
+        max_size=3,
+    ),
     secret=SECRET,
     query=SECRET,
 )
-def test_no_secret_of_a_chain_is_left_in_what_names_it(links: list[str], secret: Any, query: Any) -> None:
+def test_no_secret_of_a_chain_is_left_in_what_names_it(
+    links: list[str], secret: Any, query: Any
+) -> None:
     chain = "::".join([*links, f"https://user:{secret}@host/x?sig={query}"])
     assert "Sk3y" not in redact(chain)
     if not set(secret) & set("/?#@: "):
@@ -101,7 +129,9 @@ def test_what_a_client_repeats_of_a_url_is_hidden_too() -> None:
     assert secrets_of("/data/a?b#c@d") == set()
 
 
-def test_variables_that_hold_credentials_are_known_by_their_names_and_endpoints_by_their_users() -> None:
+def test_variables_that_hold_credentials_are_known_by_their_names_and_endpoints_by_their_users() -> (
+    None
+):
     environment = {
         "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
         "AWS_SESSION_TOKEN": "token-0",

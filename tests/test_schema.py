@@ -40,7 +40,9 @@ def test_a_schema_survives_the_way_to_arrow_and_back() -> None:
     assert arrow.names == [*SCHEMA.names, "click", "w", "request_id", "dt"]
     back = SlotSchema.from_arrow(arrow, ["dt"])
     assert back.slots == SLOTS
-    assert [field.name for field in (*back.labels, back.weight, *back.kept, *back.partition_keys)] == [
+    assert [
+        field.name for field in (*back.labels, back.weight, *back.kept, *back.partition_keys)
+    ] == [
         "click",
         "w",
         "request_id",
@@ -57,7 +59,13 @@ def test_slots_hold_no_nulls_in_data_files_while_labels_may() -> None:
 
 def test_foreign_columns_are_slots_by_their_type_alone() -> None:
     arrow = pa.schema(
-        [("a", pa.int32()), ("b", pa.float64()), ("c", pa.large_list(pa.int64())), ("d", pa.string()), ("dt", pa.string())]
+        [
+            ("a", pa.int32()),
+            ("b", pa.float64()),
+            ("c", pa.large_list(pa.int64())),
+            ("d", pa.string()),
+            ("dt", pa.string()),
+        ]
     )
     schema = SlotSchema.from_arrow(arrow, ["dt"])
     assert [(slot.name, slot.kind, slot.shape, slot.number) for slot in schema] == [

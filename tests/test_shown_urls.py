@@ -1,6 +1,8 @@
-"""Passwords and tokens of a URL are in nothing that featstore shows: messages, results, logs, output, tracebacks.
+"""Passwords and tokens of a URL are in nothing that featstore shows: messages, results, logs,
+output, tracebacks.
 
-Every way to hand in a URL is tried with every kind of URL. And the source is read: no message holds a URL as it is.
+Every way to hand in a URL is tried with every kind of URL. And the source is read: no message holds
+a URL as it is.
 """
 
 import ast
@@ -68,7 +70,8 @@ ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "someone",
     "AWS_SECRET_ACCESS_KEY": "Sk3yPassOfS3",
     "AWS_REGION": "us-east-1",
-    "AWS_ENDPOINT_URL": "http://user:Sk3yPass@127.0.0.1:{port}",  # delta-rs refuses plain http at once
+    # delta-rs refuses plain http at once
+    "AWS_ENDPOINT_URL": "http://user:Sk3yPass@127.0.0.1:{port}",
     "AZURE_STORAGE_ACCOUNT_NAME": "someone",
     "AZURE_STORAGE_ACCOUNT_KEY": "U2szeVBhc3M=",
     "AZURE_STORAGE_ENDPOINT": "http://user:Sk3yPass@127.0.0.1:{port}",
@@ -117,7 +120,9 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     ),
     "config: staging.directory": lambda url, here: _load(here, staging={"directory": url}),
     "config: dispatch.store": lambda url, here: _load(here, dispatch={"store": url, "run_id": "r"}),
-    "config: order.recording": lambda url, here: _load(here, order={"kind": "replay", "recording": url}),
+    "config: order.recording": lambda url, here: _load(
+        here, order={"kind": "replay", "recording": url}
+    ),
     "config: staging": lambda url, here: _load(here, staging=url),
     "config: dispatch": lambda url, here: _load(here, dispatch=url),
     "config: where": lambda url, here: _load(here, where=f"user = '{url}' and"),
@@ -126,15 +131,23 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "load_spec": lambda url, here: featstore.load_spec(url),
     "extract from": lambda url, here: featstore.extract(SPEC, url, here / "new", spark=None),
     "extract to": lambda url, here: featstore.extract(SPEC, here / "raw", url, spark=None),
-    "extract days": lambda url, here: featstore.extract(SPEC, f"{url}/dt={{dt}}", here / "new", days="2026-11-01..2026-11-02"),
-    "extract group": lambda url, here: featstore.extract(SPEC, here / "raw", url, group="g", spark=None),
+    "extract days": lambda url, here: featstore.extract(
+        SPEC, f"{url}/dt={{dt}}", here / "new", days="2026-11-01..2026-11-02"
+    ),
+    "extract group": lambda url, here: featstore.extract(
+        SPEC, here / "raw", url, group="g", spark=None
+    ),
     "extract by": lambda url, here: featstore.extract(url, here / "raw", here / "new", spark=None),
     "relabel": lambda url, here: api.relabel(SPEC, here / "raw", url, key="user"),
     "compact": lambda url, here: api.compact(url),
     "fit": lambda url, here: api.fit(here / "spec.yaml", url),
     "fit by": lambda url, here: api.fit(url, here / "raw"),
-    "replay": lambda url, here: featstore.explore.replay.replay(str(here / "spec.yaml"), url, str(here / "plain")),
-    "replay against": lambda url, here: featstore.explore.replay.replay(str(here / "spec.yaml"), str(here / "raw"), url),
+    "replay": lambda url, here: featstore.explore.replay.replay(
+        str(here / "spec.yaml"), url, str(here / "plain")
+    ),
+    "replay against": lambda url, here: featstore.explore.replay.replay(
+        str(here / "spec.yaml"), str(here / "raw"), url
+    ),
     "lint a spec": lambda url, here: featstore.spec.lint.lint(url),
     "show a spec": lambda url, here: featstore.spec.show.show(url),
     "diff of specs": lambda url, here: featstore.spec.diff.diff(str(here / "spec.yaml"), url),
@@ -168,8 +181,12 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "a join": lambda url, here: _join(url),
     "$ inspect": _command("table", "inspect", "URL"),
     "$ head": _command("table", "head", "URL"),
-    "$ extract": _command("extract", "--spec", "HERE/spec.yaml", "--input", "URL", "--table", "HERE/new"),
-    "$ extract to": _command("extract", "--spec", "HERE/spec.yaml", "--input", "HERE/raw", "--table", "URL"),
+    "$ extract": _command(
+        "extract", "--spec", "HERE/spec.yaml", "--input", "URL", "--table", "HERE/new"
+    ),
+    "$ extract to": _command(
+        "extract", "--spec", "HERE/spec.yaml", "--input", "HERE/raw", "--table", "URL"
+    ),
     "$ spec lint": _command("spec", "lint", "URL"),
     "$ spec fit": _command("spec", "fit", "HERE/spec.yaml", "--input", "URL"),
     "$ status": _command("dispatch", "status", "URL"),
@@ -215,7 +232,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
 
 @pytest.mark.parametrize("kind", tiered(URLS, lambda kind: kind == "s3"))
 def test_no_secret_of_a_url_is_shown_by_anything_that_takes_one(
-    kind: str, here: Path, port: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    kind: str,
+    here: Path,
+    port: int,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="featstore")
     url, num_failed = URLS[kind].format(port=port), 0
@@ -259,15 +280,25 @@ def _is_message(node: ast.AST) -> bool:
 
 
 def _name(node: ast.AST) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return (
+        node.id
+        if isinstance(node, ast.Name)
+        else node.attr
+        if isinstance(node, ast.Attribute)
+        else ""
+    )
 
 
 def _is_bare_url(node: ast.AST) -> bool:
-    return re.search(r"(^|_)urls?$", _name(node)) is not None and not CLEAN.search(ast.unparse(node))
+    return re.search(r"(^|_)urls?$", _name(node)) is not None and not CLEAN.search(
+        ast.unparse(node)
+    )
 
 
 def test_no_message_in_the_source_holds_a_url_as_it_is() -> None:
-    messages = [(path, node) for path, tree in _modules() for node in ast.walk(tree) if _is_message(node)]
+    messages = [
+        (path, node) for path, tree in _modules() for node in ast.walk(tree) if _is_message(node)
+    ]
     shown = [
         (f"{path}:{part.value.lineno}", part.value)
         for path, message in messages
@@ -283,11 +314,20 @@ def test_no_data_class_shows_its_url() -> None:
         (f"{path}: {kind.name}.{field.target.id}", field)
         for path, tree in _modules()
         for kind in ast.walk(tree)
-        if isinstance(kind, ast.ClassDef) and any("dataclass" in ast.unparse(mark) for mark in kind.decorator_list)
+        if isinstance(kind, ast.ClassDef)
+        and any("dataclass" in ast.unparse(mark) for mark in kind.decorator_list)
         for field in kind.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and _is_bare_url(field.target)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and _is_bare_url(field.target)
     ]
     assert len(fields) > 20
-    shows = {where for where, field in fields if field.value is None or "repr=False" not in ast.unparse(field.value)}
-    ours = {where for where in shows if not where.startswith(("featstore/staging/", "featstore/demo/"))}
+    shows = {
+        where
+        for where, field in fields
+        if field.value is None or "repr=False" not in ast.unparse(field.value)
+    }
+    ours = {
+        where for where in shows if not where.startswith(("featstore/staging/", "featstore/demo/"))
+    }
     assert ours == set()

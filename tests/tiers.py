@@ -8,4 +8,6 @@ import pytest
 
 def tiered(values: Iterable[Any], is_slow: Callable[[Any], bool]) -> list[Any]:
     """Values for `pytest.mark.parametrize`, those that are slow with that mark."""
-    return [pytest.param(value, marks=pytest.mark.slow) if is_slow(value) else value for value in values]
+    return [
+        pytest.param(value, marks=pytest.mark.slow) if is_slow(value) else value for value in values
+    ]

@@ -1,6 +1,7 @@
 """Slots of the demo's click log as an extraction writes them, with three choices of codec.
 
-Its ids repeat as those of sessions do, which a codec may find where it finds nothing in ids drawn one by one.
+Its ids repeat as those of sessions do, which a codec may find where it finds nothing in ids drawn
+one by one.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,11 @@ from featstore.schema import Slot
 from featstore.spec.model import Output
 from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
 
-SNAPPY, NONE, CHOSEN = "click log, snappy", "click log, uncompressed", "click log, snappy where it saves a tenth"
+SNAPPY, NONE, CHOSEN = (
+    "click log, snappy",
+    "click log, uncompressed",
+    "click log, snappy where it saves a tenth",
+)
 NUM_ROWS = 1 << 18
 _ROWS_PER_ROW_GROUP = Output().rows_per_row_group
 
@@ -25,7 +30,10 @@ _ROWS_PER_ROW_GROUP = Output().rows_per_row_group
 def write(directory: Path) -> tuple[Mapping[str, Path], list[Slot]]:
     """The files by codec, those that are not there yet written; the slots in them."""
     table = _extracted(directory)
-    paths = {name: directory / f"click-log-{number}.parquet" for number, name in enumerate((SNAPPY, NONE, CHOSEN))}
+    paths = {
+        name: directory / f"click-log-{number}.parquet"
+        for number, name in enumerate((SNAPPY, NONE, CHOSEN))
+    }
     if not all(path.exists() for path in paths.values()):
         rows = _rows(table)
         _write(rows, paths[SNAPPY], "snappy")
@@ -39,13 +47,19 @@ def _extracted(directory: Path) -> Table:
     if not Path(url).exists():
         write_click_log(directory / "raw", NUM_ROWS)
         spec = str(package_files("featstore.demo").joinpath("synthetic.spec.yaml"))
-        print(api.extract(spec, str(directory / "raw"), url, partition_from_path=[PARTITION_KEY]), flush=True)
+        print(
+            api.extract(spec, str(directory / "raw"), url, partition_from_path=[PARTITION_KEY]),
+            flush=True,
+        )
     return open_table(url)
 
 
 def _rows(table: Table) -> pa.Table:
     """All rows, in the columns of a data file."""
-    found = (pq.read_table(file.url, columns=list(table.schema.names), partitioning=None) for file in table.data_files())
+    found = (
+        pq.read_table(file.url, columns=list(table.schema.names), partitioning=None)
+        for file in table.data_files()
+    )
     return pa.concat_tables(found).combine_chunks()
 
 
@@ -66,7 +80,9 @@ def _write(rows: pa.Table, path: Path, codec: str | Mapping[str, str]) -> None:
 
 def _where_it_saves(paths: Mapping[str, Path]) -> dict[str, str]:
     compressed, stored = (_bytes(paths[name]) for name in (SNAPPY, NONE))
-    return {leaf: "snappy" if size < 0.9 * stored[leaf] else "none" for leaf, size in compressed.items()}
+    return {
+        leaf: "snappy" if size < 0.9 * stored[leaf] else "none" for leaf, size in compressed.items()
+    }
 
 
 def _bytes(path: Path) -> dict[str, int]:

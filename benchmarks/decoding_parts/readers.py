@@ -1,7 +1,8 @@
-"""Who decodes: Arrow alone, Arrow with the conversion to buffers without nulls, and the kernels; and what the kernels do when.
+"""Who decodes: Arrow alone, Arrow with the conversion to buffers without nulls, and the kernels;
+and what the kernels do when.
 
-Each opens the file, reads the slots' columns row group by row group in one thread (or in as many as Arrow has), lets go of one
-before it decodes the next, and yields the number of its rows.
+Each opens the file, reads the slots' columns row group by row group in one thread (or in as many as
+Arrow has), lets go of one before it decodes the next, and yields the number of its rows.
 """
 
 import time
@@ -42,7 +43,9 @@ def native(path: Path, slots: Slots, *, use_threads: bool = False) -> Iterator[i
 
 def _values(path: Path, slots: Slots, *, use_threads: bool, as_values: bool) -> Iterator[int]:
     with Footer(path) as footer:
-        reader = RowGroupReader(footer, Selection(slots=tuple(slots)), use_threads=use_threads, as_values=as_values)
+        reader = RowGroupReader(
+            footer, Selection(slots=tuple(slots)), use_threads=use_threads, as_values=as_values
+        )
         for index in range(len(footer.row_group_rows)):
             yield len(_decoded(reader, index, slots)[0])
 
@@ -53,20 +56,27 @@ def _decoded(reader: RowGroupReader, index: int, slots: Slots) -> list[Values]:
 
 
 def differing(path: Path, slots: Slots, expected: pa.Table) -> list[str]:
-    """The slots whose values, decoded by Arrow or by the kernels, are not those of the rows that were written."""
+    """The slots whose values, decoded by Arrow or by the kernels, are not those of the rows that
+    were written.
+    """
     wrong = set()
     with Footer(path) as footer:
         for as_values in (False, True):
-            reader = RowGroupReader(footer, Selection(slots=tuple(slots)), use_threads=False, as_values=as_values)
+            reader = RowGroupReader(
+                footer, Selection(slots=tuple(slots)), use_threads=False, as_values=as_values
+            )
             first = 0
             for index, num_rows in enumerate(footer.row_group_rows):
                 group = expected.slice(first, num_rows)
                 first += num_rows
                 found = _decoded(reader, index, slots)
                 pairs = (
-                    (slot, column, slot_values(_whole(group, slot), slot)) for slot, column in zip(slots, found, strict=True)
+                    (slot, column, slot_values(_whole(group, slot), slot))
+                    for slot, column in zip(slots, found, strict=True)
                 )
-                wrong |= {slot.name for slot, column, wanted in pairs if not _are_equal(column, wanted)}
+                wrong |= {
+                    slot.name for slot, column, wanted in pairs if not _are_equal(column, wanted)
+                }
     return sorted(wrong)
 
 
@@ -78,7 +88,9 @@ def _whole(group: pa.Table, slot: Slot) -> pa.ChunkedArray:
 
 def _are_equal(found: Values, wanted: Values) -> bool:
     if isinstance(found, Ragged):
-        is_list = isinstance(wanted, Ragged) and np.array_equal(np.diff(found.offsets), np.diff(wanted.offsets))
+        is_list = isinstance(wanted, Ragged) and np.array_equal(
+            np.diff(found.offsets), np.diff(wanted.offsets)
+        )
         return is_list and np.array_equal(_flat(found), _flat(wanted))
     if isinstance(wanted, Ragged):
         return False
@@ -87,7 +99,11 @@ def _are_equal(found: Values, wanted: Values) -> bool:
 
 def _flat(column: Values) -> Array:
     """All values of all rows."""
-    return column.values[column.offsets[0] : column.offsets[-1]] if isinstance(column, Ragged) else column
+    return (
+        column.values[column.offsets[0] : column.offsets[-1]]
+        if isinstance(column, Ragged)
+        else column
+    )
 
 
 def num_values(rows: pa.Table, slots: Slots) -> int:
@@ -100,7 +116,11 @@ def stored_bytes(path: Path, slots: Slots) -> int:
     names, metadata = {slot.name for slot in slots}, pq.read_metadata(path)
     groups = (metadata.row_group(index) for index in range(metadata.num_row_groups))
     chunks = (group.column(place) for group in groups for place in range(metadata.num_columns))
-    return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in names)
+    return sum(
+        chunk.total_compressed_size
+        for chunk in chunks
+        if chunk.path_in_schema.split(".")[0] in names
+    )
 
 
 def left_to_arrow(path: Path, slots: Slots) -> int:
@@ -111,7 +131,9 @@ def left_to_arrow(path: Path, slots: Slots) -> int:
 
 
 def parts(path: Path, slots: Slots) -> dict[str, float]:
-    """Where the kernels' time goes: seconds of the thread's CPU in each part, of one pass over the file."""
+    """Where the kernels' time goes: seconds of the thread's CPU in each part, of one pass over the
+    file.
+    """
     taken: dict[str, float] = defaultdict(float)
     clock = _Clock(taken)
     with Footer(path) as footer:

@@ -1,8 +1,10 @@
-"""The same rows, written in many ways: by pyarrow, one option changed at a time, and by featstore's own writer.
+"""The same rows, written in many ways: by pyarrow, one option changed at a time, and by featstore's
+own writer.
 
-Columns are those of loader_parts/workload.py: nine lists of ids, nine ids and six floats, so that each vocabulary (100, 10,000,
-1,000,000 different ids) has a column with 5 % nulls and two without. featstore's writer gets the missing marks in place of
-the nulls, in required columns, as an extraction would give it.
+Columns are those of loader_parts/workload.py: nine lists of ids, nine ids and six floats, so that
+each vocabulary (100, 10,000, 1,000,000 different ids) has a column with 5 % nulls and two without.
+featstore's writer gets the missing marks in place of the nulls, in required columns, as an
+extraction would give it.
 """
 
 import contextlib
@@ -25,21 +27,32 @@ from featstore.table.metadata import FileMetadata
 from loader_parts.workload import Workload, rows_of
 
 DEFAULT, OWN = "default", "featstore"
-LISTS, IDS, FLOATS = ([f"{kind}{number}" for number in range(count)] for kind, count in (("l", 9), ("i", 9), ("f", 6)))
+LISTS, IDS, FLOATS = (
+    [f"{kind}{number}" for number in range(count)] for kind, count in (("l", 9), ("i", 9), ("f", 6))
+)
 
 
 def _slot(number: int, name: str) -> Slot:
     kind = SlotKind.FLOAT if name in FLOATS else SlotKind.ID
-    return Slot(name=name, kind=kind, shape=(None,) if name in LISTS else (), number=number, op="hash")
+    return Slot(
+        name=name, kind=kind, shape=(None,) if name in LISTS else (), number=number, op="hash"
+    )
 
 
-SCHEMA = SlotSchema(slots=tuple(_slot(number, name) for number, name in enumerate([*LISTS, *IDS, *FLOATS], 1)))
-KINDS = {"lists": [SCHEMA[name] for name in LISTS], "scalars": [SCHEMA[name] for name in (*IDS, *FLOATS)]}
+SCHEMA = SlotSchema(
+    slots=tuple(_slot(number, name) for number, name in enumerate([*LISTS, *IDS, *FLOATS], 1))
+)
+KINDS = {
+    "lists": [SCHEMA[name] for name in LISTS],
+    "scalars": [SCHEMA[name] for name in (*IDS, *FLOATS)],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A way to write. `options` are of `pyarrow.parquet.write_table`, or constants of featstore's writer to be changed."""
+    """A way to write. `options` are of `pyarrow.parquet.write_table`, or constants of featstore's
+    writer to be changed.
+    """
 
     is_own: bool = False
     is_required: bool = False
@@ -48,13 +61,17 @@ class Variant:
     encoding: str | None = None
 
 
-_own = partial(Variant, is_own=True, is_required=True, rows_per_row_group=Output().rows_per_row_group)
+_own = partial(
+    Variant, is_own=True, is_required=True, rows_per_row_group=Output().rows_per_row_group
+)
 
 VARIANTS = {
     DEFAULT: Variant(),
     "pages v2": Variant(options={"data_page_version": "2.0"}),
     "pages of 1,000 rows": Variant(options={"max_rows_per_page": 1_000}),
-    "one page a row group": Variant(options={"max_rows_per_page": 1 << 30, "data_page_size": 1 << 30}),
+    "one page a row group": Variant(
+        options={"max_rows_per_page": 1 << 30, "data_page_size": 1 << 30}
+    ),
     "row groups of 5,000": Variant(rows_per_row_group=5_000),
     "row groups of 100,000": Variant(rows_per_row_group=100_000),
     "required": Variant(is_required=True),
@@ -77,21 +94,30 @@ VARIANTS = {
 
 def nullable_rows(num_rows: int) -> pa.Table:
     """The rows with nulls, as one chunk a column."""
-    made = rows_of(Workload(name="decoding", num_files=1, rows_per_file=num_rows, num_slots=40, num_selected=40), 0)
+    made = rows_of(
+        Workload(
+            name="decoding", num_files=1, rows_per_file=num_rows, num_slots=40, num_selected=40
+        ),
+        0,
+    )
     return made.select(SCHEMA.names).combine_chunks()
 
 
 def required_rows(rows: pa.Table) -> pa.Table:
     """The same with marks, in the columns of a data file."""
     schema = SCHEMA.to_arrow()
-    arrays = [_required(rows.column(slot.name), slot, schema.field(slot.name).type) for slot in SCHEMA]
+    arrays = [
+        _required(rows.column(slot.name), slot, schema.field(slot.name).type) for slot in SCHEMA
+    ]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _required(column: pa.ChunkedArray, slot: Slot, type_: pa.DataType) -> pa.Array:
     values = slot_values(column, slot)
     if isinstance(values, Ragged):
-        return pa.ListArray.from_arrays(pa.array(values.offsets.astype(np.int32)), pa.array(values.values), type=type_)
+        return pa.ListArray.from_arrays(
+            pa.array(values.offsets.astype(np.int32)), pa.array(values.values), type=type_
+        )
     return pa.array(values)
 
 
@@ -102,7 +128,13 @@ def write(rows: pa.Table, variant: Variant, path: Path) -> None:
         return
     made = path.with_suffix(".part")
     group = rows.slice(0, variant.rows_per_row_group)
-    pq.write_table(rows, made, row_group_size=variant.rows_per_row_group, **_encoded(group, variant), **variant.options)
+    pq.write_table(
+        rows,
+        made,
+        row_group_size=variant.rows_per_row_group,
+        **_encoded(group, variant),
+        **variant.options,
+    )
     made.rename(path)
 
 
@@ -124,7 +156,9 @@ def _write_own(rows: pa.Table, variant: Variant, path: Path) -> None:
     metadata = FileMetadata(spec_hash="", spec_version=1)
     with (
         _changed(constants),
-        writer.open_data_file(str(path), SCHEMA, metadata, variant.rows_per_row_group, compression) as to,
+        writer.open_data_file(
+            str(path), SCHEMA, metadata, variant.rows_per_row_group, compression
+        ) as to,
     ):
         for batch in rows.to_batches(max_chunksize=16_384):
             to.write(batch)

@@ -11,7 +11,9 @@ _UNIT_S = 3600
 def write_features(spark: Any, raw_url: str, out_url: str, chosen: list[Feature]) -> None:
     """One select and one write, as a user has it."""
     columns = [f"{expression(feature)} AS {feature.name}" for feature in chosen]
-    spark.read.parquet(raw_url).selectExpr(*columns, ROW_ID).write.mode("overwrite").parquet(out_url)
+    spark.read.parquet(raw_url).selectExpr(*columns, ROW_ID).write.mode("overwrite").parquet(
+        out_url
+    )
 
 
 def expression(feature: Feature) -> str:
@@ -37,9 +39,16 @@ def _hash(feature: Feature) -> str:
 
 
 def _cross(feature: Feature) -> str:
-    lists = [name for name, kind in zip(feature.of, feature.kinds, strict=True) if kind.startswith("list")]
+    lists = [
+        name
+        for name, kind in zip(feature.of, feature.kinds, strict=True)
+        if kind.startswith("list")
+    ]
     scalars = " OR ".join(f"{name} IS NULL" for name in feature.of if name not in lists)
-    texts = [_text("e" if name in lists else name, kind) for name, kind in zip(feature.of, feature.kinds, strict=True)]
+    texts = [
+        _text("e" if name in lists else name, kind)
+        for name, kind in zip(feature.of, feature.kinds, strict=True)
+    ]
     sign = _sign(feature.number, *texts)
     if not lists:
         return f"if({scalars}, 0, {sign})"
@@ -56,24 +65,35 @@ def _index_sign(number: int, value: str, missing: str) -> str:
 
 def _bucketize(feature: Feature) -> str:
     name = feature.of[0]
-    cases = " ".join(f"WHEN {name} < {bound}D THEN {i}" for i, bound in enumerate(feature.params["boundaries"]))
-    return _index_sign(feature.number, f"CASE {cases} ELSE {len(feature.params['boundaries'])} END", name)
+    cases = " ".join(
+        f"WHEN {name} < {bound}D THEN {i}" for i, bound in enumerate(feature.params["boundaries"])
+    )
+    return _index_sign(
+        feature.number, f"CASE {cases} ELSE {len(feature.params['boundaries'])} END", name
+    )
 
 
 def _clip(feature: Feature) -> str:
     name, low, high = feature.of[0], feature.params["min"], feature.params["max"]
-    return _float(f"CASE WHEN {name} < {low}D THEN {low}D WHEN {name} > {high}D THEN {high}D ELSE {name} END")
+    return _float(
+        f"CASE WHEN {name} < {low}D THEN {low}D WHEN {name} > {high}D THEN {high}D ELSE {name} END"
+    )
 
 
 def _identity(feature: Feature) -> str:
     if not feature.is_list:
         return _float(f"double({feature.of[0]})")
-    return f"coalesce(transform(slice({feature.of[0]}, 1, {feature.params['max_len']}), e -> float(e)), array(float('NaN')))"
+    return (
+        f"coalesce(transform(slice({feature.of[0]}, 1, {feature.params['max_len']}), e -> "
+        f"float(e)), array(float('NaN')))"
+    )
 
 
 def _mean(feature: Feature) -> str:
     name = feature.of[0]
-    return _float(f"if(size({name}) > 0, aggregate({name}, 0D, (s, e) -> s + e) / size({name}), NULL)")
+    return _float(
+        f"if(size({name}) > 0, aggregate({name}, 0D, (s, e) -> s + e) / size({name}), NULL)"
+    )
 
 
 def _time_since(feature: Feature) -> str:
@@ -89,7 +109,9 @@ _EXPRESSIONS: dict[str, Callable[[Feature], str]] = {
     "clip": _clip,
     "log1p": lambda feature: _float(f"log1p({feature.of[0]})"),
     "hour": lambda feature: _index_sign(feature.number, f"hour({feature.of[0]})", feature.of[0]),
-    "day_of_week": lambda feature: _index_sign(feature.number, f"weekday({feature.of[0]})", feature.of[0]),
+    "day_of_week": lambda feature: _index_sign(
+        feature.number, f"weekday({feature.of[0]})", feature.of[0]
+    ),
     "lookup": lambda feature: _float(f"try_element_at({feature.of[0]}, {feature.of[1]})"),
     "combine": _mean,
     "length": lambda feature: _index_sign(feature.number, f"size({feature.of[0]})", feature.of[0]),

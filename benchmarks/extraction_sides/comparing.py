@@ -13,17 +13,23 @@ _BATCH_COLUMNS = 32
 
 
 def differences(left: Path, right: Path) -> list[str]:
-    """The slots that differ, rows matched by their number. Floats may differ by their last two digits: sums in another
-    order, and Java's logarithm."""
+    """The slots that differ, rows matched by their number. Floats may differ by their last two
+    digits: sums in another order, and Java's logarithm."""
     names = [name for name in ds.dataset(left, format="parquet").schema.names if name != ROW_ID]
-    orders = [np.argsort(_column(_read(path, [ROW_ID]), ROW_ID).to_numpy()) for path in (left, right)]
+    orders = [
+        np.argsort(_column(_read(path, [ROW_ID]), ROW_ID).to_numpy()) for path in (left, right)
+    ]
     if len(orders[0]) != len(orders[1]):
         return [f"{len(orders[0])} rows instead of {len(orders[1])}"]
     different: list[str] = []
     for start in range(0, len(names), _BATCH_COLUMNS):
         some = names[start : start + _BATCH_COLUMNS]
         tables = [_read(path, some) for path in (left, right)]
-        different += [name for name in some if not _same(*(_rows(t, name, o) for t, o in zip(tables, orders, strict=True)))]
+        different += [
+            name
+            for name in some
+            if not _same(*(_rows(t, name, o) for t, o in zip(tables, orders, strict=True)))
+        ]
     return different
 
 

@@ -1,4 +1,6 @@
-"""h(value) alone: featstore compiled and in numpy, polars-hash, and a C loop compiled here, over the same values."""
+"""h(value) alone: featstore compiled and in numpy, polars-hash, and a C loop compiled here, over
+the same values.
+"""
 
 import ctypes
 import shutil
@@ -31,7 +33,9 @@ void loop(const uint8_t* data, const int32_t* offsets, int64_t n, uint64_t seed,
 
 
 def measure(num_values: int, num_rounds: int) -> dict[str, dict[str, float]]:
-    """Nanoseconds of CPU a value, by kind of values and side; SystemExit where two sides give different hashes."""
+    """Nanoseconds of CPU a value, by kind of values and side; SystemExit where two sides give
+    different hashes.
+    """
     figures = {}
     for kind, values in _kinds(num_values).items():
         batches = [values.slice(start, _BATCH_ROWS) for start in range(0, len(values), _BATCH_ROWS)]
@@ -53,7 +57,9 @@ def _kinds(num_values: int) -> dict[str, pa.Array]:
     names = [f"user_{number}" for number in rng.integers(0, 10**7, num_values)]
     return {
         "12 characters, distinct": pa.array(names),
-        "12 characters, 500 distinct": pa.array(names[:500]).take(pa.array(rng.integers(0, 500, num_values))),
+        "12 characters, 500 distinct": pa.array(names[:500]).take(
+            pa.array(rng.integers(0, 500, num_values))
+        ),
         "10 to 110 characters": pa.array([name * (1 + i % 9) for i, name in enumerate(names)]),
     }
 
@@ -63,7 +69,9 @@ def _sides(batches: list[pa.Array]) -> dict[str, Callable[[], list[Any]]]:
     hashed = pl.col("value").nchash.xxhash64(seed=hashing.SEED)
     sides: dict[str, Callable[[], list[Any]]] = {
         "numpy": lambda: _in_numpy(batches),
-        "polars-hash": lambda: [one.to_frame().select(hashed).to_series().to_numpy() for one in series],
+        "polars-hash": lambda: [
+            one.to_frame().select(hashed).to_series().to_numpy() for one in series
+        ],
     }
     if KERNELS is not None:
         sides["featstore"] = lambda: [hashing.value_hash(batch) for batch in batches]
@@ -87,7 +95,18 @@ def _compiled_loop() -> Any:
     folder = Path(tempfile.mkdtemp(prefix="loop-"))
     (folder / "loop.c").write_text(_LOOP)
     library, headers = str(folder / "loop.so"), str(Path(featstore.__file__).parent / "_native")
-    command = [compiler, "-O3", "-march=native", "-shared", "-fPIC", "-I", headers, "-o", library, str(folder / "loop.c")]
+    command = [
+        compiler,
+        "-O3",
+        "-march=native",
+        "-shared",
+        "-fPIC",
+        "-I",
+        headers,
+        "-o",
+        library,
+        str(folder / "loop.c"),
+    ]
     subprocess.run(command, check=True)
     return ctypes.CDLL(library).loop
 

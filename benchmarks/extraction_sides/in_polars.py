@@ -1,7 +1,8 @@
-"""The features in one polars process, as one writes them there: lazily, hashed by the plugin polars-hash.
+"""The features in one polars process, as one writes them there: lazily, hashed by the plugin
+polars-hash.
 
-The plugin makes h(value). What it cannot make is the chained sign, whose seed differs from row to row: as polars expressions
-that takes 65 ns a value, so numpy does it here, in blocks, in 5.
+The plugin makes h(value). What it cannot make is the chained sign, whose seed differs from row to
+row: as polars expressions that takes 65 ns a value, so numpy does it here, in blocks, in 5.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,9 @@ def write_features(raw_url: str, out_url: str, chosen: list[Feature]) -> None:
         **{f"h_{name}": _value_hash(name, kind) for name, kind in hashed.items()}
     )
     columns = {feature.name: _EXPRESSIONS[feature.op](feature) for feature in chosen}
-    frame.select(**columns, request_id=pl.col(ROW_ID)).sink_parquet(out_url, compression="snappy", mkdir=True)
+    frame.select(**columns, request_id=pl.col(ROW_ID)).sink_parquet(
+        out_url, compression="snappy", mkdir=True
+    )
 
 
 def _value_hash(name: str, kind: str) -> pl.Expr:
@@ -51,7 +54,9 @@ def _hash_text(value: pl.Expr, kind: str) -> pl.Expr:
 def _hash(feature: Feature) -> pl.Expr:
     if not feature.is_list:
         return _signs(feature.number, [pl.col(f"h_{feature.of[0]}")])
-    return _list_signs(feature.number, pl.col(f"h_{feature.of[0]}").list.head(feature.params["max_len"]), [], 0)
+    return _list_signs(
+        feature.number, pl.col(f"h_{feature.of[0]}").list.head(feature.params["max_len"]), [], 0
+    )
 
 
 def _cross(feature: Feature) -> pl.Expr:
@@ -80,7 +85,9 @@ def _list_signs(number: int, lists: pl.Expr, scalars: list[pl.Expr], at: int) ->
         members = [np.repeat(_words(column), np.diff(offsets)) for column in columns[1:]]
         members.insert(at, values[offsets[0] : offsets[-1]])
         signs = pa.array(_chained(number, members))
-        return pl.Series(pl.from_arrow(pa.LargeListArray.from_arrays(pa.array(offsets - offsets[0]), signs)))
+        return pl.Series(
+            pl.from_arrow(pa.LargeListArray.from_arrays(pa.array(offsets - offsets[0]), signs))
+        )
 
     filled = [lists.fill_null([]), *scalars]
     signs = pl.map_batches(filled, chain, return_dtype=pl.List(pl.Int64), is_elementwise=True)
@@ -137,11 +144,15 @@ _EXPRESSIONS: dict[str, Callable[[Feature], pl.Expr]] = {
     "cross": _cross,
     "bucketize": _bucketize,
     "identity": _identity,
-    "clip": lambda feature: _float(pl.col(feature.of[0]).clip(feature.params["min"], feature.params["max"])),
+    "clip": lambda feature: _float(
+        pl.col(feature.of[0]).clip(feature.params["min"], feature.params["max"])
+    ),
     "log1p": lambda feature: _float(pl.col(feature.of[0]).log1p()),
     "hour": lambda feature: _signed(feature.number, pl.col(feature.of[0]).dt.hour()),
     "day_of_week": lambda feature: _signed(feature.number, pl.col(feature.of[0]).dt.weekday() - 1),
     "combine": lambda feature: _float(pl.col(feature.of[0]).list.mean()),
     "length": lambda feature: _signed(feature.number, pl.col(feature.of[0]).list.len()),
-    "time_since": lambda feature: _float((pl.col(feature.of[0]) - pl.col(feature.of[1])).dt.total_microseconds() / _HOUR_US),
+    "time_since": lambda feature: _float(
+        (pl.col(feature.of[0]) - pl.col(feature.of[1])).dt.total_microseconds() / _HOUR_US
+    ),
 }

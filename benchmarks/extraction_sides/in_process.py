@@ -1,4 +1,5 @@
-"""featstore's local engine or polars on so many cores, in a process of its own: CPU seconds of the job, imports left out.
+"""featstore's local engine or polars on so many cores, in a process of its own: CPU seconds of the
+job, imports left out.
 
 python -m extraction_sides.in_process featstore|polars RAW OUT NUM_SLOTS ROWS_PER_FILE NUM_CORES
 """
@@ -16,7 +17,9 @@ from extraction_sides.workload import features, spec_of
 def main() -> None:
     side, raw, out = sys.argv[1:4]
     num_slots, rows_per_file, num_cores = map(int, sys.argv[4:])
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])  # before the engines count their cores
+    os.sched_setaffinity(
+        0, sorted(os.sched_getaffinity(0))[:num_cores]
+    )  # before the engines count their cores
     chosen = features(num_slots, maps=False)
     if side == "polars":
         in_polars = importlib.import_module("extraction_sides.in_polars")

@@ -9,16 +9,21 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _REST_S = 0.5
 _AT_REST_CORES = 0.1
 _PARENT = 1  # positions after the program's name in /proc/<pid>/stat
-_TIMES = slice(11, 15)  # of the process itself and of its children that have ended, each in user mode and in the kernel
+_TIMES = slice(
+    11, 15
+)  # of the process itself and of its children that have ended, each in user mode and in the kernel
 
 
 def tree_cpu_s() -> float:
-    """CPU seconds so far of this process, of all its living descendants, and of children of these that have ended."""
+    """CPU seconds so far of this process, of all its living descendants, and of children of these
+    that have ended.
+    """
     return sum(sum(map(int, _stat(pid)[_TIMES])) for pid in _tree()) / _TICKS_PER_S
 
 
 def settle(limit_s: float = 60.0) -> None:
-    """Waits until the tree does next to nothing any more: what a job leaves behind (code being compiled, garbage) is its own.
+    """Waits until the tree does next to nothing any more: what a job leaves behind (code being
+    compiled, garbage) is its own.
 
     TimeoutError where it does not come to rest.
     """
@@ -30,7 +35,9 @@ def settle(limit_s: float = 60.0) -> None:
         if now - before < _AT_REST_CORES * _REST_S:
             return
         before = now
-    raise TimeoutError(f"expected the processes to come to rest within {limit_s} s, found them at work")
+    raise TimeoutError(
+        f"expected the processes to come to rest within {limit_s} s, found them at work"
+    )
 
 
 def peak_worker_bytes() -> int:

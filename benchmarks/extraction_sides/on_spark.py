@@ -1,8 +1,10 @@
-"""featstore's file input and hand-written Catalyst expressions in one Spark session, in turn, over the same raw files.
+"""featstore's file input and hand-written Catalyst expressions in one Spark session, in turn, over
+the same raw files.
 
-Runs in a process of its own, which has no children but Spark's. Session start and one round of all sides (classes loaded,
-code compiled, Python workers started) are left out; every job after that is measured by the CPU seconds that the whole
-process tree spends from rest to rest. Prints one line of JSON.
+Runs in a process of its own, which has no children but Spark's. Session start and one round of all
+sides (classes loaded, code compiled, Python workers started) are left out; every job after that is
+measured by the CPU seconds that the whole process tree spends from rest to rest. Prints one line of
+JSON.
 
     python -m extraction_sides.on_spark RAW OUT NUM_SLOTS ROWS_PER_FILE NUM_ROUNDS
 """
@@ -33,7 +35,11 @@ _CONF = {
 
 
 def main() -> None:
-    raw, out, (num_slots, rows_per_file, num_rounds) = sys.argv[1], Path(sys.argv[2]), map(int, sys.argv[3:])
+    raw, out, (num_slots, rows_per_file, num_rounds) = (
+        sys.argv[1],
+        Path(sys.argv[2]),
+        map(int, sys.argv[3:]),
+    )
     chosen = features(num_slots)
     spec = load_spec(spec_of(chosen, rows_per_file))
     spark = spark_session("benchmark", _CONF)
@@ -55,12 +61,29 @@ def main() -> None:
         for side, job in sides.items():
             shutil.rmtree(out / side, ignore_errors=True)
             spent[side].append(_spent(job))
-            peak_bytes = max(peak_bytes, peak_worker_bytes())  # a worker ends when it has nothing to do for a minute
-            print(f"{num_slots} slots, {side}: {spent[side][-1][0]:.2f} CPU s", file=sys.stderr, flush=True)
-    different = {side: differences(out / "featstore", out / side) for side in sides if side != "featstore"}
+            peak_bytes = max(
+                peak_bytes, peak_worker_bytes()
+            )  # a worker ends when it has nothing to do for a minute
+            print(
+                f"{num_slots} slots, {side}: {spent[side][-1][0]:.2f} CPU s",
+                file=sys.stderr,
+                flush=True,
+            )
+    different = {
+        side: differences(out / "featstore", out / side) for side in sides if side != "featstore"
+    }
     figures = {side: spent[side][1:] for side in sides}
     first = {side: spent[side][0] for side in sides}
-    print(json.dumps({"spent": figures, "first": first, "peak_worker_bytes": peak_bytes, "different": different}))
+    print(
+        json.dumps(
+            {
+                "spent": figures,
+                "first": first,
+                "peak_worker_bytes": peak_bytes,
+                "different": different,
+            }
+        )
+    )
     spark.stop()
 
 

@@ -1,7 +1,8 @@
 """What is extracted: a raw log of blocks of 31 columns, and as many features of it as one asks for.
 
-A block of columns has 61 features; 400 features take 7 blocks, whose columns differ in their numbers. Each feature is an
-entry of a spec, and the sides write the same by hand in their own language.
+A block of columns has 61 features; 400 features take 7 blocks, whose columns differ in their
+numbers. Each feature is an entry of a spec, and the sides write the same by hand in their own
+language.
 """
 
 import itertools
@@ -32,7 +33,18 @@ LISTS = {"tags": ("t", 3_000, 4), "interests": ("interest", 800, 3), "history": 
 FLOAT_LISTS = {"prices": 5, "dwells": 3}
 TIMES = ("ts", "published")
 MAPS = {"price_of": "category", "clicks_of": "device"}
-CROSSED_WITH_USER = ("item", "shop", "category", "brand", "city", "device", "query", "advertiser", "position", "campaign")
+CROSSED_WITH_USER = (
+    "item",
+    "shop",
+    "category",
+    "brand",
+    "city",
+    "device",
+    "query",
+    "advertiser",
+    "position",
+    "campaign",
+)
 CROSSED = (
     ("user", "category", "position"),
     ("city", "device", "campaign"),
@@ -63,7 +75,11 @@ class Feature:
 
     @property
     def is_list(self) -> bool:
-        return any(kind.startswith("list") for kind in self.kinds) and self.op in ("hash", "cross", "identity")
+        return any(kind.startswith("list") for kind in self.kinds) and self.op in (
+            "hash",
+            "cross",
+            "identity",
+        )
 
     def entry(self) -> dict[str, Any]:
         """The slot in a spec."""
@@ -73,7 +89,10 @@ class Feature:
 
 def kinds_of_block() -> dict[str, str]:
     """The columns of a block with their types as a spec names them."""
-    lists = {name: "list<long>" if prefix is None else "list<string>" for name, (prefix, _, _) in LISTS.items()}
+    lists = {
+        name: "list<long>" if prefix is None else "list<string>"
+        for name, (prefix, _, _) in LISTS.items()
+    }
     return {
         **dict.fromkeys(TEXTS, "string"),
         **dict.fromkeys(LONGS, "long"),
@@ -86,7 +105,9 @@ def kinds_of_block() -> dict[str, str]:
 
 
 def features(count: int, *, maps: bool = True) -> list[Feature]:
-    """The first `count` features over as many blocks as they take; without maps, crosses in place of lookups."""
+    """The first `count` features over as many blocks as they take; without maps, crosses in place
+    of lookups.
+    """
     made = (feature for block in itertools.count() for feature in _features_of_block(block, maps))
     return list(itertools.islice(made, count))
 
@@ -98,27 +119,41 @@ def num_blocks(count: int) -> int:
 
 def spec_of(chosen: list[Feature], rows_per_file: int) -> dict[str, Any]:
     """The spec document with these features as slots; the row's number is kept."""
-    inputs = {f"{name}_{block}": kind for block in range(num_blocks(len(chosen))) for name, kind in kinds_of_block().items()}
+    inputs = {
+        f"{name}_{block}": kind
+        for block in range(num_blocks(len(chosen)))
+        for name, kind in kinds_of_block().items()
+    }
     return {
         "spec": 1,
         "inputs": {ROW_ID: "long", **inputs},
         "keep": [ROW_ID],
-        "output": {"rows_per_file": rows_per_file, "statistics": False},  # which the other sides do not make either
+        "output": {
+            "rows_per_file": rows_per_file,
+            "statistics": False,
+        },  # which the other sides do not make either
         "slots": [feature.entry() for feature in chosen],
     }
 
 
 def write_raw(directory: Path, num_rows: int, num_files: int, blocks: int) -> None:
-    """`num_files` equally long files of Parquet below `directory`; nothing is done where that exists."""
+    """`num_files` equally long files of Parquet below `directory`; nothing is done where that
+    exists.
+    """
     if directory.exists():
         return
     directory.mkdir(parents=True)
     per_file = num_rows // num_files
     for number in range(num_files):
         first, last = number * per_file, (number + 1) * per_file
-        tables = (_table(start, min(start + BLOCK_ROWS, last) - start, blocks) for start in range(first, last, BLOCK_ROWS))
+        tables = (
+            _table(start, min(start + BLOCK_ROWS, last) - start, blocks)
+            for start in range(first, last, BLOCK_ROWS)
+        )
         head = next(tables)
-        with pq.ParquetWriter(directory / f"part-{number:03d}.parquet", head.schema, compression="snappy") as writer:
+        with pq.ParquetWriter(
+            directory / f"part-{number:03d}.parquet", head.schema, compression="snappy"
+        ) as writer:
             for table in itertools.chain([head], tables):
                 writer.write_table(table)
 
@@ -126,9 +161,13 @@ def write_raw(directory: Path, num_rows: int, num_files: int, blocks: int) -> No
 def _features_of_block(block: int, maps: bool) -> Iterator[Feature]:
     kinds = kinds_of_block()
     first = 1 + block * NUM_FEATURES_PER_BLOCK
-    for number, (op, names, params) in enumerate(itertools.chain(_hashed(), _counted(), _looked_up(maps)), first):
+    for number, (op, names, params) in enumerate(
+        itertools.chain(_hashed(), _counted(), _looked_up(maps)), first
+    ):
         of = tuple(f"{name}_{block}" for name in names)
-        yield Feature(number=number, op=op, of=of, kinds=tuple(kinds[name] for name in names), params=params)
+        yield Feature(
+            number=number, op=op, of=of, kinds=tuple(kinds[name] for name in names), params=params
+        )
 
 
 def _hashed() -> Iterator[Entry]:
@@ -183,11 +222,15 @@ def _block(rng: np.random.Generator, num_rows: int) -> dict[str, pa.Array]:
     for name, count in LONGS.items():
         columns[name] = pa.array(rng.integers(0, count, num_rows), mask=rng.random(num_rows) < 0.02)
     for name, mean in DOUBLES.items():
-        columns[name] = pa.array(np.exp(rng.normal(mean, 1.0, num_rows)).round(3), mask=rng.random(num_rows) < 0.03)
+        columns[name] = pa.array(
+            np.exp(rng.normal(mean, 1.0, num_rows)).round(3), mask=rng.random(num_rows) < 0.03
+        )
     for name, (prefix, count, mean) in LISTS.items():
         offsets = _offsets(rng, num_rows, mean)
         ids = _zipf(rng, int(offsets[-1]), count)
-        columns[name] = _lists(rng, offsets, pa.array(ids) if prefix is None else _names(prefix, ids, None))
+        columns[name] = _lists(
+            rng, offsets, pa.array(ids) if prefix is None else _names(prefix, ids, None)
+        )
     for name, mean in FLOAT_LISTS.items():
         offsets = _offsets(rng, num_rows, mean)
         columns[name] = _lists(rng, offsets, pa.array(rng.random(int(offsets[-1])).round(4) * 100))
@@ -202,7 +245,9 @@ def _maps(rng: np.random.Generator, num_rows: int, key: str) -> pa.MapArray:
     """Three different keys a row, out of those that are most frequent."""
     keys = (rng.integers(0, 4, num_rows)[:, None] + np.array([0, 4, 8])).reshape(-1)
     offsets = pa.array(np.arange(num_rows + 1) * 3, pa.int32())
-    return pa.MapArray.from_arrays(offsets, _names(key, keys, None), pa.array(rng.random(3 * num_rows).round(4)))
+    return pa.MapArray.from_arrays(
+        offsets, _names(key, keys, None), pa.array(rng.random(3 * num_rows).round(4))
+    )
 
 
 def _offsets(rng: np.random.Generator, num_rows: int, mean: int) -> np.ndarray[Any, Any]:
@@ -215,8 +260,12 @@ def _lists(rng: np.random.Generator, offsets: np.ndarray[Any, Any], values: pa.A
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=missing)
 
 
-def _names(prefix: str, ids: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None) -> pa.Array:
-    return pc.binary_join_element_wise(pa.scalar(f"{prefix}_"), pa.array(ids, mask=missing).cast(pa.string()), "")
+def _names(
+    prefix: str, ids: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None
+) -> pa.Array:
+    return pc.binary_join_element_wise(
+        pa.scalar(f"{prefix}_"), pa.array(ids, mask=missing).cast(pa.string()), ""
+    )
 
 
 def _zipf(rng: np.random.Generator, size: int, count: int) -> np.ndarray[Any, Any]:

@@ -14,12 +14,21 @@ Array = npt.NDArray[Any]
 
 
 def to_columns(rows: pa.RecordBatch | pa.Table) -> dict[str, Column]:
-    """Each column as a tensor, lists as values and offsets; missing ids 0, missing floats NaN, a label float32."""
-    return {name: _to_column(_one_array(column)) for name, column in zip(rows.schema.names, rows.columns, strict=True)}
+    """Each column as a tensor, lists as values and offsets; missing ids 0, missing floats NaN, a
+    label float32.
+    """
+    return {
+        name: _to_column(_one_array(column))
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    }
 
 
-def packed(columns: Columns) -> tuple[list[torch.Tensor], list[tuple[str, list[tuple[int, int, int]]]]]:
-    """One tensor for each dtype, and of each column its parts: which tensor, first element, number of elements."""
+def packed(
+    columns: Columns,
+) -> tuple[list[torch.Tensor], list[tuple[str, list[tuple[int, int, int]]]]]:
+    """One tensor for each dtype, and of each column its parts: which tensor, first element, number
+    of elements.
+    """
     dtypes: list[torch.dtype] = []
     parts: list[list[torch.Tensor]] = []
     sizes: list[int] = []
@@ -38,7 +47,9 @@ def packed(columns: Columns) -> tuple[list[torch.Tensor], list[tuple[str, list[t
     return [torch.cat(tensors) for tensors in parts], places
 
 
-def unpacked(tensors: Sequence[torch.Tensor], places: Iterable[tuple[str, list[tuple[int, int, int]]]]) -> dict[str, Column]:
+def unpacked(
+    tensors: Sequence[torch.Tensor], places: Iterable[tuple[str, list[tuple[int, int, int]]]]
+) -> dict[str, Column]:
     """The columns as views of the tensors that `packed` made."""
     found: dict[str, Column] = {}
     for name, parts in places:
@@ -58,7 +69,9 @@ def _to_column(array: pa.Array) -> Column:
         is_label = pa.types.is_integer(array.type) and array.type != pa.int64()
         return torch.from_numpy(_values(array.cast(pa.float32()) if is_label else array))
     width = np.int32 if pa.types.is_list(array.type) else np.int64
-    offsets = np.frombuffer(array.buffers()[1], dtype=width)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    offsets = np.frombuffer(array.buffers()[1], dtype=width)[
+        array.offset : array.offset + len(array) + 1
+    ].astype(np.int64)
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
     return torch.from_numpy(_values(values)), torch.from_numpy(offsets - offsets[0])
 
@@ -70,7 +83,9 @@ def _values(array: pa.Array) -> Array:
     dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.empty(0, dtype)
-    values = np.frombuffer(array.buffers()[1], dtype=dtype)[array.offset : array.offset + len(array)]
+    values = np.frombuffer(array.buffers()[1], dtype=dtype)[
+        array.offset : array.offset + len(array)
+    ]
     if not values.flags.writeable:
         values = np.asarray(_Lent(values))
     return values

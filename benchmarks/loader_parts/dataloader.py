@@ -1,7 +1,9 @@
-"""featstore under torch's DataLoader with worker processes that persist, against the floor on as many cores.
+"""featstore under torch's DataLoader with worker processes that persist, against the floor on as
+many cores.
 
-Floor and DataLoader run in turn in one process tree, on the same warm files; each ratio is of two neighbouring runs. An epoch
-before the clock starts warms the workers up, and is what checksums are taken of.
+Floor and DataLoader run in turn in one process tree, on the same warm files; each ratio is of two
+neighbouring runs. An epoch before the clock starts warms the workers up, and is what checksums are
+taken of.
 """
 
 import statistics
@@ -22,7 +24,9 @@ BATCH_SIZE, NUM_WORKERS = 4096, 2
 
 
 def compare(paths: Sequence[str], columns: Sequence[str], *, repeats: int) -> dict[str, Any]:
-    """The DataLoader's speed as a share of the floor's; `columns` are slots and, last, the label."""
+    """The DataLoader's speed as a share of the floor's; `columns` are slots and, last, the
+    label.
+    """
     expected, ratios, floors = checksum(from_arrow(floor(paths, columns, 0))), [], []
     with batches_of(paths, columns) as batches:
         is_equal = checksum(map(columns_of, batches)) == expected
@@ -44,8 +48,12 @@ def compare(paths: Sequence[str], columns: Sequence[str], *, repeats: int) -> di
 def batches_of(paths: Sequence[str], columns: Sequence[str]) -> Iterator["DataLoader[Batch]"]:
     """Each iteration is an epoch."""
     table = str(Path(paths[0]).parent)
-    with FeatureLoader(table, slots=columns[:-1], labels=columns[-1:], batch_size=BATCH_SIZE) as loader:
-        batches = DataLoader(loader, batch_size=None, num_workers=NUM_WORKERS, persistent_workers=True)
+    with FeatureLoader(
+        table, slots=columns[:-1], labels=columns[-1:], batch_size=BATCH_SIZE
+    ) as loader:
+        batches = DataLoader(
+            loader, batch_size=None, num_workers=NUM_WORKERS, persistent_workers=True
+        )
         yield batches
         del batches
 

@@ -25,7 +25,9 @@ def limit_cores(num_cores: int) -> None:
 
 
 def in_turn(runs: Mapping[str, Run], repeats: int, clock: Clock = time.perf_counter) -> Seconds:
-    """Seconds that each run takes, `repeats` times, the runs in turn; one round before is not counted."""
+    """Seconds that each run takes, `repeats` times, the runs in turn; one round before is not
+    counted.
+    """
     return by_clocks(runs, repeats, [clock])[0]
 
 
@@ -44,10 +46,19 @@ def by_clocks(runs: Mapping[str, Run], repeats: int, clocks: Sequence[Clock]) ->
 
 
 def ratios(seconds: Mapping[str, list[float]], over: str) -> dict[str, dict[str, float]]:
-    """The speed of each run as a share of the speed of `over`, of neighbouring runs: the median, the least and the most."""
-    shares = {name: [f / own for f, own in zip(seconds[over], runs, strict=True)] for name, runs in seconds.items()}
+    """The speed of each run as a share of the speed of `over`, of neighbouring runs: the median,
+    the least and the most.
+    """
+    shares = {
+        name: [f / own for f, own in zip(seconds[over], runs, strict=True)]
+        for name, runs in seconds.items()
+    }
     return {
-        name: {"median": round(statistics.median(of), 3), "least": round(min(of), 3), "most": round(max(of), 3)}
+        name: {
+            "median": round(statistics.median(of), 3),
+            "least": round(min(of), 3),
+            "most": round(max(of), 3),
+        }
         for name, of in shares.items()
         if name != over
     }

@@ -1,7 +1,9 @@
-"""Other ways from the same Parquet to tensors of the same columns, each written as its own documentation advises.
+"""Other ways from the same Parquet to tensors of the same columns, each written as its own
+documentation advises.
 
-A peer is a `Reader` (see reading.py): each column of each batch becomes a tensor (lists: values and offsets). Batches may end
-with a file where the peer makes them so. Those whose package is not installed are left out.
+A peer is a `Reader` (see reading.py): each column of each batch becomes a tensor (lists: values and
+offsets). Batches may end with a file where the peer makes them so. Those whose package is not
+installed are left out.
 """
 
 import importlib.util
@@ -43,7 +45,9 @@ def by_datasets(paths: Sequence[str], columns: Sequence[str], batch_size: int) -
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import datasets
 
-    files = datasets.load_dataset("parquet", data_files=list(paths), split="train", streaming=True, columns=list(columns))
+    files = datasets.load_dataset(
+        "parquet", data_files=list(paths), split="train", streaming=True, columns=list(columns)
+    )
     return map(to_columns, files.with_format("arrow").iter(batch_size))
 
 
@@ -58,14 +62,23 @@ def by_duckdb(paths: Sequence[str], columns: Sequence[str], batch_size: int) -> 
 
 
 def by_lance(paths: Sequence[str], columns: Sequence[str], batch_size: int) -> Batches:
-    """The scanner of a Lance dataset of the same rows, which the first call writes beside their folder."""
+    """The scanner of a Lance dataset of the same rows, which the first call writes beside their
+    folder.
+    """
     import lance
 
     path = Path(paths[0]).parent.with_suffix(".lance")
     if not path.exists():
         schema = pq.read_schema(paths[0])
-        lance.write_dataset((batch for of in paths for batch in pq.ParquetFile(of).iter_batches()), str(path), schema=schema)
-    return map(to_columns, lance.dataset(str(path)).to_batches(columns=list(columns), batch_size=batch_size))
+        lance.write_dataset(
+            (batch for of in paths for batch in pq.ParquetFile(of).iter_batches()),
+            str(path),
+            schema=schema,
+        )
+    return map(
+        to_columns,
+        lance.dataset(str(path)).to_batches(columns=list(columns), batch_size=batch_size),
+    )
 
 
 def by_torcheasyrec(paths: Sequence[str], columns: Sequence[str], batch_size: int) -> Batches:
@@ -78,10 +91,19 @@ def by_torcheasyrec(paths: Sequence[str], columns: Sequence[str], batch_size: in
 
 
 class _Files(IterableDataset[Any]):
-    """Batches of the files that fall to the worker, packed into a tensor for each dtype or as they are."""
+    """Batches of the files that fall to the worker, packed into a tensor for each dtype or as they
+    are.
+    """
 
-    def __init__(self, paths: Sequence[str], columns: Sequence[str], batch_size: int, *, is_packed: bool) -> None:
-        self._paths, self._columns, self._batch_size, self._is_packed = list(paths), list(columns), batch_size, is_packed
+    def __init__(
+        self, paths: Sequence[str], columns: Sequence[str], batch_size: int, *, is_packed: bool
+    ) -> None:
+        self._paths, self._columns, self._batch_size, self._is_packed = (
+            list(paths),
+            list(columns),
+            batch_size,
+            is_packed,
+        )
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
@@ -103,7 +125,11 @@ def by_packing_workers(paths: Sequence[str], columns: Sequence[str], batch_size:
 
 def _workers(files: _Files) -> "DataLoader[Any]":
     torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]  # else hundreds of tensors use up the file descriptors
-    options: dict[str, Any] = {"batch_size": None, "collate_fn": _as_it_is, "multiprocessing_context": "fork"}
+    options: dict[str, Any] = {
+        "batch_size": None,
+        "collate_fn": _as_it_is,
+        "multiprocessing_context": "fork",
+    }
     return DataLoader(files, num_workers=NUM_WORKERS, prefetch_factor=4, **options)
 
 
@@ -121,4 +147,8 @@ _READERS: dict[str, tuple[str, Reader]] = {
     "DataLoader of 2 workers": ("torch", by_workers),
     "DataLoader of 2 workers, packed": ("torch", by_packing_workers),
 }
-PEERS = {name: reader for name, (package, reader) in _READERS.items() if importlib.util.find_spec(package)}
+PEERS = {
+    name: reader
+    for name, (package, reader) in _READERS.items()
+    if importlib.util.find_spec(package)
+}

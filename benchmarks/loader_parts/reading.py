@@ -1,8 +1,10 @@
-"""What all readers of the workload have in common, and the two that are always measured: the floor and featstore's loader.
+"""What all readers of the workload have in common, and the two that are always measured: the floor
+and featstore's loader.
 
-A reader is a function `read(paths, columns, batch_size)` that yields batches: by column name a tensor (or array) of values, or
-`(values, offsets)` for a list, for every column of every batch. `columns` are slots and, last, the label. A missing id is 0 or
-a list without it, a missing float NaN. `checksum` is the same for equal rows, in any order and whatever stands for missing.
+A reader is a function `read(paths, columns, batch_size)` that yields batches: by column name a
+tensor (or array) of values, or `(values, offsets)` for a list, for every column of every batch.
+`columns` are slots and, last, the label. A missing id is 0 or a list without it, a missing float
+NaN. `checksum` is the same for equal rows, in any order and whatever stands for missing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +24,9 @@ Reader = Callable[[Sequence[str], Sequence[str], int], Iterator[Columns]]
 
 
 def checksum(batches: Iterable[Columns]) -> dict[str, int]:
-    """Rows, ids that are not missing, their sum, and the sum of the floats' bits, all modulo 2^64. Not timed."""
+    """Rows, ids that are not missing, their sum, and the sum of the floats' bits, all modulo 2^64.
+    Not timed.
+    """
     rows = num_ids = ids = bits = 0
     for batch in batches:
         for number, column in enumerate(batch.values()):
@@ -38,7 +42,9 @@ def checksum(batches: Iterable[Columns]) -> dict[str, int]:
     return {"rows": rows, "num_ids": num_ids, "ids": ids % 2**64, "bits": bits % 2**64}
 
 
-def floor(paths: Sequence[str], columns: Sequence[str], _: int, *, use_threads: bool = True) -> Iterator[pa.Table]:
+def floor(
+    paths: Sequence[str], columns: Sequence[str], _: int, *, use_threads: bool = True
+) -> Iterator[pa.Table]:
     """A bare `read_row_group` loop, without tensors: what there is to reach."""
     for path in paths:
         with pq.ParquetFile(path) as file:
@@ -49,7 +55,10 @@ def floor(paths: Sequence[str], columns: Sequence[str], _: int, *, use_threads: 
 def from_arrow(tables: Iterable[pa.Table]) -> Iterator[Columns]:
     """Tables as batches, for their checksum."""
     for table in tables:
-        yield {name: _from_arrow(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+        yield {
+            name: _from_arrow(column)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
 
 
 def _from_arrow(column: pa.ChunkedArray) -> Any:
@@ -63,13 +72,17 @@ def _from_arrow(column: pa.ChunkedArray) -> Any:
 
 def featstore(table: Snapshot, *, shuffle_rows: int | None = None, **options: Any) -> Reader:
     """featstore's loader, of a table opened before."""
-    return partial(_featstore, table=table, shuffle=shuffle_rows and {"window_rows": shuffle_rows}, **options)
+    return partial(
+        _featstore, table=table, shuffle=shuffle_rows and {"window_rows": shuffle_rows}, **options
+    )
 
 
 def _featstore(
     _: Sequence[str], columns: Sequence[str], batch_size: int, *, table: Snapshot, **options: Any
 ) -> Iterator[Columns]:
-    with FeatureLoader(table, slots=columns[:-1], labels=columns[-1:], batch_size=batch_size, **options) as loader:
+    with FeatureLoader(
+        table, slots=columns[:-1], labels=columns[-1:], batch_size=batch_size, **options
+    ) as loader:
         for batch in loader:
             yield columns_of(batch)
 

@@ -1,4 +1,6 @@
-"""The same rows as TFRecord through tf.data. Written once by the protobuf package; of fewer rows, as that takes its time."""
+"""The same rows as TFRecord through tf.data. Written once by the protobuf package; of fewer rows,
+as that takes its time.
+"""
 
 import gzip
 import importlib.util
@@ -27,9 +29,16 @@ def write_rows(paths: Sequence[str], *, is_compressed: bool) -> str:
     return str(path)
 
 
-def by_records(paths: Sequence[str], columns: Sequence[str], batch_size: int, *, is_compressed: bool = False) -> Batches:
+def by_records(
+    paths: Sequence[str], columns: Sequence[str], batch_size: int, *, is_compressed: bool = False
+) -> Batches:
     """A `Reader` of the rows of these files, from the TFRecord file that the first call writes."""
-    return by_tensorflow(write_rows(paths, is_compressed=is_compressed), pq.read_schema(paths[0]), columns, batch_size)
+    return by_tensorflow(
+        write_rows(paths, is_compressed=is_compressed),
+        pq.read_schema(paths[0]),
+        columns,
+        batch_size,
+    )
 
 
 def by_tensorflow(path: str, schema: pa.Schema, columns: Sequence[str], batch_size: int) -> Batches:
@@ -37,8 +46,12 @@ def by_tensorflow(path: str, schema: pa.Schema, columns: Sequence[str], batch_si
     import tensorflow as tf
 
     wanted = {name: _feature(tf, schema.field(name).type) for name in columns}
-    records = tf.data.TFRecordDataset([path], compression_type="GZIP" if path.endswith(".gz") else "")
-    parsed = records.batch(batch_size).map(lambda batch: tf.io.parse_example(batch, wanted), tf.data.AUTOTUNE)
+    records = tf.data.TFRecordDataset(
+        [path], compression_type="GZIP" if path.endswith(".gz") else ""
+    )
+    parsed = records.batch(batch_size).map(
+        lambda batch: tf.io.parse_example(batch, wanted), tf.data.AUTOTUNE
+    )
     for found in parsed.prefetch(tf.data.AUTOTUNE):
         yield {name: _column(found[name], schema.field(name).type) for name in columns}
 
@@ -52,7 +65,9 @@ def _feature(tf: Any, of: pa.DataType) -> Any:
 
 
 def _column(found: Any, of: pa.DataType) -> Column:
-    """Lists as values and offsets; a label, which is no int64 in the Parquet file, as float32 like everywhere."""
+    """Lists as values and offsets; a label, which is no int64 in the Parquet file, as float32 like
+    everywhere.
+    """
     if hasattr(found, "row_splits"):
         return torch.from_numpy(found.values.numpy()), torch.from_numpy(found.row_splits.numpy())
     tensor = torch.from_numpy(found.numpy())

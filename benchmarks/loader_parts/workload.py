@@ -1,8 +1,9 @@
 """The files that are read: nullable slots as Arrow writes them by default, drawn from a seed.
 
-Of every five slots three are ids (int64), and one of the other two a list of ids for most fives and a float32 for some, so that
-200 slots are 120 ids, 30 floats and 50 lists, and 2,000 are ten times that. Every third slot holds 5 % nulls. A label, `click`,
-comes beside them. Ids are hashed: any int64 above 0, drawn from 100 to a million different ones. Lists hold 0 to 10 ids.
+Of every five slots three are ids (int64), and one of the other two a list of ids for most fives and
+a float32 for some, so that 200 slots are 120 ids, 30 floats and 50 lists, and 2,000 are ten times
+that. Every third slot holds 5 % nulls. A label, `click`, comes beside them. Ids are hashed: any
+int64 above 0, drawn from 100 to a million different ones. Lists hold 0 to 10 ids.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,9 @@ class Workload:
 
     @property
     def selected(self) -> list[str]:
-        """The slots that are read beside the label: spread over the file, each kind in proportion."""
+        """The slots that are read beside the label: spread over the file, each kind in
+        proportion.
+        """
         step = self.num_slots // self.num_selected
         return [name for name in self.slots if int(name[1:]) % step == 0][: self.num_selected]
 
@@ -60,7 +63,9 @@ def write(workload: Workload, directory: Path) -> list[str]:
     for number, path in enumerate(paths):
         if not path.exists():
             table = rows_of(workload, number)
-            pq.write_table(table, path.with_suffix(".part"), row_group_size=workload.rows_per_row_group)
+            pq.write_table(
+                table, path.with_suffix(".part"), row_group_size=workload.rows_per_row_group
+            )
             path.with_suffix(".part").rename(path)
     return [str(path) for path in paths]
 
@@ -85,7 +90,9 @@ def _column(name: str, workload: Workload, file_number: int) -> pa.Array:
         lengths[nulls] = 0
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     ids = pa.array(_ids(random, int(offsets[-1]), number))
-    return pa.ListArray.from_arrays(pa.array(offsets), ids, mask=None if nulls is None else pa.array(nulls))
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), ids, mask=None if nulls is None else pa.array(nulls)
+    )
 
 
 def _ids(random: np.random.Generator, count: int, number: int) -> np.ndarray:

@@ -1,7 +1,9 @@
-"""Rows as TFRecord: `tf.train.Example` messages by the protobuf package, in the record framing, without tensorflow.
+"""Rows as TFRecord: `tf.train.Example` messages by the protobuf package, in the record framing,
+without tensorflow.
 
-A record is its length (uint64, little endian), the masked crc32c of the length, the message, the masked crc32c of the message.
-The masking and the message are those of tensorflow's `record_writer.h` and `example.proto`.
+A record is its length (uint64, little endian), the masked crc32c of the length, the message, the
+masked crc32c of the message. The masking and the message are those of tensorflow's
+`record_writer.h` and `example.proto`.
 """
 
 import itertools
@@ -31,7 +33,9 @@ def write_records(sink: IO[bytes], messages: Iterable[bytes]) -> int:
     num_bytes = 0
     for message in messages:
         length = _LENGTH.pack(len(message))
-        num_bytes += sink.write(b"".join((length, _masked_crc(length), message, _masked_crc(message))))
+        num_bytes += sink.write(
+            b"".join((length, _masked_crc(length), message, _masked_crc(message)))
+        )
     return num_bytes
 
 
@@ -52,21 +56,34 @@ def _masked_crc(data: bytes) -> bytes:
 def _checked(data: bytes, crc: bytes) -> bytes:
     if crc != _masked_crc(data):
         raise ValueError(
-            f"expected the masked crc32c {_masked_crc(data).hex()} of {len(data)} bytes, found {crc.hex() or 'the end'}"
+            f"expected the masked crc32c {_masked_crc(data).hex()} of {len(data)} bytes, found "
+            f"{crc.hex() or 'the end'}"
         )
     return data
 
 
 def _example_class() -> Any:
-    """`tf.train.Example`: `Features features = 1`, in it `map<string, Feature> feature = 1`; a `Feature` is one of `_LISTS`."""
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
+    """`tf.train.Example`: `Features features = 1`, in it `map<string, Feature> feature = 1`; a
+    `Feature` is one of `_LISTS`.
+    """
+    file = descriptor_pb2.FileDescriptorProto(
+        name="example.proto", package="tensorflow", syntax="proto3"
+    )
     types = descriptor_pb2.FieldDescriptorProto
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
     for number, (field, (message, value_type)) in enumerate(_LISTS.items(), 1):
         values = file.message_type.add(name=message)
-        values.field.add(name="value", number=1, label=types.LABEL_REPEATED, type=getattr(types, value_type))
-        held = feature.field.add(name=field, number=number, label=types.LABEL_OPTIONAL, type=types.TYPE_MESSAGE, oneof_index=0)
+        values.field.add(
+            name="value", number=1, label=types.LABEL_REPEATED, type=getattr(types, value_type)
+        )
+        held = feature.field.add(
+            name=field,
+            number=number,
+            label=types.LABEL_OPTIONAL,
+            type=types.TYPE_MESSAGE,
+            oneof_index=0,
+        )
         held.type_name = f".tensorflow.{message}"
     features = file.message_type.add(name="Features")
     entry = features.nested_type.add(name="FeatureEntry")
@@ -74,7 +91,9 @@ def _example_class() -> Any:
     entry.field.add(name="key", number=1, label=types.LABEL_OPTIONAL, type=types.TYPE_STRING)
     _add_message(entry, "value", "Feature", types.LABEL_OPTIONAL, 2)
     _add_message(features, "feature", "Features.FeatureEntry", types.LABEL_REPEATED)
-    _add_message(file.message_type.add(name="Example"), "features", "Features", types.LABEL_OPTIONAL)
+    _add_message(
+        file.message_type.add(name="Example"), "features", "Features", types.LABEL_OPTIONAL
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
@@ -82,17 +101,28 @@ def _example_class() -> Any:
 
 def _add_message(holder: Any, name: str, type_name: str, label: Any, number: int = 1) -> None:
     message_type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-    holder.field.add(name=name, number=number, label=label, type=message_type, type_name=f".tensorflow.{type_name}")
+    holder.field.add(
+        name=name,
+        number=number,
+        label=label,
+        type=message_type,
+        type_name=f".tensorflow.{type_name}",
+    )
 
 
 Example = _example_class()
 
 
 def examples(rows: pa.Table) -> Iterator[bytes]:
-    """A message a row. What is missing (0, NaN, a list of one such element; null in labels and kept columns) is left out."""
+    """A message a row. What is missing (0, NaN, a list of one such element; null in labels and kept
+    columns) is left out.
+    """
     fields = [_field_of(column.type) for column in rows.schema]
     for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
-        columns = [_present(field, column) for field, column in zip(batch.schema, batch.columns, strict=True)]
+        columns = [
+            _present(field, column)
+            for field, column in zip(batch.schema, batch.columns, strict=True)
+        ]
         for values in zip(*columns, strict=True):
             example = Example()
             feature = example.features.feature
@@ -114,14 +144,20 @@ def parse_rows(messages: Iterable[bytes], schema: pa.Schema) -> Iterator[pa.Reco
         for message in taken:
             feature = Example.FromString(message).features.feature
             for name, field, missing in fields:
-                columns[name].append(list(getattr(feature[name], field).value) if name in feature else missing)
-        yield pa.record_batch([_column(columns[c.name], c, c.name in texts) for c in schema], schema)
+                columns[name].append(
+                    list(getattr(feature[name], field).value) if name in feature else missing
+                )
+        yield pa.record_batch(
+            [_column(columns[c.name], c, c.name in texts) for c in schema], schema
+        )
 
 
 def _column(found: list[Any], field: pa.Field, is_text: bool) -> pa.Array:
     if not pa.types.is_list(field.type):
         found = [None if values is None else values[0] for values in found]
-    return pa.array([v if v is None else v.decode() for v in found] if is_text else found, field.type)
+    return pa.array(
+        [v if v is None else v.decode() for v in found] if is_text else found, field.type
+    )
 
 
 def _present(field: pa.Field, column: pa.Array) -> Iterator[Sequence[Any] | None]:
@@ -129,8 +165,14 @@ def _present(field: pa.Field, column: pa.Array) -> Iterator[Sequence[Any] | None
     missing = _missing(field)
     is_list, is_text = pa.types.is_list(field.type), pa.types.is_string(field.type)
     for found in column.to_pylist():
-        values = found if is_list else None if found is None else [found.encode() if is_text else found]
-        yield None if values is None or values == missing or (missing is not None and _is_nan(values)) else values
+        values = (
+            found if is_list else None if found is None else [found.encode() if is_text else found]
+        )
+        yield (
+            None
+            if values is None or values == missing or (missing is not None and _is_nan(values))
+            else values
+        )
 
 
 def _is_nan(values: Sequence[Any]) -> bool:
@@ -144,4 +186,10 @@ def _missing(field: pa.Field) -> list[Any] | None:
 
 def _field_of(arrow_type: pa.DataType) -> str:
     value = arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
-    return "float_list" if pa.types.is_floating(value) else "bytes_list" if pa.types.is_string(value) else "int64_list"
+    return (
+        "float_list"
+        if pa.types.is_floating(value)
+        else "bytes_list"
+        if pa.types.is_string(value)
+        else "int64_list"
+    )

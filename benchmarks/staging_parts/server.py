@@ -1,7 +1,9 @@
-"""A web server of one directory with a latency per request and one line of limited bandwidth for all connections.
+"""A web server of one directory with a latency per request and one line of limited bandwidth for
+all connections.
 
-Run as a process of its own: `python server.py DIRECTORY LATENCY_S BYTES_PER_S [one]` prints its port. `/sent` answers with how
-many bytes of files were sent so far. BYTES_PER_S 0: no limit. `one`: works on one request at a time, as a disk with one head.
+Run as a process of its own: `python server.py DIRECTORY LATENCY_S BYTES_PER_S [one]` prints its
+port. `/sent` answers with how many bytes of files were sent so far. BYTES_PER_S 0: no limit. `one`:
+works on one request at a time, as a disk with one head.
 """
 
 import contextlib
@@ -18,8 +20,8 @@ _BURST_S = 0.01
 
 
 class Line:
-    """Bandwidth that all connections share: each slice takes its time on the line, after those before it. Who slept too long
-    catches up; a line that was idle does not."""
+    """Bandwidth that all connections share: each slice takes its time on the line, after those
+    before it. Who slept too long catches up; a line that was idle does not."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s, self._free_at_s, self._lock = bytes_per_s, 0.0, threading.Lock()
@@ -37,7 +39,9 @@ class Line:
             self.sent_bytes += num_bytes
             if not self._bytes_per_s:
                 return
-            self._free_at_s = max(self._free_at_s, time.monotonic() - _BURST_S) + num_bytes / self._bytes_per_s
+            self._free_at_s = (
+                max(self._free_at_s, time.monotonic() - _BURST_S) + num_bytes / self._bytes_per_s
+            )
             pause_s = self._free_at_s - time.monotonic()
         if pause_s > 0:
             time.sleep(pause_s)
@@ -49,7 +53,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     line: Line
     head: contextlib.AbstractContextManager[object]
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or the last bytes of an answer wait 40 ms for the client's word, as no store's do
+    disable_nagle_algorithm = (
+        True  # or the last bytes of an answer wait 40 ms for the client's word, as no store's do
+    )
 
     def log_message(self, *args: object) -> None:
         pass
@@ -109,7 +115,9 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """A congestion control that paces would have timers interrupt the reader, as those of another machine do not."""
+        """A congestion control that paces would have timers interrupt the reader, as those of
+        another machine do not.
+        """
         with contextlib.suppress(AttributeError, OSError):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
         super().server_bind()
@@ -120,7 +128,12 @@ class _Server(http.server.ThreadingHTTPServer):
 
 def serve(directory: str, latency_s: float, bytes_per_s: float, *, has_one_head: bool) -> None:
     head = threading.Lock() if has_one_head else contextlib.nullcontext()
-    site = {"root": Path(directory), "latency_s": latency_s, "line": Line(bytes_per_s), "head": head}
+    site = {
+        "root": Path(directory),
+        "latency_s": latency_s,
+        "line": Line(bytes_per_s),
+        "head": head,
+    }
     server = _Server(("127.0.0.1", 0), type("Bound", (Handler,), site))
     print(server.server_port, flush=True)
     server.serve_forever()

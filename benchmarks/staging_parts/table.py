@@ -22,8 +22,8 @@ _MOST_LISTS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """What a store is like: seconds to the first byte of a request, bytes per second of its line (0: no limit), and whether it
-    works on one request at a time."""
+    """What a store is like: seconds to the first byte of a request, bytes per second of its line
+    (0: no limit), and whether it works on one request at a time."""
 
     name: str
     latency_s: float
@@ -31,16 +31,27 @@ class Remote:
     has_one_head: bool = False
 
 
-def write_flat(directory: Path, *, num_files: int, file_bytes: int, num_slots: int = 200) -> Snapshot:
-    """Files of `num_slots` required int64 columns that do not compress, in row groups of the writer's default."""
+def write_flat(
+    directory: Path, *, num_files: int, file_bytes: int, num_slots: int = 200
+) -> Snapshot:
+    """Files of `num_slots` required int64 columns that do not compress, in row groups of the
+    writer's default.
+    """
     num_rows = file_bytes // (8 * num_slots)
     return _write(directory, num_files, lambda draw: _flat(draw, num_rows, num_slots))
 
 
 def write_lists(directory: Path, *, num_files: int, num_rows: int, num_slots: int = 20) -> Snapshot:
-    """Files of required list columns of few values, with a dictionary as featstore writes them: long to decode for their
-    bytes. No more than `_MOST_LISTS` are different; others are further names of them, which a cache does not know."""
-    return _write(directory, num_files, lambda draw: _lists(draw, num_rows, num_slots), use_dictionary=True, most=_MOST_LISTS)
+    """Files of required list columns of few values, with a dictionary as featstore writes them:
+    long to decode for their bytes. No more than `_MOST_LISTS` are different; others are further
+    names of them, which a cache does not know."""
+    return _write(
+        directory,
+        num_files,
+        lambda draw: _lists(draw, num_rows, num_slots),
+        use_dictionary=True,
+        most=_MOST_LISTS,
+    )
 
 
 def _write(
@@ -59,7 +70,13 @@ def _write(
             path.hardlink_to(same)
         elif not path.exists():
             table = make(np.random.default_rng(index))
-            pq.write_table(table, path, row_group_size=ROWS_PER_ROW_GROUP, use_dictionary=use_dictionary, compression="snappy")
+            pq.write_table(
+                table,
+                path,
+                row_group_size=ROWS_PER_ROW_GROUP,
+                use_dictionary=use_dictionary,
+                compression="snappy",
+            )
     return open_table(str(directory)).snapshot
 
 
@@ -75,7 +92,9 @@ def _lists(draw: np.random.Generator, num_rows: int, num_slots: int) -> pa.Table
     columns = []
     for field in fields:
         offsets = np.concatenate([[0], np.cumsum(draw.integers(0, 11, num_rows))]).astype(np.int32)
-        columns.append(pa.ListArray.from_arrays(offsets, draw.integers(1, 200, offsets[-1]), type=field.type))
+        columns.append(
+            pa.ListArray.from_arrays(offsets, draw.integers(1, 200, offsets[-1]), type=field.type)
+        )
     return pa.table(columns, schema=pa.schema(fields))
 
 
@@ -111,7 +130,9 @@ def at(snapshot: Snapshot, url: str) -> Snapshot:
 
 
 def disk_speeds(directory: Path, num_bytes: int = 64 << 20) -> dict[str, float]:
-    """MB/s of the local disk: writing with a sync, and reading what the cache of the kernel still has."""
+    """MB/s of the local disk: writing with a sync, and reading what the cache of the kernel still
+    has.
+    """
     path, block = directory / "speed.bin", bytes(4 << 20)
     since = time.perf_counter()
     with path.open("wb", buffering=0) as file:
@@ -124,4 +145,7 @@ def disk_speeds(directory: Path, num_bytes: int = 64 << 20) -> dict[str, float]:
             pass
     read_s = time.perf_counter() - since
     path.unlink()
-    return {"write_mb_per_s": round(num_bytes / written_s / 1e6), "read_mb_per_s": round(num_bytes / read_s / 1e6)}
+    return {
+        "write_mb_per_s": round(num_bytes / written_s / 1e6),
+        "read_mb_per_s": round(num_bytes / read_s / 1e6),
+    }

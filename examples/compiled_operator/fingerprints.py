@@ -1,7 +1,8 @@
 """A compiled library as an operator: `op: fingerprints:differing_bits` in a spec.
 
-The library lies beside this module, on Spark's workers too: `--py-files fingerprints.py --files libfingerprints.so`. It is
-loaded when the first batch comes, as the driver of a Spark run only reads what is declared here and may not have it.
+The library lies beside this module, on Spark's workers too: `--py-files fingerprints.py --files
+libfingerprints.so`. It is loaded when the first batch comes, as the driver of a Spark run only
+reads what is declared here and may not have it.
 """
 
 import ctypes

@@ -1,7 +1,8 @@
 """The compiled kernels if they were built and may be used: `KERNELS`, else None.
 
-FEATSTORE_NATIVE=0 in the environment does without them, silently; a path names another build of them, such as one with
-sanitizers (`make sanitize`). Where they were not built (no compiler at installation), a process says so once.
+FEATSTORE_NATIVE=0 in the environment does without them, silently; a path names another build of
+them, such as one with sanitizers (`make sanitize`). Where they were not built (no compiler at
+installation), a process says so once.
 """
 
 import importlib
@@ -11,8 +12,10 @@ import warnings
 from types import ModuleType
 
 _SLOWER = (
-    "featstore runs without its compiled kernels, which no C compiler was there to build: the same results, and hashing "
-    "takes several times as long, decoding of lists twice; install a C compiler and featstore again, or set "
+    "featstore runs without its compiled kernels, which no C compiler was there to build: the same "
+    "results, and hashing "
+    "takes several times as long, decoding of lists twice; install a C compiler and featstore "
+    "again, or set "
     "FEATSTORE_NATIVE=0 to do without"
 )
 
@@ -37,7 +40,10 @@ def load_kernels(name: str = "featstore._native.kernels") -> ModuleType | None:
 def _load_file(name: str, path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"FEATSTORE_NATIVE: expected 0, or a build of the kernels such as {name}.so, found {path}")
+        raise ImportError(
+            f"FEATSTORE_NATIVE: expected 0, or a build of the kernels such as {name}.so, found "
+            f"{path}"
+        )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

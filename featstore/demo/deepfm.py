@@ -1,7 +1,8 @@
 """A DeepFM in plain torch over the slots of a batch.
 
-Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction", IJCAI 2017: a linear part, the sum of
-all pairwise products of the fields' vectors, and a small network over the same vectors share one embedding.
+Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction", IJCAI 2017: a
+linear part, the sum of all pairwise products of the fields' vectors, and a small network over the
+same vectors share one embedding.
 """
 
 import math
@@ -27,7 +28,9 @@ class Columns(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Sizes of a DeepFM. Each id slot has `buckets` embeddings of `dim` numbers; signs that share a bucket share them."""
+    """Sizes of a DeepFM. Each id slot has `buckets` embeddings of `dim` numbers; signs that share a
+    bucket share them.
+    """
 
     buckets: int = 1 << 14
     dim: int = 8
@@ -36,10 +39,11 @@ class ModelOptions:
 
 
 class IdEmbedding(nn.Module):
-    """One vector per id slot and row, all slots in one table: a scalar's embedding, or the mean over a list's elements.
+    """One vector per id slot and row, all slots in one table: a scalar's embedding, or the mean
+    over a list's elements.
 
-    A missing id has a vector of its own, an empty list is zero. The first number of each vector is its linear weight.
-    Gradients are sparse.
+    A missing id has a vector of its own, an empty list is zero. The first number of each vector is
+    its linear weight. Gradients are sparse.
     """
 
     def __init__(self, slots: Sequence[Slot], options: ModelOptions) -> None:
@@ -47,13 +51,22 @@ class IdEmbedding(nn.Module):
         self.scalars = tuple(slot.name for slot in slots if not slot.shape)
         self.lists = tuple(slot.name for slot in slots if slot.shape)
         self.buckets = options.buckets
-        self.weight = nn.Parameter(torch.randn(len(slots) * options.buckets, options.dim + 1) * 0.01)
+        self.weight = nn.Parameter(
+            torch.randn(len(slots) * options.buckets, options.dim + 1) * 0.01
+        )
 
     def forward(self, columns: Columns) -> Tensor:
         """Returns float32 (num_rows, num_slots, 1 + dim): scalars first, then lists."""
-        fields = [self._of_list(columns[name], len(self.scalars) + i) for i, name in enumerate(self.lists)]
+        fields = [
+            self._of_list(columns[name], len(self.scalars) + i) for i, name in enumerate(self.lists)
+        ]
         if self.scalars:
-            fields.insert(0, self._of_scalars(torch.stack([_tensor(columns[name]) for name in self.scalars], dim=1)))
+            fields.insert(
+                0,
+                self._of_scalars(
+                    torch.stack([_tensor(columns[name]) for name in self.scalars], dim=1)
+                ),
+            )
         return torch.cat(fields, dim=1)
 
     def _of_scalars(self, signs: Tensor) -> Tensor:
@@ -63,15 +76,18 @@ class IdEmbedding(nn.Module):
     def _of_list(self, column: Tensor | Jagged, position: int) -> Tensor:
         values, offsets = _flat(column)
         at = bucket(values, self.buckets) + position * self.buckets
-        bags = functional.embedding_bag(at, self.weight, offsets, mode="mean", sparse=True, include_last_offset=True)
+        bags = functional.embedding_bag(
+            at, self.weight, offsets, mode="mean", sparse=True, include_last_offset=True
+        )
         return bags.unsqueeze(1)
 
 
 class FloatEmbedding(nn.Module):
-    """Standardized float slots with a mark for missing, and a vector for each: two inputs per scalar, three per list.
+    """Standardized float slots with a mark for missing, and a vector for each: two inputs per
+    scalar, three per list.
 
-    A list gives the mean of its values and its length. Mean and spread are those of all values seen in training, missing
-    left out; a missing value becomes 0.
+    A list gives the mean of its values and its length. Mean and spread are those of all values seen
+    in training, missing left out; a missing value becomes 0.
     """
 
     mean: Tensor
@@ -93,7 +109,9 @@ class FloatEmbedding(nn.Module):
         """Returns inputs (num_rows, width) and vectors (num_rows, width, 1 + dim), float32."""
         scalars = [_tensor(columns[name]).unsqueeze(1) for name in self.scalars]
         pooled = [pool(columns[name]) for name in self.lists]
-        numbers = torch.cat([*scalars, *(mean for mean, _ in pooled), *(length for _, length in pooled)], dim=1)
+        numbers = torch.cat(
+            [*scalars, *(mean for mean, _ in pooled), *(length for _, length in pooled)], dim=1
+        )
         missing = torch.isnan(numbers)
         if self.training:
             self._observe(numbers, ~missing)
@@ -104,15 +122,21 @@ class FloatEmbedding(nn.Module):
 
     @torch.no_grad()
     def _observe(self, numbers: Tensor, present: Tensor) -> None:
-        """Merges a batch's mean and variance into those of all before (Chan, Golub and LeVeque, 1979)."""
+        """Merges a batch's mean and variance into those of all before (Chan, Golub and LeVeque,
+        1979).
+        """
         num_new = present.sum(dim=0)
         total = self.count + num_new
         mean = torch.where(present, numbers, 0.0).sum(dim=0) / num_new.clamp(min=1)
         delta = mean - self.mean
         squares = torch.where(present, (numbers - mean) ** 2, 0.0).sum(dim=0)
-        squares += self.spread**2 * self.count + delta**2 * self.count * num_new / total.clamp(min=1)
+        squares += self.spread**2 * self.count + delta**2 * self.count * num_new / total.clamp(
+            min=1
+        )
         self.mean += delta * num_new / total.clamp(min=1)
-        self.spread.copy_(torch.where(squares > 0, (squares / total.clamp(min=1)).sqrt(), self.spread))
+        self.spread.copy_(
+            torch.where(squares > 0, (squares / total.clamp(min=1)).sqrt(), self.spread)
+        )
         self.count.copy_(total)
 
 
@@ -129,7 +153,9 @@ class DeepFM(nn.Module):
         self.ids = IdEmbedding(ids, options) if ids else None
         self.floats = FloatEmbedding(floats, options) if floats else None
         self.bias = nn.Parameter(torch.zeros(1))
-        self.network = _network(len(ids) * options.dim + (self.floats.width if self.floats else 0), options)
+        self.network = _network(
+            len(ids) * options.dim + (self.floats.width if self.floats else 0), options
+        )
 
     def forward(self, columns: Columns) -> Tensor:
         """Returns logits, float32 (num_rows,)."""
@@ -144,7 +170,9 @@ class DeepFM(nn.Module):
             inputs.append(numbers)
         found = torch.cat(fields, dim=1)
         deep = self.network(torch.cat(inputs, dim=1)).squeeze(1)
-        return cast(Tensor, self.bias + found[:, :, 0].sum(dim=1) + pairwise(found[:, :, 1:]) + deep)
+        return cast(
+            Tensor, self.bias + found[:, :, 0].sum(dim=1) + pairwise(found[:, :, 1:]) + deep
+        )
 
     @torch.no_grad()
     def start_at(self, rate: Tensor) -> None:
@@ -152,7 +180,9 @@ class DeepFM(nn.Module):
         self.bias.fill_(rate.clamp(0.01, 0.99).logit())
 
     def optimizers(self, *, lr: float, sparse_lr: float) -> list[torch.optim.Optimizer]:
-        """Adam for the dense parameters; for the id slots' embedding an Adam that touches only the rows of a batch."""
+        """Adam for the dense parameters; for the id slots' embedding an Adam that touches only the
+        rows of a batch.
+        """
         dense = [value for name, value in self.named_parameters() if name != "ids.weight"]
         found: list[torch.optim.Optimizer] = [torch.optim.Adam(dense, lr=lr)]
         if self.ids is not None:
@@ -161,18 +191,24 @@ class DeepFM(nn.Module):
 
 
 def pairwise(vectors: Tensor) -> Tensor:
-    """The sum of products of all pairs of `vectors` (num_rows, num_fields, dim): float32 (num_rows,)."""
+    """The sum of products of all pairs of `vectors` (num_rows, num_fields, dim): float32
+    (num_rows,).
+    """
     total = vectors.sum(dim=1)
     return 0.5 * (total**2 - (vectors**2).sum(dim=1)).sum(dim=1)
 
 
 def bucket(signs: Tensor, buckets: int) -> Tensor:
-    """`1 + sign % (buckets - 1)`, missing (0) stays 0: int64 in [0, buckets). Ids that were bucketed so stay distinct."""
+    """`1 + sign % (buckets - 1)`, missing (0) stays 0: int64 in [0, buckets). Ids that were
+    bucketed so stay distinct.
+    """
     return torch.where(signs == 0, 0, 1 + signs % (buckets - 1))
 
 
 def pool(column: Tensor | Jagged) -> tuple[Tensor, Tensor]:
-    """A float list's mean, NaN where it has no value, and log(1 + its number of values): float32 (num_rows, 1) each."""
+    """A float list's mean, NaN where it has no value, and log(1 + its number of values): float32
+    (num_rows, 1) each.
+    """
     values, offsets = _flat(column)
     present = ~torch.isnan(values)
     rows = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff())

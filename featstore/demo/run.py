@@ -1,4 +1,6 @@
-"""The whole path, end to end: a raw log, its extraction into a table, and a model trained and evaluated on the table."""
+"""The whole path, end to end: a raw log, its extraction into a table, and a model trained and
+evaluated on the table.
+"""
 
 import json
 import shlex
@@ -31,15 +33,19 @@ from featstore.spec.parse import load_spec
 ENGINES = ("spark", "local")
 _TABLE_LINE = "table: demo/table\n"
 # The optimizing compiler costs more than it gains in a run of seconds.
-_SPARK_CONF = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+_SPARK_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What differs between the demo's inputs.
 
-    `write` makes the raw log in a directory. The last `num_evaluated` partitions of `partition_key` are for evaluation. The
-    baseline predicts the mean of the raw column `label` for each value of `baseline`.
+    `write` makes the raw log in a directory. The last `num_evaluated` partitions of `partition_key`
+    are for evaluation. The baseline predicts the mean of the raw column `label` for each value of
+    `baseline`.
     """
 
     name: str
@@ -52,7 +58,9 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoReport:
-    """What each part did. Seconds are wall time; `spark_seconds` is the start of Spark, None without it."""
+    """What each part did. Seconds are wall time; `spark_seconds` is the start of Spark, None
+    without it.
+    """
 
     raw: RawLog
     raw_seconds: float
@@ -68,33 +76,61 @@ class DemoReport:
         rows = [
             ("raw log", self.raw.num_rows, self.raw.size_bytes, self.raw_seconds, ""),
             ("start of Spark", None, None, self.spark_seconds, ""),
-            ("extraction", self.extracted.num_rows, self.extracted.size_bytes, self.extracted.seconds, self._extraction()),
+            (
+                "extraction",
+                self.extracted.num_rows,
+                self.extracted.size_bytes,
+                self.extracted.seconds,
+                self._extraction(),
+            ),
             ("training", self.trained.num_rows, None, self.trained.seconds, self._training()),
-            ("evaluation", self.evaluated.num_rows, None, self.evaluated.seconds, self._evaluation()),
+            (
+                "evaluation",
+                self.evaluated.num_rows,
+                None,
+                self.evaluated.seconds,
+                self._evaluation(),
+            ),
             ("all", None, None, self.seconds, ""),
         ]
         lines = [_line(*row) for row in rows if row[3] is not None]
         align = ("left", "right", "right", "right", "left")
-        return tabulate(lines, ("part", "rows", "MB", "seconds", ""), "simple", colalign=align, disable_numparse=True)
+        return tabulate(
+            lines,
+            ("part", "rows", "MB", "seconds", ""),
+            "simple",
+            colalign=align,
+            disable_numparse=True,
+        )
 
     def _extraction(self) -> str:
         return f"{self.extracted.num_rows / self.extracted.seconds:,.0f} rows/s"
 
     def _training(self) -> str:
-        return f"{self.trained.rows_per_s:,.0f} rows/s, {self.trained.wait_share:.1%} of the time waiting for data"
+        return (
+            f"{self.trained.rows_per_s:,.0f} rows/s, {self.trained.wait_share:.1%} of the time "
+            f"waiting for data"
+        )
 
     def _evaluation(self) -> str:
-        return f"AUC {self.evaluated.auc:.4f}; of the label's mean per {self.baseline} {self.baseline_auc:.4f}"
+        return (
+            f"AUC {self.evaluated.auc:.4f}; of the label's mean per {self.baseline} "
+            f"{self.baseline_auc:.4f}"
+        )
 
 
-def _line(part: str, num_rows: int | None, size_bytes: int | None, seconds: float | None, remark: str) -> tuple[str, ...]:
+def _line(
+    part: str, num_rows: int | None, size_bytes: int | None, seconds: float | None, remark: str
+) -> tuple[str, ...]:
     rows = "" if num_rows is None else f"{num_rows:,}"
     megabytes = "" if size_bytes is None else f"{size_bytes / 1e6:.1f}"
     return part, rows, megabytes, "" if seconds is None else f"{seconds:.1f}", remark
 
 
 def run_demo(directory: str | Path = "demo", *, engine: str = "spark") -> DemoReport:
-    """The flights of 2013 out of New York: trained on ten months, evaluated on the last two. Prints as it goes."""
+    """The flights of 2013 out of New York: trained on ten months, evaluated on the last two. Prints
+    as it goes.
+    """
     recipe = Recipe(
         name="flights",
         write=flights.write_flights,
@@ -106,13 +142,18 @@ def run_demo(directory: str | Path = "demo", *, engine: str = "spark") -> DemoRe
     return run(recipe, Path(directory), engine=engine)
 
 
-def run_synthetic(directory: str | Path, num_rows: int, *, engine: str = "spark", seed: int = 0) -> DemoReport:
-    """A click log of `num_rows` rows, in `directory/synthetic`: trained on all days but the last. Prints as it goes.
+def run_synthetic(
+    directory: str | Path, num_rows: int, *, engine: str = "spark", seed: int = 0
+) -> DemoReport:
+    """A click log of `num_rows` rows, in `directory/synthetic`: trained on all days but the last.
+    Prints as it goes.
 
     ConfigError for fewer rows than days.
     """
     if num_rows < synthetic.NUM_DAYS:
-        raise ConfigError(f"expected at least {synthetic.NUM_DAYS} rows, one for each day, found {num_rows}")
+        raise ConfigError(
+            f"expected at least {synthetic.NUM_DAYS} rows, one for each day, found {num_rows}"
+        )
     recipe = Recipe(
         name="synthetic",
         write=partial(synthetic.write_click_log, num_rows=num_rows, seed=seed),
@@ -125,7 +166,9 @@ def run_synthetic(directory: str | Path, num_rows: int, *, engine: str = "spark"
 
 
 def run(recipe: Recipe, directory: Path, *, engine: str) -> DemoReport:
-    """Runs a recipe in `directory`: `raw/`, `table/`, a spec and a training config, both kept if they are there already."""
+    """Runs a recipe in `directory`: `raw/`, `table/`, a spec and a training config, both kept if
+    they are there already.
+    """
     if engine not in ENGINES:
         raise ConfigError(f"engine: expected {' or '.join(ENGINES)}, found {engine!r}")
     began = time.monotonic()
@@ -160,30 +203,42 @@ def _raw_log(recipe: Recipe, directory: Path) -> RawLog:
     for earlier in directory.glob(f"{recipe.partition_key}=*"):
         shutil.rmtree(earlier)
     raw = recipe.write(directory)
-    dropped = f"; {raw.num_dropped:,} cancelled or diverted flights have no label and were dropped" if raw.num_dropped else ""
+    dropped = (
+        f"; {raw.num_dropped:,} cancelled or diverted flights have no label and were dropped"
+        if raw.num_dropped
+        else ""
+    )
     print(f"  {raw.num_rows:,} rows in {raw.num_files} files{dropped}")
     return raw
 
 
 def _own_spec(recipe: Recipe, directory: Path) -> Path:
-    """The user's copy of the spec, with its lock, which belongs to the spec that the demo brings and to no other."""
+    """The user's copy of the spec, with its lock, which belongs to the spec that the demo brings
+    and to no other.
+    """
     if not (directory / f"{recipe.name}.spec.yaml").exists():
         _own_copy(f"{recipe.name}.spec.lock.json", directory)
     return _own_copy(f"{recipe.name}.spec.yaml", directory)
 
 
 def _own_copy(name: str, directory: Path) -> Path:
-    """The user's copy of a file of the demo, made on the first run; a training config names the table beside it."""
+    """The user's copy of a file of the demo, made on the first run; a training config names the
+    table beside it.
+    """
     path = directory / name
     if path.exists():
         print(f"keeping {path} as it is")
     else:
         text = package_files("featstore.demo").joinpath(name).read_text()
-        path.write_text(text.replace(_TABLE_LINE, f"table: {json.dumps(str(directory / 'table'))}\n"))
+        path.write_text(
+            text.replace(_TABLE_LINE, f"table: {json.dumps(str(directory / 'table'))}\n")
+        )
     return path
 
 
-def _extract(recipe: Recipe, directory: Path, spec_path: Path, engine: str) -> tuple[ExtractReport, float | None]:
+def _extract(
+    recipe: Recipe, directory: Path, spec_path: Path, engine: str
+) -> tuple[ExtractReport, float | None]:
     spec = load_spec(spec_path)
     began = time.monotonic()
     with _session(engine) as session:
@@ -192,8 +247,14 @@ def _extract(recipe: Recipe, directory: Path, spec_path: Path, engine: str) -> t
         input_url, table_url = str(directory / "raw"), str(directory / "table")
         keys = (recipe.partition_key,)
         with ProgressBar() as bar:
-            found = api.extract(spec, input_url, table_url, partition_from_path=keys, spark=session, progress=bar)
-    did = f"committed as version {found.version}" if found.committed else f"nothing new: version {found.version} holds it"
+            found = api.extract(
+                spec, input_url, table_url, partition_from_path=keys, spark=session, progress=bar
+            )
+    did = (
+        f"committed as version {found.version}"
+        if found.committed
+        else f"nothing new: version {found.version} holds it"
+    )
     print(f"  {found.num_rows:,} rows in {found.num_files} files, {did}")
     return found, spark_seconds
 
@@ -221,25 +282,41 @@ def _evaluation_rows(recipe: Recipe, raw: Path) -> str:
 
 
 def baseline_auc(recipe: Recipe, raw: Path) -> float:
-    """The AUC, on the rows for evaluation, of the label's mean per value of the baseline column in the other rows."""
+    """The AUC, on the rows for evaluation, of the label's mean per value of the baseline column in
+    the other rows.
+    """
     partitions = _partitions(raw)
-    seen, scored = (_read(recipe, part) for part in (partitions[: -recipe.num_evaluated], partitions[-recipe.num_evaluated :]))
-    values = pa.concat_tables([seen, scored])[recipe.baseline].combine_chunks().dictionary_encode().indices.to_numpy()
+    seen, scored = (
+        _read(recipe, part)
+        for part in (partitions[: -recipe.num_evaluated], partitions[-recipe.num_evaluated :])
+    )
+    values = (
+        pa.concat_tables([seen, scored])[recipe.baseline]
+        .combine_chunks()
+        .dictionary_encode()
+        .indices.to_numpy()
+    )
     means = group_means(values[: len(seen)], seen[recipe.label].to_numpy(), values[len(seen) :])
     return auc(scored[recipe.label].to_numpy(), means)
 
 
 def _read(recipe: Recipe, partitions: list[Path]) -> pa.Table:
     paths = (path for partition in partitions for path in sorted(partition.glob("*.parquet")))
-    return pa.concat_tables(pq.ParquetFile(path).read([recipe.baseline, recipe.label]) for path in paths)
+    return pa.concat_tables(
+        pq.ParquetFile(path).read([recipe.baseline, recipe.label]) for path in paths
+    )
 
 
-def _what_next(recipe: Recipe, directory: Path, spec_path: Path, config_path: Path, where: str) -> str:
+def _what_next(
+    recipe: Recipe, directory: Path, spec_path: Path, config_path: Path, where: str
+) -> str:
     spec, config = shlex.quote(str(spec_path)), shlex.quote(str(config_path))
     raw, table = (shlex.quote(str(directory / name)) for name in ("raw", "table"))
-    return f"""Now change the features: add a slot to {spec_path}, select it in {config_path}, and run
+    extract = f"featstore extract --spec {spec} --input {raw} --table {table}"
+    return f"""Now change the features: add a slot to {spec_path},
+select it in {config_path}, and run
 
-  featstore extract --spec {spec} --input {raw} --table {table} --partition-from-path {recipe.partition_key}
+  {extract} --partition-from-path {recipe.partition_key}
   python -m featstore.demo.train {config} --evaluate "{where}"
 
 To look at what is there:  featstore table inspect {table}"""

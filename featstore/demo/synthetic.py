@@ -1,11 +1,14 @@
-"""A click log of any size: Zipf-distributed ids, multi-valued tags, a behaviour sequence, and a planted signal.
+"""A click log of any size: Zipf-distributed ids, multi-valued tags, a behaviour sequence, and a
+planted signal.
 
-Rows are drawn in blocks of fixed size, each from a generator of its own, so that a row depends on the seed, its position and
-the number of rows only, and memory does not grow with the log. What an entity is like (an item's shop, price and tags, a
-user's favourite category) is a mix of its id and is stored nowhere.
+Rows are drawn in blocks of fixed size, each from a generator of its own, so that a row depends on
+the seed, its position and the number of rows only, and memory does not grow with the log. What an
+entity is like (an item's shop, price and tags, a user's favourite category) is a mix of its id and
+is stored nowhere.
 
-The signal: users differ in how much they click, items in how much they are clicked; a user clicks more in the favourite
-category, on what resembles the behaviour sequence, on cheap items, and in the evening.
+The signal: users differ in how much they click, items in how much they are clicked; a user clicks
+more in the favourite category, on what resembles the behaviour sequence, on cheap items, and in the
+evening.
 """
 
 import datetime
@@ -68,15 +71,25 @@ class _Rows:
 
 
 def write_click_log(
-    directory: Path, num_rows: int, *, seed: int = 0, num_days: int = NUM_DAYS, rows_per_file: int = 1_048_576
+    directory: Path,
+    num_rows: int,
+    *,
+    seed: int = 0,
+    num_days: int = NUM_DAYS,
+    rows_per_file: int = 1_048_576,
 ) -> RawLog:
-    """Writes `num_rows` rows below `directory`, spread evenly over `num_days` directories `dt=YYYY-MM-DD/`.
+    """Writes `num_rows` rows below `directory`, spread evenly over `num_days` directories
+    `dt=YYYY-MM-DD/`.
 
     ValueError where a day would have no row.
     """
     if not 0 < num_days <= num_rows:
-        raise ValueError(f"expected at least one row for each of {num_days} days, found {num_rows} rows")
-    cuts = [-(-num_rows * day // num_days) for day in range(num_days + 1)]  # rounded up: the first row of each day
+        raise ValueError(
+            f"expected at least one row for each of {num_days} days, found {num_rows} rows"
+        )
+    cuts = [
+        -(-num_rows * day // num_days) for day in range(num_days + 1)
+    ]  # rounded up: the first row of each day
     parts = [
         (day, part, first, min(first + rows_per_file, cuts[day + 1]))
         for day in range(num_days)
@@ -88,7 +101,9 @@ def write_click_log(
         name = f"{PARTITION_KEY}={FIRST_DAY + datetime.timedelta(days=day)}"
         url = storage.join(str(directory), name, f"clicks-{part:05d}.parquet")
         size_bytes += write_raw_file(url, log.tables(first, last), RAW_SCHEMA)
-    return RawLog(url=str(directory), num_rows=num_rows, num_files=len(parts), size_bytes=size_bytes)
+    return RawLog(
+        url=str(directory), num_rows=num_rows, num_files=len(parts), size_bytes=size_bytes
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +131,9 @@ class _Log:
         start = np.datetime64(FIRST_DAY, "us").astype(np.int64)
         columns = {
             "request_id": position,
-            "ts": pa.array(start + (day * _MICROSECONDS_PER_DAY).astype(np.int64), RAW_SCHEMA.field("ts").type),
+            "ts": pa.array(
+                start + (day * _MICROSECONDS_PER_DAY).astype(np.int64), RAW_SCHEMA.field("ts").type
+            ),
             "clicked": clicked.astype(np.int64),
             **_columns(rows, rng),
         }
@@ -131,12 +148,21 @@ def _draw(rng: np.random.Generator, share_of_day: Floats) -> _Rows:
     favourite = np.repeat(_favourite(user), lengths)
     history = np.where(rng.random(len(seen)) < 0.5, seen - seen % NUM_CATEGORIES + favourite, seen)
     price = np.exp(1.0 + 3.0 * _uniform(item, salt=3)) * rng.uniform(0.8, 1.0, BLOCK_ROWS)
-    return _Rows(user=user, item=item, history=history, offsets=offsets, price=price, hour=share_of_day * 24.0)
+    return _Rows(
+        user=user,
+        item=item,
+        history=history,
+        offsets=offsets,
+        price=price,
+        hour=share_of_day * 24.0,
+    )
 
 
 def _click_rate(rows: _Rows) -> Floats:
     category = rows.item % NUM_CATEGORIES
-    resembles = (rows.history % NUM_CATEGORIES == np.repeat(category, np.diff(rows.offsets))).astype(np.float64)
+    resembles = (
+        rows.history % NUM_CATEGORIES == np.repeat(category, np.diff(rows.offsets))
+    ).astype(np.float64)
     before = np.concatenate([[0.0], np.cumsum(resembles)])[rows.offsets]
     logit = (
         -3.2
@@ -172,10 +198,14 @@ def _tags(item: Ids) -> tuple[Ids, Ids]:
 
 
 def _names(prefix: str, ids: Ids, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    return pc.binary_join_element_wise(pa.scalar(prefix), pa.array(ids, mask=missing).cast(pa.string()), "")
+    return pc.binary_join_element_wise(
+        pa.scalar(prefix), pa.array(ids, mask=missing).cast(pa.string()), ""
+    )
 
 
-def _lists(offsets: Ids, values: pa.Array, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def _lists(
+    offsets: Ids, values: pa.Array, missing: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
     mask = None if missing is None else pa.array(missing)
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=mask)
 
@@ -185,13 +215,17 @@ def _favourite(user: Ids) -> Ids:
 
 
 def _zipf(uniform: Floats, count: int) -> Ids:
-    """Ids from 0 to `count` - 1 where id k has a share close to 1 / (k + 1): Zipf's law with exponent 1, by inversion."""
+    """Ids from 0 to `count` - 1 where id k has a share close to 1 / (k + 1): Zipf's law with
+    exponent 1, by inversion.
+    """
     ids: Ids = np.exp(uniform * np.log(count + 1.0)).astype(np.int64) - 1
     return ids.clip(max=count - 1)
 
 
 def _uniform(ids: Ids, *, salt: int) -> Floats:
-    """A fixed number in [0, 1) for each id: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    """A fixed number in [0, 1) for each id: the finalizer of SplitMix64 (Steele, Lea and Flood,
+    2014).
+    """
     mixed = ids.astype(np.uint64) * np.uint64(2) + np.uint64(1)
     mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt * 0x632BE59BD9B4E019 % 2**64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,5 @@
-"""Trains a DeepFM on what a loader delivers, evaluates it, and says how long training waited for data.
+"""Trains a DeepFM on what a loader delivers, evaluates it, and says how long training waited for
+data.
 
 python -m featstore.demo.train TRAIN.yaml --evaluate "month >= '2013-11'"
 """
@@ -25,7 +26,9 @@ _SECONDS_PER_LINE = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """How a model is trained. `lr` is Adam's step for dense parameters, `sparse_lr` for the embeddings of ids."""
+    """How a model is trained. `lr` is Adam's step for dense parameters, `sparse_lr` for the
+    embeddings of ids.
+    """
 
     model: ModelOptions = field(default_factory=ModelOptions)
     lr: float = 2e-3
@@ -35,7 +38,9 @@ class TrainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainReport:
-    """One pass over a loader: rows, wall time, the part of it spent waiting for the next batch, and the mean loss."""
+    """One pass over a loader: rows, wall time, the part of it spent waiting for the next batch, and
+    the mean loss.
+    """
 
     num_rows: int
     seconds: float
@@ -81,8 +86,12 @@ class _Clock:
         return time.monotonic() - self._began_s
 
 
-def train(batches: Iterable[Batch], options: TrainOptions | None = None) -> tuple[DeepFM, TrainReport]:
-    """A model of the first label, trained in one pass over `batches`. ConfigError where they have no slot, label or row."""
+def train(
+    batches: Iterable[Batch], options: TrainOptions | None = None
+) -> tuple[DeepFM, TrainReport]:
+    """A model of the first label, trained in one pass over `batches`. ConfigError where they have
+    no slot, label or row.
+    """
     options = options or TrainOptions()
     torch.manual_seed(options.seed)
     clock = _Clock(batches)
@@ -96,8 +105,15 @@ def train(batches: Iterable[Batch], options: TrainOptions | None = None) -> tupl
             said = time.monotonic()
             print(f"  {num_rows:,} rows, mean loss {total / num_rows:.4f}", flush=True)
     if trainer is None:
-        raise ConfigError("expected rows to train on, found none; look at `where` in the training config")
-    report = TrainReport(num_rows=num_rows, seconds=clock.seconds, wait_seconds=clock.wait_seconds, loss=total / num_rows)
+        raise ConfigError(
+            "expected rows to train on, found none; look at `where` in the training config"
+        )
+    report = TrainReport(
+        num_rows=num_rows,
+        seconds=clock.seconds,
+        wait_seconds=clock.wait_seconds,
+        loss=total / num_rows,
+    )
     return trainer.model, report
 
 
@@ -108,7 +124,8 @@ class _Trainer:
         slots = slots_of(batch)
         if not slots or not batch.labels:
             raise ConfigError(
-                f"expected slots and a label to train on, found slots {list(batch.slots)}, labels {[*batch.labels]}"
+                f"expected slots and a label to train on, found slots {list(batch.slots)}, labels "
+                f"{[*batch.labels]}"
             )
         self.model = DeepFM(slots, options.model)
         self._label = next(iter(batch.labels))
@@ -117,7 +134,9 @@ class _Trainer:
 
     def step(self, batch: Batch) -> float:
         """One step down the gradient of the mean cross entropy, which it returns."""
-        loss = functional.binary_cross_entropy_with_logits(self.model(batch), batch.labels[self._label])
+        loss = functional.binary_cross_entropy_with_logits(
+            self.model(batch), batch.labels[self._label]
+        )
         for optimizer in self._optimizers:
             optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -127,14 +146,18 @@ class _Trainer:
 
 
 def slots_of(batch: Batch) -> tuple[Slot, ...]:
-    """The slots of a batch by the look of their tensors: kind from the dtype, shape from the form."""
+    """The slots of a batch by the look of their tensors: kind from the dtype, shape from the
+    form.
+    """
     return tuple(_slot(name, batch[name]) for name in batch.slots)
 
 
 def _slot(name: str, column: torch.Tensor | Jagged) -> Slot:
     values = column.values if isinstance(column, Jagged) else column
     shape = (None,) if isinstance(column, Jagged) else tuple(column.shape[1:])
-    return Slot(name=name, kind=SlotKind.FLOAT if values.is_floating_point() else SlotKind.ID, shape=shape)
+    return Slot(
+        name=name, kind=SlotKind.FLOAT if values.is_floating_point() else SlotKind.ID, shape=shape
+    )
 
 
 @torch.no_grad()
@@ -147,23 +170,33 @@ def evaluate(model: DeepFM, batches: Iterable[Batch]) -> EvaluateReport:
         labels.append(next(iter(batch.labels.values())).numpy().copy())
         scores.append(model(batch).numpy())
     found = auc(np.concatenate(labels), np.concatenate(scores))
-    return EvaluateReport(num_rows=sum(map(len, labels)), seconds=time.monotonic() - began, auc=found)
+    return EvaluateReport(
+        num_rows=sum(map(len, labels)), seconds=time.monotonic() - began, auc=found
+    )
 
 
 @click.command()
 @click.argument("config", type=click.Path(exists=True, dir_okay=False))
-@click.option("--evaluate", "where", metavar="WHERE", help="Rows to evaluate on, such as \"month >= '2013-11'\".")
+@click.option(
+    "--evaluate",
+    "where",
+    metavar="WHERE",
+    help="Rows to evaluate on, such as \"month >= '2013-11'\".",
+)
 @click.option("--seed", default=1, show_default=True, help="Of the model's first weights.")
 def main(config: str, where: str | None, seed: int) -> None:
     """Trains a DeepFM on the rows and slots of CONFIG, and prints its AUC on others."""
     try:
         if where is not None:
-            FeatureLoader.from_config(config, where=where, shuffle=None).close()  # Says what is wrong before the training.
+            FeatureLoader.from_config(
+                config, where=where, shuffle=None
+            ).close()  # Says what is wrong before the training.
         with FeatureLoader.from_config(config) as loader:
             model, trained = train(loader, TrainOptions(seed=seed))
         waited = f"{trained.wait_share:.0%} of the time waiting for data"
         print(
-            f"trained on {trained.num_rows:,} rows at {trained.rows_per_s:,.0f} rows/s, {waited}, mean loss {trained.loss:.4f}"
+            f"trained on {trained.num_rows:,} rows at {trained.rows_per_s:,.0f} rows/s, {waited}, "
+            f"mean loss {trained.loss:.4f}"
         )
         if where is not None:
             with FeatureLoader.from_config(config, where=where, shuffle=None) as loader:

@@ -1,7 +1,8 @@
 """The coordinator: one worker's view of an epoch's leases, kept in a store that all workers share.
 
-There is no server and no leader. A worker takes the next position from a counter and makes the split's key its own by
-compare-and-set; the keys of the splits are the only truth. While the process lives, a thread renews what it holds.
+There is no server and no leader. A worker takes the next position from a counter and makes the
+split's key its own by compare-and-set; the keys of the splits are the only truth. While the process
+lives, a thread renews what it holds.
 """
 
 import contextlib
@@ -36,8 +37,9 @@ from featstore.errors import DispatchError
 _LOG = logging.getLogger(__name__)
 _SURVEYS_PER_LEASE = 2
 _SURVEY_SPLITS = 64
-# How many open leases a worker with nothing to do looks at: many such workers look at different ones. Each look that finds
-# nothing doubles it, so that a single such worker sees all that a cluster of hundreds has open within half a lease.
+# How many open leases a worker with nothing to do looks at: many such workers look at different
+# ones. Each look that finds nothing doubles it, so that a single such worker sees all that a
+# cluster of hundreds has open within half a lease.
 _TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
 _LOOKS_PER_LEASE = 8
 _FIRST_PAUSE_S = 0.01
@@ -46,12 +48,13 @@ _UNBEGUN_PER_LEASE = 60
 
 
 class Coordinator:
-    """Claims splits of one epoch for one worker; a context manager, to be closed by the one that made it.
+    """Claims splits of one epoch for one worker; a context manager, to be closed by the one that
+    made it.
 
-    Claims may be taken by one thread while another acknowledges and completes. `done` is what a restored state had
-    delivered, by position in the plan: "complete", the first rows, or ranges; it must be the same for all workers. Leases are
-    judged, renewed and waited for by `clock`.
-    Every method raises DispatchError when the store is lost, also where only the renewing thread noticed.
+    Claims may be taken by one thread while another acknowledges and completes. `done` is what a
+    restored state had delivered, by position in the plan: "complete", the first rows, or ranges; it
+    must be the same for all workers. Leases are judged, renewed and waited for by `clock`. Every
+    method raises DispatchError when the store is lost, also where only the renewing thread noticed.
     """
 
     def __init__(
@@ -76,31 +79,38 @@ class Coordinator:
         self._lookahead = Lookahead(self._terms.is_staged)
         self._num_watched, self._named = _TAIL_SPLITS, set[str]()
         self.num_takeovers, self.num_cuts = 0, 0
-        self.found_all_done: bool | None = None  # Whether the first look of `claims()` found all splits done.
+        self.found_all_done: bool | None = (
+            None  # Whether the first look of `claims()` found all splits done.
+        )
         self._extents: dict[Part, int] = {}
         self._may_relieve = False
         self._held = Holdings(self._keys)
         self._claiming, self._closed = threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
-        address = bind(store, timeout_s=self._terms.lease_s / 4) if isinstance(store, str) else store
+        address = (
+            bind(store, timeout_s=self._terms.lease_s / 4) if isinstance(store, str) else store
+        )
         self._store = address.open()
         self._hints = Hints(self._store, self._keys, self._survey, len(plan))
         try:
             self._require_same_plan()
             self._pace = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
-            self._renewer = Renewer(address.open(), self._renewal_pause_s, self._renew_all, self._closed, clock)
+            self._renewer = Renewer(
+                address.open(), self._renewal_pause_s, self._renew_all, self._closed, clock
+            )
         except BaseException:
             self._store.close()
             raise
 
     def claims(self, wait_for: WaitFor = WaitFor.ALL) -> Iterator[Claim]:
-        """Claims as they can be had: the next of the plan, splits given back, splits whose lease expired, and what a worker
-        that holds nothing can take off the others at the end.
+        """Claims as they can be had: the next of the plan, splits given back, splits whose lease
+        expired, and what a worker that holds nothing can take off the others at the end.
 
-        Ends when no split is left but those that this worker holds, at once after `close()`, and where `wait_for` is not to
-        be waited for any more. A worker that must first deliver what it holds waits for nothing: two workers waiting for each
-        other's last rows would wait for ever. A worker that loses a lease may find it offered again, so iterate anew after
-        completing all: an empty iteration with `WaitFor.ALL` means that all splits are done.
+        Ends when no split is left but those that this worker holds, at once after `close()`, and
+        where `wait_for` is not to be waited for any more. A worker that must first deliver what it
+        holds waits for nothing: two workers waiting for each other's last rows would wait for ever.
+        A worker that loses a lease may find it offered again, so iterate anew after completing all:
+        an empty iteration with `WaitFor.ALL` means that all splits are done.
         """
         num_looks = 0
         self._begin_waiting()
@@ -119,10 +129,11 @@ class Coordinator:
                 num_looks += 1
 
     def reserve(self, claim: Claim, through: int, *, delivered: int = 0) -> int | None:
-        """How far this worker may deliver the split, `through` at most: less where the rest was cut off for another worker.
+        """How far this worker may deliver the split, `through` at most: less where the rest was cut
+        off for another worker.
 
-        Acknowledges rows before `delivered` by the way. One write to the store, unless so much is reserved and nothing is
-        acknowledged. None when the lease was taken over.
+        Acknowledges rows before `delivered` by the way. One write to the store, unless so much is
+        reserved and nothing is acknowledged. None when the lease was taken over.
         """
         self._require_usable()
         part = (claim.index, claim.part)
@@ -132,15 +143,18 @@ class Coordinator:
         if mine.reserved < through or mine.rows < delivered:
             self._held.worked()
             mine = self._held.change(
-                self._store, part, lambda mine, work: leases.reserve(leases.advance(mine, delivered), through, work)
+                self._store,
+                part,
+                lambda mine, work: leases.reserve(leases.advance(mine, delivered), through, work),
             )
         return None if mine is None else min(through, mine.reserved)
 
     def start(self, claim_key: tuple[int, int, int]) -> bool:
-        """Rows of a claim are about to be delivered: to be called before the first of them, at each batch if that is simpler.
+        """Rows of a claim are about to be delivered: to be called before the first of them, at each
+        batch if that is simpler.
 
-        One write to the store for each claim, so that a receipt counts only what may have been delivered. False when the lease
-        was taken over: then none of its rows may be delivered.
+        One write to the store for each claim, so that a receipt counts only what may have been
+        delivered. False when the lease was taken over: then none of its rows may be delivered.
         """
         index, part, fence = claim_key
         mine = self._held.get((index, part), fence)
@@ -150,7 +164,8 @@ class Coordinator:
         return self._held.change(self._store, (index, part), leases.start) is not None
 
     def acknowledge(self, claim: Claim, num_rows: int) -> bool:
-        """The split's rows before `num_rows`, in delivery order, are delivered: a takeover begins after them.
+        """The split's rows before `num_rows`, in delivery order, are delivered: a takeover begins
+        after them.
 
         One write to the store, on return. False when the lease was taken over.
         """
@@ -158,12 +173,16 @@ class Coordinator:
         return self._change(claim, lambda mine, work: leases.advance(mine, num_rows, work))
 
     def complete(self, claim: Claim) -> bool:
-        """The whole claim is delivered. False, and nothing changes, when the lease was taken over."""
+        """The whole claim is delivered. False, and nothing changes, when the lease was taken
+        over.
+        """
         self._held.worked()
         return self._change(claim, lambda mine, _: leases.finish(mine))
 
     def fail(self, claim: Claim) -> bool:
-        """The split could not be read: given back, and quarantined after too many failures. False when it was taken over."""
+        """The split could not be read: given back, and quarantined after too many failures. False
+        when it was taken over.
+        """
         is_mine = self._change(claim, lambda mine, _: leases.fail(mine))
         if is_mine:
             self._hints.gave_back([(claim.index, claim.part)])
@@ -171,21 +190,34 @@ class Coordinator:
 
     @property
     def is_done(self) -> bool:
-        """Whether all splits were found done when `claims()` ended: False where others still hold some."""
+        """Whether all splits were found done when `claims()` ended: False where others still hold
+        some.
+        """
         return not self._survey.pending(len(self._plan), len(self._plan))
 
     @property
     def quarantined(self) -> list[str]:
-        """The splits of the epoch, and parts of them, that are quarantined: each as `{split id} from row {rows}`."""
-        return sorted(f"{record.split} from row {record.rows}" for record in quarantined(self._store, self._keys))
+        """The splits of the epoch, and parts of them, that are quarantined: each as `{split id}
+        from row {rows}`.
+        """
+        return sorted(
+            f"{record.split} from row {record.rows}"
+            for record in quarantined(self._store, self._keys)
+        )
 
     def limits(self) -> dict[tuple[int, int, int], int | None]:
-        """Where this worker's claims end now, by `Claim.key`, None where it was not said; without those that are lost."""
+        """Where this worker's claims end now, by `Claim.key`, None where it was not said; without
+        those that are lost.
+        """
         self._require_usable()
-        return {(*part, mine.fence): mine.limit for part, mine in self._held.looked_up(self._store).items()}
+        return {
+            (*part, mine.fence): mine.limit
+            for part, mine in self._held.looked_up(self._store).items()
+        }
 
     def close(self) -> None:
-        """Wakes `claims()`, joins the renewing thread and gives unfinished splits back, so that nobody waits for them.
+        """Wakes `claims()`, joins the renewing thread and gives unfinished splits back, so that
+        nobody waits for them.
 
         May be called more than once, and from another thread than the one that claims.
         """
@@ -201,7 +233,12 @@ class Coordinator:
     def __enter__(self) -> "Coordinator":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _require_same_plan(self) -> None:
@@ -210,31 +247,45 @@ class Coordinator:
         found = self._store.compare_set(self._keys.plan, "", mine)
         if found != mine:
             raise DispatchError(
-                f"worker {self._worker} has another plan for epoch {self._plan.epoch} than the workers before it: expected "
-                f"{found}, found {mine}; table version, selection, seed, row groups and restored state must be the same in "
+                f"worker {self._worker} has another plan for epoch {self._plan.epoch} than the "
+                f"workers before it: expected "
+                f"{found}, found {mine}; table version, selection, seed, row groups and restored "
+                f"state must be the same in "
                 "all workers, and each run needs a run_id of its own"
             )
         self._store.set(self._keys.size, EpochSize.of(self._plan, self._done).encode())
         now, lease_s = time.time(), self._terms.lease_s
-        announce(self._store, EpochNote.of(self._keys, self._plan, self._done, lease_s=lease_s, started_unix_s=now))
+        announce(
+            self._store,
+            EpochNote.of(self._keys, self._plan, self._done, lease_s=lease_s, started_unix_s=now),
+        )
 
     def _begin_waiting(self) -> None:
         with self._claiming:
             self._watch.begin_waiting()
 
     def _rest(self, wait_for: WaitFor, num_looks: int) -> None:
-        """Waits until a look at leases may be worth it: for signs of life a moment, longer each time; for the end now and
-        then, sooner where somebody may be relieved before long, and where a hint says that something has changed. So idle
-        workers ask for two keys, not for leases."""
+        """Waits until a look at leases may be worth it: for signs of life a moment, longer each
+        time; for the end now and then, sooner where somebody may be relieved before long, and where
+        a hint says that something has changed. So idle workers ask for two keys, not for leases."""
         if wait_for is WaitFor.SILENT:
-            self._clock.wait(self._closed, look_pause_s(num_looks, self._terms.lease_s / _LOOKS_PER_LEASE))
+            self._clock.wait(
+                self._closed, look_pause_s(num_looks, self._terms.lease_s / _LOOKS_PER_LEASE)
+            )
             return
         longest_s = min(_LONGEST_PAUSE_S, self._terms.lease_s / 4)
-        pause_s, until = _FIRST_PAUSE_S, self._clock.now_s() + self._terms.lease_s / _LOOKS_PER_LEASE * random.uniform(0.5, 1.5)
+        pause_s, until = (
+            _FIRST_PAUSE_S,
+            self._clock.now_s() + self._terms.lease_s / _LOOKS_PER_LEASE * random.uniform(0.5, 1.5),
+        )
         while not self._clock.wait(self._closed, pause_s * random.uniform(0.5, 1)):
             with self._claiming:
                 self._require_usable()
-                if self._closed.is_set() or self._hints.have_changed() or self._clock.now_s() >= until:
+                if (
+                    self._closed.is_set()
+                    or self._hints.have_changed()
+                    or self._clock.now_s() >= until
+                ):
                     return
             if self._may_relieve and pause_s >= longest_s:
                 return
@@ -256,12 +307,20 @@ class Coordinator:
         """Whether others hold what this worker waits for."""
         pending = self._survey.pending(len(self._plan), len(self._plan))
         is_for_all = wait_for is WaitFor.ALL
-        return any(part not in self._held and (is_for_all or not self._watch.is_living(part)) for part in pending)
+        return any(
+            part not in self._held and (is_for_all or not self._watch.is_living(part))
+            for part in pending
+        )
 
     def _claim_staged(self) -> Claim | None:
-        """A split a little further on, whose file this host has: whoever comes to its position finds it claimed."""
+        """A split a little further on, whose file this host has: whoever comes to its position
+        finds it claimed.
+        """
         for index in self._lookahead.staged(self._plan, self._cursor):
-            if self._done.get(index) != "complete" and (claim := self._claim((index, 0), None, None)) is not None:
+            if (
+                self._done.get(index) != "complete"
+                and (claim := self._claim((index, 0), None, None)) is not None
+            ):
                 return claim
         return None
 
@@ -269,7 +328,10 @@ class Coordinator:
         """Takes positions from the cursor until one is free."""
         while (index := self._take_position()) < len(self._plan):
             self._cursor = index + 1
-            if self._done.get(index) != "complete" and (claim := self._claim((index, 0), None, None)) is not None:
+            if (
+                self._done.get(index) != "complete"
+                and (claim := self._claim((index, 0), None, None)) is not None
+            ):
                 return claim
         self._cursor = len(self._plan)
         return None
@@ -278,7 +340,9 @@ class Coordinator:
         return self._store.add(self._keys.cursor, 1) - 1
 
     def _revisit_now_and_then(self) -> Claim | None:
-        """During the epoch: looks at the oldest splits that are not done, a bounded number, twice per lease time."""
+        """During the epoch: looks at the oldest splits that are not done, a bounded number, twice
+        per lease time.
+        """
         if self._clock.now_s() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
             return None
         claim = self._revisit(self._survey.pending(self._cursor, _SURVEY_SPLITS)[:_SURVEY_SPLITS])
@@ -287,20 +351,27 @@ class Coordinator:
         return claim
 
     def _look(self, wait_for: WaitFor) -> Claim | None:
-        """At the end: looks at all that is not known to be done; who waits for all of it at some of it, and at more as long as
-        some is done."""
+        """At the end: looks at all that is not known to be done; who waits for all of it at some of
+        it, and at more as long as some is done."""
         num_open, claim = -1, None
-        limit = self._num_watched if wait_for is WaitFor.ALL else len(self._plan) + self._survey.num_open + 1
+        limit = (
+            self._num_watched
+            if wait_for is WaitFor.ALL
+            else len(self._plan) + self._survey.num_open + 1
+        )
         while claim is None and num_open != (num_open := self._survey.num_open):
-            claim = self._revisit([*self._hints.given_back(), *self._survey.look(self._cursor, limit, self._nonce)])
+            claim = self._revisit(
+                [*self._hints.given_back(), *self._survey.look(self._cursor, limit, self._nonce)]
+            )
             limit *= 2
         self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
         self._hints.tell()
         return claim
 
     def _revisit(self, todo: list[Part]) -> Claim | None:
-        """Takes the first of these, none known to be done, that was given back or whose lease expired; at the end of the plan
-        a worker that holds nothing takes what a living one has not begun, or half of what it holds."""
+        """Takes the first of these, none known to be done, that was given back or whose lease
+        expired; at the end of the plan a worker that holds nothing takes what a living one has not
+        begun, or half of what it holds."""
         seen: list[Open] = []
         while todo:
             for part, value, record in self._hints.read(todo):
@@ -308,7 +379,10 @@ class Coordinator:
                     todo += self._found(part, record)
                 if part in self._held or (record is not None and record.state in FINAL):
                     continue
-                if self._may_take(part, record) and (claim := self._take_over(part, value, record)) is not None:
+                if (
+                    self._may_take(part, record)
+                    and (claim := self._take_over(part, value, record)) is not None
+                ):
                     return claim
                 if record is not None and value is not None:
                     seen.append(Open(part=part, record=record, value=value))
@@ -319,7 +393,9 @@ class Coordinator:
         if record.state in FINAL:
             self._survey.settle(part)
             self._watch.forget(part)
-        self._extents.update({(part[0], first): end for first, end in leases.parts(record) if end is not None})
+        self._extents.update(
+            {(part[0], first): end for first, end in leases.parts(record) if end is not None}
+        )
         return self._survey.add((part[0], first) for first in record.cuts)
 
     def _may_take(self, part: Part, record: Lease | None) -> bool:
@@ -328,7 +404,11 @@ class Coordinator:
         if record is None or record.state is LeaseState.FREE:
             return expired or record is not None
         standstill_s = self._watch.standstill_s(part, record, now)
-        if self._is_idle and standstill_s >= self._terms.lease_s and self._watch.silent_s(part, now) < self._terms.lease_s / 2:
+        if (
+            self._is_idle
+            and standstill_s >= self._terms.lease_s
+            and self._watch.silent_s(part, now) < self._terms.lease_s / 2
+        ):
             self._name(record, standstill_s)
         return expired or standstill_s >= self._terms.stall_s
 
@@ -341,7 +421,8 @@ class Coordinator:
         if record.nonce not in self._named:
             self._named.add(record.nonce)
             _LOG.warning(
-                "worker %s waits for worker %s, which lives and has not asked for a batch for %.0f s. "
+                "worker %s waits for worker %s, which lives and has not asked for a batch for %.0f "
+                "s. "
                 "It holds rows %d to %s of split %s, and loses them after stall_s (%.0f s). "
                 "Where the workers train in step, set dispatch.in_step: true",
                 self._worker,
@@ -360,7 +441,9 @@ class Coordinator:
                 self._found(part, leases.quarantine(record))
             return None
         claim = self._claim(part, value, record)
-        self.num_takeovers += claim is not None and record is not None and record.state is LeaseState.HELD
+        self.num_takeovers += (
+            claim is not None and record is not None and record.state is LeaseState.HELD
+        )
         return claim
 
     def _relieve(self, seen: Sequence[Open]) -> Claim | None:
@@ -383,7 +466,9 @@ class Coordinator:
         assert self._terms.boundaries is not None
         index, _ = one.part
         at = leases.choose_cut(one.record, self._terms.boundaries(self._plan[index]))
-        if at is None or not self._write(one.part, one.value, shorter := leases.cut(one.record, at)):
+        if at is None or not self._write(
+            one.part, one.value, shorter := leases.cut(one.record, at)
+        ):
             return None
         self.num_cuts += 1
         self._found(one.part, shorter)
@@ -392,8 +477,16 @@ class Coordinator:
     def _claim(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
         """Makes the part this worker's own, if its key still holds `value`."""
         split = self._plan[part[0]]
-        named: dict[str, Any] = {"worker": self._worker, "nonce": self._nonce, "turn": self._num_turns}
-        mine = leases.claim(self._extent(part), **named) if record is None else leases.claim_again(record, **named)
+        named: dict[str, Any] = {
+            "worker": self._worker,
+            "nonce": self._nonce,
+            "turn": self._num_turns,
+        }
+        mine = (
+            leases.claim(self._extent(part), **named)
+            if record is None
+            else leases.claim_again(record, **named)
+        )
         if self._terms.boundaries is None:
             mine = leases.start(leases.reserve(mine, split.num_rows))
         if not self._write(part, value, mine):
@@ -405,26 +498,45 @@ class Coordinator:
             self._offer(new)
         self._watch.forget(part)
         limit = split.num_rows if mine.limit is None else mine.limit
-        return Claim(index=part[0], split=split, fence=mine.fence, start_row=mine.rows, part=part[1], end_row=limit)
+        return Claim(
+            index=part[0],
+            split=split,
+            fence=mine.fence,
+            start_row=mine.rows,
+            part=part[1],
+            end_row=limit,
+        )
 
     def _extent(self, part: Part) -> leases.Extent:
         index, first = part
         split, rows = self._plan[index], self._done.get(index, 0)
-        return part_extent(split, rows, first, self._extents[part]) if first else extent(split, rows)
+        return (
+            part_extent(split, rows, first, self._extents[part]) if first else extent(split, rows)
+        )
 
     def _offer(self, parts: Sequence[Part]) -> None:
-        """Parts of a split of which a restored state had delivered the middle: free from the start."""
+        """Parts of a split of which a restored state had delivered the middle: free from the
+        start.
+        """
         for part in parts:
-            free = leases.release(leases.claim(self._extent(part), worker=self._worker, nonce=self._nonce))
+            free = leases.release(
+                leases.claim(self._extent(part), worker=self._worker, nonce=self._nonce)
+            )
             self._write(part, None, free)
 
     def _write(self, part: Part, value: str | None, record: Lease) -> bool:
-        return self._store.compare_set(self._keys.part(part), value or "", record.encode()) == record.encode()
+        return (
+            self._store.compare_set(self._keys.part(part), value or "", record.encode())
+            == record.encode()
+        )
 
     def _change(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> bool:
         self._require_usable()
         part = (claim.index, claim.part)
-        return self._held.get(part, claim.fence) is not None and self._held.change(self._store, part, change) is not None
+        return (
+            self._held.get(part, claim.fence) is not None
+            and self._held.change(self._store, part, change) is not None
+        )
 
     def _renew_all(self, store: Store) -> None:
         with self._noting_failure():
@@ -438,7 +550,9 @@ class Coordinator:
 
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:
-        """In the renewing thread: whoever uses the coordinator next is told that the store is lost."""
+        """In the renewing thread: whoever uses the coordinator next is told that the store is
+        lost.
+        """
         try:
             yield
         except DispatchError as error:
@@ -448,7 +562,8 @@ class Coordinator:
     def _require_usable(self) -> None:
         if os.getpid() != self._pid:
             raise DispatchError(
-                "a coordinator cannot be used in another process than the one that made it: make one in each worker"
+                "a coordinator cannot be used in another process than the one that made it: make "
+                "one in each worker"
             )
         if self._failure is not None:
             raise DispatchError(f"leases could not be renewed: {self._failure}") from self._failure

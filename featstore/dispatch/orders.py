@@ -1,11 +1,13 @@
-"""The orders other than claiming the next: who reads what is a pure function, and nobody asks a store.
+"""The orders other than claiming the next: who reads what is a pure function, and nobody asks a
+store.
 
-`static`: the epoch's rows in plan order, dealt out in batches. Batch `g` is the rows `g * batch_rows` to `(g + 1) * batch_rows`
-of the whole, whoever reads it: worker `g % num_workers`. So step `s` of all workers together is the same rows for any number
-of workers with the same global batch, and a run goes on with another number where it was.
+`static`: the epoch's rows in plan order, dealt out in batches. Batch `g` is the rows `g *
+batch_rows` to `(g + 1) * batch_rows` of the whole, whoever reads it: worker `g % num_workers`. So
+step `s` of all workers together is the same rows for any number of workers with the same global
+batch, and a run goes on with another number where it was.
 
-`rank`: each worker has its part of the files, in mini-epochs, and knows no others. `replay`: what each worker of an earlier
-epoch acknowledged, in its order.
+`rank`: each worker has its part of the files, in mini-epochs, and knows no others. `replay`: what
+each worker of an earlier epoch acknowledged, in its order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,11 +38,17 @@ class Seat:
 
     def __post_init__(self) -> None:
         if not 0 <= self.worker < self.num_workers:
-            raise ValueError(f"worker {self.worker} of {self.num_workers}: expected 0 <= worker < num_workers")
+            raise ValueError(
+                f"worker {self.worker} of {self.num_workers}: expected 0 <= worker < num_workers"
+            )
 
 
-def static_stretches(plan: Plan, seat: Seat, batch_rows: int, done: Done | None = None) -> Iterator[Stretch]:
-    """What the worker reads, in its order: its batches of what `done` leaves of the plan. Streamed; O(1) memory."""
+def static_stretches(
+    plan: Plan, seat: Seat, batch_rows: int, done: Done | None = None
+) -> Iterator[Stretch]:
+    """What the worker reads, in its order: its batches of what `done` leaves of the plan. Streamed;
+    O(1) memory.
+    """
     before = 0
     held: Stretch | None = None
     for left in _left(plan, done or {}):
@@ -57,14 +65,18 @@ def static_stretches(plan: Plan, seat: Seat, batch_rows: int, done: Done | None 
 
 
 def num_static_batches(num_rows: int, seat: Seat, batch_rows: int, *, drop_last: bool) -> int:
-    """How many batches the worker gets of `num_rows` rows; only the epoch's last batch may be short, or is dropped."""
+    """How many batches the worker gets of `num_rows` rows; only the epoch's last batch may be
+    short, or is dropped.
+    """
     num_batches = num_rows // batch_rows if drop_last else -(-num_rows // batch_rows)
     return max(0, -((seat.worker - num_batches) // seat.num_workers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiniEpoch:
-    """Which part of an epoch a worker holds: mini-epoch `number` of `num_mini_epochs` of its own."""
+    """Which part of an epoch a worker holds: mini-epoch `number` of `num_mini_epochs` of its
+    own.
+    """
 
     seed: int
     epoch: int
@@ -74,23 +86,31 @@ class MiniEpoch:
 
     def __post_init__(self) -> None:
         if not 0 <= self.number < self.num_mini_epochs:
-            raise ValueError(f"mini-epoch {self.number} of {self.num_mini_epochs}: expected 0 <= number < num_mini_epochs")
+            raise ValueError(
+                f"mini-epoch {self.number} of {self.num_mini_epochs}: expected 0 <= number < "
+                f"num_mini_epochs"
+            )
 
     def positions(self, num_splits: int) -> range:
-        """The positions of the epoch's order that are read here: parts that differ by one split at most."""
+        """The positions of the epoch's order that are read here: parts that differ by one split at
+        most.
+        """
         num_parts = self.seat.num_workers * self.num_mini_epochs
         part = self.seat.worker * self.num_mini_epochs + self.number
         return range(num_splits * part // num_parts, num_splits * (part + 1) // num_parts)
 
 
 def rank_splits(listing: Iterable[_Listed], num_splits: int, part: MiniEpoch) -> list[_Listed]:
-    """The part's splits, or what stands for one each, in the epoch's order, out of the snapshot's listing, which is streamed:
-    nothing else is kept.
+    """The part's splits, or what stands for one each, in the epoch's order, out of the snapshot's
+    listing, which is streamed: nothing else is kept.
 
     ValueError where the listing has not `num_splits` splits.
     """
     keys = order_keys(part.seed, part.epoch)
-    wanted = {permute(position, num_splits, keys): place for place, position in enumerate(part.positions(num_splits))}
+    wanted = {
+        permute(position, num_splits, keys): place
+        for place, position in enumerate(part.positions(num_splits))
+    }
     found: list[_Listed | None] = [None] * len(wanted)
     count = 0
     for listed, split in enumerate(listing):
@@ -103,7 +123,9 @@ def rank_splits(listing: Iterable[_Listed], num_splits: int, part: MiniEpoch) ->
 
 
 def replayed(recording: Mapping[int, Iterable[Stretch]], worker: int) -> Iterator[Stretch]:
-    """What the worker of an earlier epoch delivered, in its order; KeyError for a worker that was not there."""
+    """What the worker of an earlier epoch delivered, in its order; KeyError for a worker that was
+    not there.
+    """
     return iter(recording[worker])
 
 
@@ -125,5 +147,7 @@ def _dealt(left: Stretch, before: int, seat: Seat, batch_rows: int) -> Iterator[
     batch += (seat.worker - batch) % seat.num_workers
     while batch * batch_rows < after:
         first, end = max(before, batch * batch_rows), min(after, (batch + 1) * batch_rows)
-        yield Stretch(index=left.index, first=left.first + first - before, end=left.first + end - before)
+        yield Stretch(
+            index=left.index, first=left.first + first - before, end=left.first + end - before
+        )
         batch += seat.num_workers

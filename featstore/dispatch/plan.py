@@ -1,8 +1,10 @@
-"""The plan: which splits an epoch has and in which order, as a pure function of the splits, the seed and the epoch.
+"""The plan: which splits an epoch has and in which order, as a pure function of the splits, the
+seed and the epoch.
 
-The order is a keyed permutation of positions, computed one position at a time, so no list of the whole is ever shuffled
-and every worker streams the same order without talking to another. The permutation is a contract (golden file
-`split_ids.json`): a loader state names splits by their position in it.
+The order is a keyed permutation of positions, computed one position at a time, so no list of the
+whole is ever shuffled and every worker streams the same order without talking to another. The
+permutation is a contract (golden file `split_ids.json`): a loader state names splits by their
+position in it.
 """
 
 import hashlib
@@ -18,8 +20,8 @@ _MASK = (1 << 64) - 1
 class Split:
     """One data file, or a range of its row groups: the unit of dispatch.
 
-    `path` is the file's path in its table. `last_row_group` is inclusive; None is the end of the file, for a whole data
-    file whose footer was not read yet.
+    `path` is the file's path in its table. `last_row_group` is inclusive; None is the end of the
+    file, for a whole data file whose footer was not read yet.
     """
 
     path: str
@@ -41,9 +43,11 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The ordered splits of one epoch: `plan[i]` is the i-th to be read, in constant time and memory.
+    """The ordered splits of one epoch: `plan[i]` is the i-th to be read, in constant time and
+    memory.
 
-    `splits` are in the snapshot's order; `shuffle=False` keeps it. Any sequence will do, also one that computes its items.
+    `splits` are in the snapshot's order; `shuffle=False` keeps it. Any sequence will do, also one
+    that computes its items.
     """
 
     splits: Sequence[Split]
@@ -59,7 +63,9 @@ class Plan:
         return len(self.splits)
 
     def __getitem__(self, index: int) -> Split:
-        """The split at one position of the epoch's order; IndexError outside of `0 <= index < len(plan)`."""
+        """The split at one position of the epoch's order; IndexError outside of `0 <= index <
+        len(plan)`.
+        """
         if not 0 <= index < len(self.splits):
             raise IndexError(f"split {index} of a plan of {len(self.splits)}")
         return self.splits[permute(index, len(self.splits), self._keys) if self.shuffle else index]
@@ -69,7 +75,9 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """32 hex digits of all that determines the epoch: two workers share leases only where these agree."""
+        """32 hex digits of all that determines the epoch: two workers share leases only where these
+        agree.
+        """
         return plan_digest(self.splits, seed=self.seed, epoch=self.epoch, shuffle=self.shuffle)
 
     @cached_property
@@ -86,7 +94,8 @@ def plan_digest(splits: Iterable[Split], *, seed: int, epoch: int, shuffle: bool
 
 
 def permute(index: int, size: int, keys: Sequence[int]) -> int:
-    """A keyed permutation of `range(size)`: a Feistel network over the next even number of bits, walked until inside.
+    """A keyed permutation of `range(size)`: a Feistel network over the next even number of bits,
+    walked until inside.
 
     The domain is less than 4 times `size`, so the walk takes fewer than 4 steps on average.
     """
@@ -103,7 +112,9 @@ def permute(index: int, size: int, keys: Sequence[int]) -> int:
 
 def order_keys(seed: int, epoch: int) -> tuple[int, ...]:
     """The keys of an epoch's permutation."""
-    digest = hashlib.blake2b(f"featstore-order-1\n{seed}\n{epoch}".encode(), digest_size=8 * _ROUNDS).digest()
+    digest = hashlib.blake2b(
+        f"featstore-order-1\n{seed}\n{epoch}".encode(), digest_size=8 * _ROUNDS
+    ).digest()
     return tuple(int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(_ROUNDS))
 
 
@@ -124,12 +135,17 @@ class RowGroups:
 
     def __post_init__(self) -> None:
         if len(self.num_rows) != len(self.sizes_bytes):
-            raise ValueError(f"{self.path}: rows of {len(self.num_rows)} row groups, but sizes of {len(self.sizes_bytes)}")
+            raise ValueError(
+                f"{self.path}: rows of {len(self.num_rows)} row groups, but sizes of "
+                f"{len(self.sizes_bytes)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSize:
-    """The most rows, or the most bytes, of a split; a row group that is larger by itself is a split by itself."""
+    """The most rows, or the most bytes, of a split; a row group that is larger by itself is a split
+    by itself.
+    """
 
     num_rows: int | None = None
     size_bytes: int | None = None
@@ -138,14 +154,19 @@ class SplitSize:
         given = [value for value in (self.num_rows, self.size_bytes) if value is not None]
         if len(given) != 1 or given[0] < 1:
             raise ValueError(
-                f"split size: expected rows or bytes, 1 or more, found {self.num_rows} rows, {self.size_bytes} bytes"
+                f"split size: expected rows or bytes, 1 or more, found {self.num_rows} rows, "
+                f"{self.size_bytes} bytes"
             )
 
 
 def splits_of(file: RowGroups, size: SplitSize) -> Iterator[Split]:
-    """The splits of one file: runs of whole row groups, as long as fit. A file that is no larger is one whole split, as is an
-    empty one: nothing goes across files."""
-    weights, most = (file.num_rows, size.num_rows) if size.size_bytes is None else (file.sizes_bytes, size.size_bytes)
+    """The splits of one file: runs of whole row groups, as long as fit. A file that is no larger is
+    one whole split, as is an empty one: nothing goes across files."""
+    weights, most = (
+        (file.num_rows, size.num_rows)
+        if size.size_bytes is None
+        else (file.sizes_bytes, size.size_bytes)
+    )
     assert most is not None
     if sum(weights) <= most or len(weights) < 2:
         yield Split(path=file.path, num_rows=sum(file.num_rows))
@@ -160,4 +181,9 @@ def splits_of(file: RowGroups, size: SplitSize) -> Iterator[Split]:
 
 
 def _run(file: RowGroups, first: int, last: int) -> Split:
-    return Split(path=file.path, num_rows=sum(file.num_rows[first : last + 1]), first_row_group=first, last_row_group=last)
+    return Split(
+        path=file.path,
+        num_rows=sum(file.num_rows[first : last + 1]),
+        first_row_group=first,
+        last_row_group=last,
+    )

@@ -9,18 +9,23 @@ _PART = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def run_prefix(run_id: str, *, restart: int = 0, loader: str = "0") -> str:
-    """`featstore/{run_id}/{restart}/{loader}/`: what every key of one loader in one start of a run begins with.
+    """`featstore/{run_id}/{restart}/{loader}/`: what every key of one loader in one start of a run
+    begins with.
 
     ConfigError where a part holds anything but letters, digits, `.`, `_` and `-`.
     """
     for what, part in (("run_id", run_id), ("loader", loader)):
         if not _PART.fullmatch(part):
-            raise ConfigError(f"{what} {part!r} may hold only letters, digits, '.', '_' and '-', 128 at the most")
+            raise ConfigError(
+                f"{what} {part!r} may hold only letters, digits, '.', '_' and '-', 128 at the most"
+            )
     return f"featstore/{run_id}/{restart}/{loader}/"
 
 
 def restores_key(run_id: str, *, launch: str, worker: str) -> str:
-    """Counts how often a worker of a run was restored from one state; `latest` in place of a worker: the most of any."""
+    """Counts how often a worker of a run was restored from one state; `latest` in place of a
+    worker: the most of any.
+    """
     return f"featstore/{run_id}/restores/{launch}/{worker}"
 
 
@@ -46,7 +51,9 @@ class EpochKeys:
         return f"{self.prefix}{self.epoch}/split/{index}"
 
     def part(self, part: tuple[int, int]) -> str:
-        """Holds the lease of a split, `(position, 0)`, or of what was cut off it at a row of its delivery order."""
+        """Holds the lease of a split, `(position, 0)`, or of what was cut off it at a row of its
+        delivery order.
+        """
         index, first = part
         return f"{self.split(index)}/{first}" if first else self.split(index)
 
@@ -61,7 +68,9 @@ class EpochKeys:
         return f"{self.prefix}{self.epoch}/given_back"
 
     def gave_back(self, number: int) -> str:
-        """Holds `{position} {first row}` of the split or part that was given back as the number-th, from 1."""
+        """Holds `{position} {first row}` of the split or part that was given back as the number-th,
+        from 1.
+        """
         return f"{self.given_back}/{number}"
 
     def quarantined(self, number: int) -> str:
@@ -75,5 +84,7 @@ class EpochKeys:
 
     @property
     def size(self) -> str:
-        """Holds how many splits and rows the plan has, and what a restored state had delivered of them."""
+        """Holds how many splits and rows the plan has, and what a restored state had delivered of
+        them.
+        """
         return f"{self.prefix}{self.epoch}/size"

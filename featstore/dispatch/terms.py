@@ -24,12 +24,14 @@ class WaitFor(enum.Enum):
 class Terms:
     """When a lease ends, equal for all workers of an epoch, and what a worker may do besides.
 
-    `lease_s`: a worker silent for so long loses its splits; `stall_s`: one that lives and does nothing. `max_failures`: a
-    split whose claims failed so often in a row, each without an acknowledged row, is quarantined. `boundaries` gives the rows
-    of a split at which it may be cut for a worker that has nothing left to do: claims then begin with nothing reserved, and
-    nobody may deliver rows before `Coordinator.reserve`. `is_staged`: whether this host has a split's file, by its path.
-    `in_step`: workers meet in a collective operation at each step, so that none of them may wait for rows that a living one
-    holds; leases are then renewed every half second at the end of the plan, which shows quickly who lives.
+    `lease_s`: a worker silent for so long loses its splits; `stall_s`: one that lives and does
+    nothing. `max_failures`: a split whose claims failed so often in a row, each without an
+    acknowledged row, is quarantined. `boundaries` gives the rows of a split at which it may be cut
+    for a worker that has nothing left to do: claims then begin with nothing reserved, and nobody
+    may deliver rows before `Coordinator.reserve`. `is_staged`: whether this host has a split's
+    file, by its path. `in_step`: workers meet in a collective operation at each step, so that none
+    of them may wait for rows that a living one holds; leases are then renewed every half second at
+    the end of the plan, which shows quickly who lives.
     """
 
     lease_s: float = 60.0
@@ -42,10 +44,11 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The right to one split: `plan[index]`, from its row `start_row` on (in delivery order; those before are delivered).
+    """The right to one split: `plan[index]`, from its row `start_row` on (in delivery order; those
+    before are delivered).
 
-    It ends before `end_row`, or earlier, as `Coordinator.reserve` says. `part` is the row at which the part begins that was
-    cut off the split, 0 for the split itself.
+    It ends before `end_row`, or earlier, as `Coordinator.reserve` says. `part` is the row at which
+    the part begins that was cut off the split, 0 for the split itself.
     """
 
     index: int

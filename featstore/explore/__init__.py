@@ -1,1 +1,3 @@
-"""Looking at a table: rows, samples, views for SQL, profiles, plots, and its rows extracted again."""
+"""Looking at a table: rows, samples, views for SQL, profiles, plots, and its rows extracted
+again.
+"""

@@ -1,4 +1,6 @@
-"""Plots of a profile. Each returns a matplotlib Figure of its own; nothing is shown or saved, and no global state is used."""
+"""Plots of a profile. Each returns a matplotlib Figure of its own; nothing is shown or saved, and
+no global state is used.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +17,9 @@ _SIGN_DIGITS = 6
 
 
 def plot_coverage(profile: Profile) -> Figure:
-    """A bar for each slot, in the profile's order from top to bottom: the share of rows in which it is not missing."""
+    """A bar for each slot, in the profile's order from top to bottom: the share of rows in which it
+    is not missing.
+    """
     coverage = profile.table["coverage"].to_pylist()
     figure, axes = _figure(height=1.0 + _INCHES_PER_SLOT * len(coverage))
     axes.barh(profile.slots, coverage, color=["C0" if share == 1.0 else "C1" for share in coverage])
@@ -28,15 +32,18 @@ def plot_coverage(profile: Profile) -> Figure:
 
 
 def plot_label_rate(profile: Profile, slot: str, label: str | None = None) -> Figure:
-    """The label's mean for each top value of an id slot, the most frequent first, beside its mean over all rows.
+    """The label's mean for each top value of an id slot, the most frequent first, beside its mean
+    over all rows.
 
-    `label` is the profile's first unless named. Whiskers are one standard error of a share. SelectionError for an unknown
-    slot or label, and for a slot without top values.
+    `label` is the profile's first unless named. Whiskers are one standard error of a share.
+    SelectionError for an unknown slot or label, and for a slot without top values.
     """
     name = _label(profile, label)
     top = profile[slot]["top"]
     if not top:
-        raise SelectionError(f"slot {slot!r} has no top values to plot: expected an id slot with values")
+        raise SelectionError(
+            f"slot {slot!r} has no top values to plot: expected an id slot with values"
+        )
     figure, axes = _figure(height=3.6)
     _bars(axes, top, name)
     base = profile.label_rates[name]
@@ -68,7 +75,9 @@ def _label(profile: Profile, label: str | None) -> str:
     if label is None and known:
         return known[0]
     if label is None or label not in known:
-        raise SelectionError(f"no label {label!r} in the profile; it has {known}{nearest(label or '', known)}")
+        raise SelectionError(
+            f"no label {label!r} in the profile; it has {known}{nearest(label or '', known)}"
+        )
     return label
 
 

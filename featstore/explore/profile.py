@@ -1,8 +1,9 @@
-"""Statistics of slots: coverage, distinct values, top values with label rates, list lengths and quantiles.
+"""Statistics of slots: coverage, distinct values, top values with label rates, list lengths and
+quantiles.
 
-Two passes over the rows, in memory that does not grow with them. The first pass sketches: distinct counts (HyperLogLog), top
-values and quantiles (t-digest) are approximate, as duckdb computes them. The second counts the top values and their labels
-exactly.
+Two passes over the rows, in memory that does not grow with them. The first pass sketches: distinct
+counts (HyperLogLog), top values and quantiles (t-digest) are approximate, as duckdb computes them.
+The second counts the top values and their labels exactly.
 """
 
 import html
@@ -23,7 +24,15 @@ NUM_TOP = 10
 
 FOUND_COUNTS = ("num_nulls_dropped", "num_text_errors", "num_sign_collisions", "num_signs_checked")
 _ALL_ROWS = -1
-_COLUMNS = ("slot", "kind", "shape", "coverage", "distinct", "values/row", "quantiles or top values (share)")
+_COLUMNS = (
+    "slot",
+    "kind",
+    "shape",
+    "coverage",
+    "distinct",
+    "values/row",
+    "quantiles or top values (share)",
+)
 _FOUND_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
 
@@ -31,16 +40,19 @@ _FOUND_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 class Profile:
     """Statistics of some rows of a table.
 
-    `table` has one row per slot: `slot, number, kind, shape, op, num_present, coverage, num_values, distinct, mean, min, max,
-    quantiles, length_mean, length_max, length_quantiles, top, default_rate, num_nulls_dropped, num_text_errors,
-    num_sign_collisions, num_signs_checked`. Signs stand for their values, which are not stored. `top` is
-    a list of `{value, count, share, label_rates}`: `share` is of the slot's values, `label_rates` the labels' means over the
-    rows that hold the value (a row counts as often as its list holds it). `label_rates` of the profile are those of all rows.
-    `source` says what it was made from. Only stored statistics know what extraction saw: else the columns from `default_rate`
-    on are null and `counts` is empty. `default_rate` is the share of rows in which `default` or `fill` put a value in place of
-    a missing one; `num_nulls_dropped` null elements of lists, and `num_text_errors` texts that were no valid UTF-8 or no
-    numbers where these were expected, in what the slot is made of; `num_sign_collisions` signs that more than one value had,
-    of the `num_signs_checked` different signs compared in samples of each file (null where a slot has no signs).
+    `table` has one row per slot: `slot, number, kind, shape, op, num_present, coverage, num_values,
+    distinct, mean, min, max, quantiles, length_mean, length_max, length_quantiles, top,
+    default_rate, num_nulls_dropped, num_text_errors, num_sign_collisions, num_signs_checked`. Signs
+    stand for their values, which are not stored. `top` is a list of `{value, count, share,
+    label_rates}`: `share` is of the slot's values, `label_rates` the labels' means over the rows
+    that hold the value (a row counts as often as its list holds it). `label_rates` of the profile
+    are those of all rows. `source` says what it was made from. Only stored statistics know what
+    extraction saw: else the columns from `default_rate` on are null and `counts` is empty.
+    `default_rate` is the share of rows in which `default` or `fill` put a value in place of a
+    missing one; `num_nulls_dropped` null elements of lists, and `num_text_errors` texts that were
+    no valid UTF-8 or no numbers where these were expected, in what the slot is made of;
+    `num_sign_collisions` signs that more than one value had, of the `num_signs_checked` different
+    signs compared in samples of each file (null where a slot has no signs).
     """
 
     num_rows: int
@@ -64,7 +76,10 @@ class Profile:
     def __str__(self) -> str:
         lines = [self._columns, *map(self._cells, self.table.to_pylist())]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+        text = (
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        )
         counts = [f"{name}: {number:,}" for name, number in self.counts.items()]
         return "\n".join([self._head(), *text, *counts])
 
@@ -72,7 +87,10 @@ class Profile:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self._columns)
-        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in self._cells(row)) for row in self.table.to_pylist())
+        rows = (
+            "".join(f"<td>{html.escape(cell)}</td>" for cell in self._cells(row))
+            for row in self.table.to_pylist()
+        )
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<p>{html.escape(self._head())}</p><table><tr>{head}</tr>{body}</table>"
 
@@ -109,7 +127,12 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 def _found_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     collisions, checked = row["num_sign_collisions"], row["num_signs_checked"]
     of_checked = "-" if collisions is None else f"{collisions:,} of {checked:,}"
-    return f"{row['default_rate']:.1%}", f"{row['num_nulls_dropped']:,}", f"{row['num_text_errors']:,}", of_checked
+    return (
+        f"{row['default_rate']:.1%}",
+        f"{row['num_nulls_dropped']:,}",
+        f"{row['num_text_errors']:,}",
+        of_checked,
+    )
 
 
 def _quantiles(row: Mapping[str, Any]) -> str:
@@ -125,22 +148,36 @@ def _number(value: float | None) -> str:
 
 
 def profile(
-    read: Callable[[], Iterable[pa.RecordBatch]], slots: Sequence[Slot], labels: Sequence[str] = (), *, num_top: int = NUM_TOP
+    read: Callable[[], Iterable[pa.RecordBatch]],
+    slots: Sequence[Slot],
+    labels: Sequence[str] = (),
+    *,
+    num_top: int = NUM_TOP,
 ) -> Profile:
-    """Statistics of `slots` over the rows that `read()` yields; it is called twice and must give the same rows.
+    """Statistics of `slots` over the rows that `read()` yields; it is called twice and must give
+    the same rows.
 
-    Batches hold the columns of `slots` and `labels` by name, with missing as null; labels are numbers or booleans.
+    Batches hold the columns of `slots` and `labels` by name, with missing as null; labels are
+    numbers or booleans.
     """
     with _connect() as connection:
-        first = _query(connection, _statistics(labels, num_top), _melt(read(), slots, labels), labels)
+        first = _query(
+            connection, _statistics(labels, num_top), _melt(read(), slots, labels), labels
+        )
         counted = {row["slot"]: row for row in first.to_pylist()}
-        candidates = [(number, value) for number, row in counted.items() for value in row["top"] or ()]
-        connection.register("candidates", pa.table(dict(zip(("slot", "id"), _transpose(candidates), strict=True))))
+        candidates = [
+            (number, value) for number, row in counted.items() for value in row["top"] or ()
+        ]
+        connection.register(
+            "candidates", pa.table(dict(zip(("slot", "id"), _transpose(candidates), strict=True)))
+        )
         top = _query(connection, _label_rates(labels), _melt(read(), slots, labels), labels)
     all_rows = counted.pop(_ALL_ROWS, {})
     num_rows = all_rows.get("num_records", 0)
     tops = _group(top.to_pylist(), labels)
-    rows = [_row(slot, counted.get(i, {}), tops.get(i, []), num_rows) for i, slot in enumerate(slots)]
+    rows = [
+        _row(slot, counted.get(i, {}), tops.get(i, []), num_rows) for i, slot in enumerate(slots)
+    ]
     return Profile(
         num_rows=num_rows,
         label_rates={name: all_rows.get(f"rate{i}") for i, name in enumerate(labels)},
@@ -149,31 +186,46 @@ def profile(
 
 
 def _connect() -> Any:
-    """A duckdb connection in memory. Imported when used, so that tables open without the extra `explore`."""
+    """A duckdb connection in memory. Imported when used, so that tables open without the extra
+    `explore`.
+    """
     try:
         import duckdb
     except ModuleNotFoundError as error:
         raise missing_extra("a profile", error) from error
     connection = duckdb.connect()
-    # A bar would go to standard output. Where it is off, as in a notebook without ipywidgets, duckdb refuses the setting.
+    # A bar would go to standard output. Where it is off, as in a notebook without ipywidgets,
+    # duckdb refuses the setting.
     if connection.sql("SELECT current_setting('enable_progress_bar')").fetchall()[0][0]:
         connection.execute("SET enable_progress_bar = false")
-    # As written, a join holds its right side in memory; reordered, it held the stream, whose size duckdb cannot know.
+    # As written, a join holds its right side in memory; reordered, it held the stream, whose size
+    # duckdb cannot know.
     connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
     return connection
 
 
 def _transpose(pairs: Sequence[tuple[int, int]]) -> tuple[pa.Array, pa.Array]:
-    return pa.array([pair[0] for pair in pairs], pa.int32()), pa.array([pair[1] for pair in pairs], pa.int64())
+    return pa.array([pair[0] for pair in pairs], pa.int32()), pa.array(
+        [pair[1] for pair in pairs], pa.int64()
+    )
 
 
 def _melted_schema(labels: Sequence[str]) -> pa.Schema:
-    columns = [("slot", pa.int32()), ("id", pa.int64()), ("number", pa.float64()), ("length", pa.int64())]
+    columns = [
+        ("slot", pa.int32()),
+        ("id", pa.int64()),
+        ("number", pa.float64()),
+        ("length", pa.int64()),
+    ]
     return pa.schema(columns + [(f"label{i}", pa.float64()) for i in range(len(labels))])
 
 
-def _melt(batches: Iterable[pa.RecordBatch], slots: Sequence[Slot], labels: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """One record per value, `slot` its position; one record per list, with its length; one per row, as `_ALL_ROWS`."""
+def _melt(
+    batches: Iterable[pa.RecordBatch], slots: Sequence[Slot], labels: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """One record per value, `slot` its position; one record per list, with its length; one per row,
+    as `_ALL_ROWS`.
+    """
     schema = _melted_schema(labels)
     for batch in batches:
         rates = [batch[name].cast(pa.float64()) for name in labels]
@@ -200,11 +252,18 @@ def _typed(slot: Slot, values: pa.Array) -> dict[str, pa.Array]:
 
 
 def _records(
-    schema: pa.Schema, position: int, count: int, columns: Mapping[str, pa.Array], rates: Sequence[pa.Array] | None
+    schema: pa.Schema,
+    position: int,
+    count: int,
+    columns: Mapping[str, pa.Array],
+    rates: Sequence[pa.Array] | None,
 ) -> pa.RecordBatch:
     known = {"slot": pa.array(np.full(count, position, np.int32)), **columns}
     known |= {f"label{i}": rate for i, rate in enumerate(rates or ())}
-    arrays = [known[field.name] if field.name in known else pa.nulls(count, field.type) for field in schema]
+    arrays = [
+        known[field.name] if field.name in known else pa.nulls(count, field.type)
+        for field in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -212,7 +271,8 @@ def _statistics(labels: Sequence[str], num_top: int) -> str:
     rates = "".join(f", avg(label{i}) AS rate{i}" for i in range(len(labels)))
     return f"""
         SELECT slot, count(*) AS num_records, count(id) + count(number) AS num_values,
-            approx_count_distinct(id) + approx_count_distinct(number) AS "distinct", approx_top_k(id, {num_top}) AS top,
+            approx_count_distinct(id) + approx_count_distinct(number) AS "distinct",
+            approx_top_k(id, {num_top}) AS top,
             avg(number) AS mean, min(number) AS min, max(number) AS max,
             approx_quantile(number, {list(QUANTILES)}) AS quantiles,
             count(length) AS num_lists, avg(length) AS length_mean, max(length) AS length_max,
@@ -224,10 +284,13 @@ def _label_rates(labels: Sequence[str]) -> str:
     rates = "".join(f", avg(label{i}) AS rate{i}" for i in range(len(labels)))
     return f"""
         SELECT slot, id AS value, count(*) AS "count"{rates}
-        FROM melted JOIN candidates USING (slot, id) GROUP BY slot, id ORDER BY slot, "count" DESC, id"""
+        FROM melted JOIN candidates USING (slot, id)
+        GROUP BY slot, id ORDER BY slot, "count" DESC, id"""
 
 
-def _query(connection: Any, query: str, melted: Iterator[pa.RecordBatch], labels: Sequence[str]) -> pa.Table:
+def _query(
+    connection: Any, query: str, melted: Iterator[pa.RecordBatch], labels: Sequence[str]
+) -> pa.Table:
     connection.register("melted", pa.RecordBatchReader.from_batches(_melted_schema(labels), melted))
     try:
         return connection.sql(query).to_arrow_table()
@@ -235,15 +298,21 @@ def _query(connection: Any, query: str, melted: Iterator[pa.RecordBatch], labels
         connection.unregister("melted")
 
 
-def _group(rows: Iterable[Mapping[str, Any]], labels: Sequence[str]) -> dict[int, list[dict[str, Any]]]:
+def _group(
+    rows: Iterable[Mapping[str, Any]], labels: Sequence[str]
+) -> dict[int, list[dict[str, Any]]]:
     grouped: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         rates = {name: row[f"rate{i}"] for i, name in enumerate(labels)}
-        grouped.setdefault(row["slot"], []).append({"value": row["value"], "count": row["count"], "label_rates": rates})
+        grouped.setdefault(row["slot"], []).append(
+            {"value": row["value"], "count": row["count"], "label_rates": rates}
+        )
     return grouped
 
 
-def _row(slot: Slot, counted: Mapping[str, Any], top: Sequence[Mapping[str, Any]], num_rows: int) -> dict[str, Any]:
+def _row(
+    slot: Slot, counted: Mapping[str, Any], top: Sequence[Mapping[str, Any]], num_rows: int
+) -> dict[str, Any]:
     num_values = counted.get("num_values", 0)
     present = counted.get("num_lists", 0) if slot.is_list else num_values // (slot.width or 1)
     copied = ("mean", "min", "max", "quantiles", "length_mean", "length_max", "length_quantiles")
@@ -265,10 +334,34 @@ def _row(slot: Slot, counted: Mapping[str, Any], top: Sequence[Mapping[str, Any]
 def result_schema(labels: Sequence[str]) -> pa.Schema:
     """The columns of a profile's table."""
     rates = pa.struct([(name, pa.float64()) for name in labels])
-    top = pa.struct([("value", pa.int64()), ("count", pa.int64()), ("share", pa.float64()), ("label_rates", rates)])
-    texts = [("slot", pa.string()), ("number", pa.int64()), ("kind", pa.string()), ("shape", pa.string()), ("op", pa.string())]
-    counts = [("num_present", pa.int64()), ("coverage", pa.float64()), ("num_values", pa.int64()), ("distinct", pa.int64())]
-    floats = [(name, pa.float64()) for name in ("mean", "min", "max")] + [("quantiles", pa.list_(pa.float64()))]
-    lengths = [("length_mean", pa.float64()), ("length_max", pa.int64()), ("length_quantiles", pa.list_(pa.float64()))]
+    top = pa.struct(
+        [
+            ("value", pa.int64()),
+            ("count", pa.int64()),
+            ("share", pa.float64()),
+            ("label_rates", rates),
+        ]
+    )
+    texts = [
+        ("slot", pa.string()),
+        ("number", pa.int64()),
+        ("kind", pa.string()),
+        ("shape", pa.string()),
+        ("op", pa.string()),
+    ]
+    counts = [
+        ("num_present", pa.int64()),
+        ("coverage", pa.float64()),
+        ("num_values", pa.int64()),
+        ("distinct", pa.int64()),
+    ]
+    floats = [(name, pa.float64()) for name in ("mean", "min", "max")] + [
+        ("quantiles", pa.list_(pa.float64()))
+    ]
+    lengths = [
+        ("length_mean", pa.float64()),
+        ("length_max", pa.int64()),
+        ("length_quantiles", pa.list_(pa.float64())),
+    ]
     found = [("default_rate", pa.float64())] + [(name, pa.int64()) for name in FOUND_COUNTS]
     return pa.schema([*texts, *counts, *floats, *lengths, ("top", pa.list_(top)), *found])

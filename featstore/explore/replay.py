@@ -22,7 +22,9 @@ _ALL_ROWS = 2**62
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One value that differs: `row` counts the partition's raw rows from 0, without skipped ones; missing is None."""
+    """One value that differs: `row` counts the partition's raw rows from 0, without skipped ones;
+    missing is None.
+    """
 
     partition: Mapping[str, str]
     row: int
@@ -31,12 +33,16 @@ class Example:
 
     def __str__(self) -> str:
         where = "".join(f"{key}={value} " for key, value in self.partition.items())
-        return f"{where}row {self.row}: {self.in_table!r} in the table, {self.recomputed!r} recomputed"
+        return (
+            f"{where}row {self.row}: {self.in_table!r} in the table, {self.recomputed!r} recomputed"
+        )
 
 
 @dataclass(kw_only=True)
 class ColumnReport:
-    """How one column differs: other values, values that only the recomputed row has (missing), or only the table (extra)."""
+    """How one column differs: other values, values that only the recomputed row has (missing), or
+    only the table (extra).
+    """
 
     num_mismatch: int = 0
     num_missing: int = 0
@@ -56,13 +62,18 @@ class ColumnReport:
             self.examples.append(example)
 
     def __str__(self) -> str:
-        counts = f"{self.num_mismatch:,} mismatch, {self.num_missing:,} missing, {self.num_extra:,} extra"
+        counts = (
+            f"{self.num_mismatch:,} mismatch, {self.num_missing:,} missing, {self.num_extra:,} "
+            f"extra"
+        )
         return "\n".join([counts, *(f"    {example}" for example in self.examples)])
 
 
 @dataclass(kw_only=True)
 class ReplayReport:
-    """What a replay found, by column; rows that only the raw log has, or only the table, are counted apart."""
+    """What a replay found, by column; rows that only the raw log has, or only the table, are
+    counted apart.
+    """
 
     table_url: str = field(repr=False)
     columns: dict[str, ColumnReport]
@@ -74,17 +85,31 @@ class ReplayReport:
 
     @property
     def ok(self) -> bool:
-        return not (self.num_rows_missing or self.num_rows_extra or any(c.num_different for c in self.columns.values()))
+        return not (
+            self.num_rows_missing
+            or self.num_rows_extra
+            or any(c.num_different for c in self.columns.values())
+        )
 
     def __str__(self) -> str:
-        lines = [f"{name}: {column}" for name, column in self.columns.items() if column.num_different]
+        lines = [
+            f"{name}: {column}" for name, column in self.columns.items() if column.num_different
+        ]
         if self.num_rows_missing or self.num_rows_extra:
-            lines.append(f"rows: {self.num_rows_missing:,} missing in the table, {self.num_rows_extra:,} extra in the table")
+            lines.append(
+                f"rows: {self.num_rows_missing:,} missing in the table, {self.num_rows_extra:,} "
+                f"extra in the table"
+            )
         if self.not_replayed:
             lines.append(f"not in the spec, not compared: {', '.join(self.not_replayed)}")
         if self.num_rows_skipped:
-            lines.append(f"rows: {self.num_rows_skipped:,} raw rows skipped as malformed, as `on_error` says")
-        columns = f"{self.num_rows:,} rows of {len(self.columns):,} columns compared with {redact(self.table_url)}"
+            lines.append(
+                f"rows: {self.num_rows_skipped:,} raw rows skipped as malformed, as `on_error` says"
+            )
+        columns = (
+            f"{self.num_rows:,} rows of {len(self.columns):,} columns compared with "
+            f"{redact(self.table_url)}"
+        )
         return "\n".join([*lines, f"{columns}: {'equal' if self.ok else 'different'}"])
 
 
@@ -96,11 +121,12 @@ def replay(
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
 ) -> ReplayReport:
-    """Extracts the raw rows again and compares them, row by row in order, with those that the table has in their partitions.
+    """Extracts the raw rows again and compares them, row by row in order, with those that the table
+    has in their partitions.
 
-    Slots are found in the table by number, other columns by name. The raw rows must be those of file input, in the order in
-    which they were extracted. Memory holds a batch and a row group, whatever the size. SpecError, InputError, OperatorError,
-    TableNotFoundError.
+    Slots are found in the table by number, other columns by name. The raw rows must be those of
+    file input, in the order in which they were extracted. Memory holds a batch and a row group,
+    whatever the size. SpecError, InputError, OperatorError, TableNotFoundError.
     """
     extractor = Extractor(spec if isinstance(spec, Spec) else load_spec(spec))
     units = plan_units(find_raw_files(raw_url, partition or {}, partition_from_path), _ALL_ROWS)
@@ -109,13 +135,18 @@ def replay(
     for unit in units:
         if unit.partition.keys() != keys:
             expected = ", ".join(sorted(keys)) or "none"
-            raise InputError(f"{redact(table_url)}: expected its partition keys ({expected}), found {dict(unit.partition)}")
+            raise InputError(
+                f"{redact(table_url)}: expected its partition keys ({expected}), found "
+                f"{dict(unit.partition)}"
+            )
     names = extractor.schema.to_arrow().names
     numbers = {slot.number for slot in extractor.schema}
     report = ReplayReport(
         table_url=table_url,
         columns={name: ColumnReport() for name in names},
-        not_replayed=tuple(s.name for s in table.slots if s.number not in numbers and s.name not in names),
+        not_replayed=tuple(
+            s.name for s in table.slots if s.number not in numbers and s.name not in names
+        ),
     )
     for unit in units:
         _replay_unit(extractor, unit, table, report)
@@ -125,11 +156,21 @@ def replay(
 
 def _replay_unit(extractor: Extractor, unit: Unit, table: Table, report: ReplayReport) -> None:
     schema = extractor.schema.with_partition_keys(table.schema.partition_keys)
-    stored = Table(replace(table.snapshot, schema=schema, data_files=table.snapshot.in_partitions([unit.partition])))
+    stored = Table(
+        replace(
+            table.snapshot, schema=schema, data_files=table.snapshot.in_partitions([unit.partition])
+        )
+    )
     fields = extractor.schema.to_arrow(nullable=True)
-    again = (_with_nulls(extractor, batch) for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition))
+    again = (
+        _with_nulls(extractor, batch)
+        for raw in unit.ranges
+        for batch in extract_range(raw, extractor, unit.partition)
+    )
     first_row = 0
-    for recomputed, found in aligned(again, (batch.select(fields.names) for batch in stored.to_batches())):
+    for recomputed, found in aligned(
+        again, (batch.select(fields.names) for batch in stored.to_batches())
+    ):
         if recomputed is None or found is None:
             report.num_rows_missing += 0 if recomputed is None else recomputed.num_rows
             report.num_rows_extra += 0 if found is None else found.num_rows
@@ -152,7 +193,9 @@ def _with_nulls(extractor: Extractor, batch: pa.RecordBatch) -> pa.RecordBatch:
 def aligned(
     left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]:
-    """Both sides cut into batches of equal numbers of rows; at the end, None for the side that has no more."""
+    """Both sides cut into batches of equal numbers of rows; at the end, None for the side that has
+    no more.
+    """
     lefts, rights = ((batch for batch in side if batch.num_rows) for side in (left, right))
     one, other = next(lefts, None), next(rights, None)
     while one is not None and other is not None:
@@ -165,12 +208,22 @@ def aligned(
         one, other = next(lefts, None), next(rights, None)
 
 
-def _compare(recomputed: pa.Array, found: pa.Array, report: ColumnReport, partition: Mapping[str, str], first_row: int) -> None:
+def _compare(
+    recomputed: pa.Array,
+    found: pa.Array,
+    report: ColumnReport,
+    partition: Mapping[str, str],
+    first_row: int,
+) -> None:
     if recomputed.equals(found):
         return
-    for i, (again, stored) in enumerate(zip(recomputed.to_pylist(), found.to_pylist(), strict=True)):
+    for i, (again, stored) in enumerate(
+        zip(recomputed.to_pylist(), found.to_pylist(), strict=True)
+    ):
         if not _same(again, stored):
-            report.add(Example(partition=partition, row=first_row + i, in_table=stored, recomputed=again))
+            report.add(
+                Example(partition=partition, row=first_row + i, in_table=stored, recomputed=again)
+            )
 
 
 def _same(left: object, right: object) -> bool:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.explore.profile import FOUND_COUNTS, LENGTH_QUANTILES, NUM_TOP, QUANTILES, Profile, result_schema
+from featstore.explore.profile import (
+    FOUND_COUNTS,
+    LENGTH_QUANTILES,
+    NUM_TOP,
+    QUANTILES,
+    Profile,
+    result_schema,
+)
 from featstore.extraction.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
 from featstore.schema import Slot, SlotKind
 from featstore.table.statistics.column_statistics import ColumnStatistics, Statistics
@@ -21,22 +28,35 @@ def rows_profile(statistics: Statistics, slots: Sequence[Slot], labels: Sequence
     table = found.table
     for name in ("default_rate", *FOUND_COUNTS):
         index = table.schema.get_field_index(name)
-        table = table.set_column(index, table.field(index), pa.nulls(len(table), table.field(index).type))
+        table = table.set_column(
+            index, table.field(index), pa.nulls(len(table), table.field(index).type)
+        )
     return replace(found, table=table, source=_ROWS)
 
 
-def stored_profile(statistics: Statistics, counts: Mapping[str, int], slots: Sequence[Slot], labels: Sequence[str]) -> Profile:
-    """The profile of all rows that the statistics are of. Label rates of top values are not known, and null.
+def stored_profile(
+    statistics: Statistics, counts: Mapping[str, int], slots: Sequence[Slot], labels: Sequence[str]
+) -> Profile:
+    """The profile of all rows that the statistics are of. Label rates of top values are not known,
+    and null.
 
-    Slots are found by their numbers, whatever they were called then, those without one by their names; one that is not found
-    is missing in every row.
+    Slots are found by their numbers, whatever they were called then, those without one by their
+    names; one that is not found is missing in every row.
     """
-    known = {_key(column.number, column.column): column for column in statistics.columns.values() if column.role == "slot"}
-    rows = [_row(slot, known.get(_key(slot.number, slot.name)), statistics.num_rows) for slot in slots]
+    known = {
+        _key(column.number, column.column): column
+        for column in statistics.columns.values()
+        if column.role == "slot"
+    }
+    rows = [
+        _row(slot, known.get(_key(slot.number, slot.name)), statistics.num_rows) for slot in slots
+    ]
     rates = {name: statistics.columns.get(name) for name in labels}
     return Profile(
         num_rows=statistics.num_rows,
-        label_rates={name: None if found is None else _mean(found) for name, found in rates.items()},
+        label_rates={
+            name: None if found is None else _mean(found) for name, found in rates.items()
+        },
         table=pa.Table.from_pylist(rows, result_schema(labels)),
         source=_STORED,
         counts=counts,
@@ -48,7 +68,9 @@ def _key(number: int | None, name: str) -> tuple[int | None, str]:
 
 
 def _row(slot: Slot, found: ColumnStatistics | None, num_rows: int) -> dict[str, Any]:
-    found = found or ColumnStatistics(column=slot.name, role="slot", number=slot.number, kind=slot.kind, shape=slot.shape_text)
+    found = found or ColumnStatistics(
+        column=slot.name, role="slot", number=slot.number, kind=slot.kind, shape=slot.shape_text
+    )
     there = found.num_numbers > 0
     lists = slot.is_list and found.num_present > 0
     return {
@@ -93,6 +115,11 @@ def _top(found: ColumnStatistics) -> list[dict[str, Any]]:
     pairs = zip(found.top[0].tolist(), found.top[1].tolist(), strict=True)
     whole = max(found.num_values, 1)
     return [
-        {"value": value, "count": round(count), "share": min(1.0, count / whole), "label_rates": None}
+        {
+            "value": value,
+            "count": round(count),
+            "share": min(1.0, count / whole),
+            "label_rates": None,
+        }
         for value, count in list(pairs)[:NUM_TOP]
     ]

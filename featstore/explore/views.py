@@ -1,9 +1,11 @@
-"""A snapshot as a lazy view of another engine, which reads the data files itself: duckdb and polars.
+"""A snapshot as a lazy view of another engine, which reads the data files itself: duckdb and
+polars.
 
-Slots, labels, weight, kept columns, then partition keys, as in `Table.to_arrow`: marks of missing values are shown as null, and
-so is NaN in any column, and a float64 in a slot that float32 cannot hold. So a condition finds the rows that `where` finds.
-These engines know columns by name: a slot that was renamed is null in the files written before, where `to_arrow` finds it by
-its number. Slot groups' files are put beside the base files by the place of each row, which is the same in both.
+Slots, labels, weight, kept columns, then partition keys, as in `Table.to_arrow`: marks of missing
+values are shown as null, and so is NaN in any column, and a float64 in a slot that float32 cannot
+hold. So a condition finds the rows that `where` finds. These engines know columns by name: a slot
+that was renamed is null in the files written before, where `to_arrow` finds it by its number. Slot
+groups' files are put beside the base files by the place of each row, which is the same in both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +23,17 @@ from featstore.table.snapshot import DataFile, GroupFile, Snapshot
 
 
 def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
-    """A `DuckDBPyRelation` over the snapshot, on the given connection or one of its own. Remote files come through fsspec."""
+    """A `DuckDBPyRelation` over the snapshot, on the given connection or one of its own. Remote
+    files come through fsspec.
+    """
     try:
         import duckdb
     except ModuleNotFoundError as error:
         raise missing_extra("Table.duckdb()", error) from error
     connection = duckdb.connect() if connection is None else connection
-    if local_path(snapshot.url) is None and not connection.filesystem_is_registered(_protocol(snapshot)):
+    if local_path(snapshot.url) is None and not connection.filesystem_is_registered(
+        _protocol(snapshot)
+    ):
         connection.register_filesystem(filesystem(snapshot.url))
     return connection.sql(_select(snapshot))
 
@@ -39,12 +45,18 @@ def polars_view(snapshot: Snapshot) -> Any:
     except ModuleNotFoundError as error:
         raise missing_extra("Table.polars()", error) from error
     parts = [_lazy(polars, snapshot, part) for part in _parts(snapshot)]
-    return polars.concat(parts) if parts else polars.LazyFrame(polars.from_arrow(_schema(snapshot).empty_table()))
+    return (
+        polars.concat(parts)
+        if parts
+        else polars.LazyFrame(polars.from_arrow(_schema(snapshot).empty_table()))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """Files that are read one after the other, and the columns that are theirs; None: all that they have."""
+    """Files that are read one after the other, and the columns that are theirs; None: all that they
+    have.
+    """
 
     urls: tuple[str, ...] = field(repr=False)
     names: tuple[str, ...] | None = None
@@ -59,21 +71,27 @@ class _Part:
 
 
 def _parts(snapshot: Snapshot) -> list[_Part]:
-    """The data files, together where they are of one partition and alike beside slot groups' files."""
+    """The data files, together where they are of one partition and alike beside slot groups'
+    files.
+    """
     owned = _owned(snapshot)
     found: dict[object, list[DataFile]] = {}
     for file in snapshot.data_files:
         found.setdefault((partition_path(file.partition), owned.get(file.path)), []).append(file)
     return [
-        _Part(partition=files[0].partition, sources=tuple(_sources(files, owned.get(files[0].path))))
+        _Part(
+            partition=files[0].partition, sources=tuple(_sources(files, owned.get(files[0].path)))
+        )
         for files in found.values()
     ]
 
 
 def _owned(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """For each data file beside which slot groups' files lie: the columns that are read of each, itself first.
+    """For each data file beside which slot groups' files lie: the columns that are read of each,
+    itself first.
 
-    A column is that of the last file that has it. What a file has, its footer says: a group's files may differ.
+    A column is that of the last file that has it. What a file has, its footer says: a group's files
+    may differ.
     """
     grouped = [file for file in snapshot.data_files if file.groups]
     parts = [part for file in grouped for part in file.parts]
@@ -92,7 +110,11 @@ def _sources(files: Sequence[DataFile], owned: Sequence[tuple[str, ...]] | None)
     if owned is None:
         return [_Source(urls=tuple(map(_url, files)))]
     columns = list(zip(*(file.parts for file in files), strict=True))
-    return [_Source(urls=tuple(map(_url, parts)), names=names) for parts, names in zip(columns, owned, strict=True) if names]
+    return [
+        _Source(urls=tuple(map(_url, parts)), names=names)
+        for parts, names in zip(columns, owned, strict=True)
+        if names
+    ]
 
 
 def _schema(snapshot: Snapshot) -> pa.Schema:
@@ -109,22 +131,32 @@ def _protocol(snapshot: Snapshot) -> str:
 
 
 def _select(snapshot: Snapshot) -> str:
-    """One query over all partitions; duckdb leaves out those that a condition on the keys excludes."""
-    empty = "SELECT " + ", ".join(f"NULL::{_sql_type(field.type)} AS {_name(field.name)}" for field in _schema(snapshot))
+    """One query over all partitions; duckdb leaves out those that a condition on the keys
+    excludes.
+    """
+    empty = "SELECT " + ", ".join(
+        f"NULL::{_sql_type(field.type)} AS {_name(field.name)}" for field in _schema(snapshot)
+    )
     parts = [_select_part(snapshot, part) for part in _parts(snapshot)]
     rows = "\nUNION ALL BY NAME\n".join([f"{empty} WHERE false", *parts])
     slots = {slot.name: slot for slot in snapshot.schema.slots}
     shown = (
-        _shown(slots[field.name], field) if field.name in slots else _without_nan(_name(field.name), field.type)
+        _shown(slots[field.name], field)
+        if field.name in slots
+        else _without_nan(_name(field.name), field.type)
         for field in _schema(snapshot)
     )
     return f"SELECT {', '.join(shown)} FROM ({rows})"
 
 
 def _select_part(snapshot: Snapshot, part: _Part) -> str:
-    """Sources side by side: a positional join, which duckdb streams, and does not push conditions through."""
+    """Sources side by side: a positional join, which duckdb streams, and does not push conditions
+    through.
+    """
     keys = {key.name: _sql_type(key.type) for key in snapshot.schema.partition_keys}
-    values = [f"{_text(value)}::{keys[key]} AS {_name(key)}" for key, value in part.partition.items()]
+    values = [
+        f"{_text(value)}::{keys[key]} AS {_name(key)}" for key, value in part.partition.items()
+    ]
     sources = " POSITIONAL JOIN ".join(f"({_select_source(source)})" for source in part.sources)
     return f"SELECT {', '.join(['*', *values])} FROM {sources}"
 
@@ -132,17 +164,24 @@ def _select_part(snapshot: Snapshot, part: _Part) -> str:
 def _select_source(source: _Source) -> str:
     names = "*" if source.names is None else ", ".join(map(_name, source.names))
     urls = ", ".join(map(_text, source.urls))
-    return f"SELECT {names} FROM read_parquet([{urls}], union_by_name=true, hive_partitioning=false)"
+    return (
+        f"SELECT {names} FROM read_parquet([{urls}], union_by_name=true, hive_partitioning=false)"
+    )
 
 
 def _shown(slot: Slot, field: pa.Field) -> str:
-    """The slot's values, the mark of a missing one as null: a list is missing if the mark is all it holds."""
+    """The slot's values, the mark of a missing one as null: a list is missing if the mark is all it
+    holds.
+    """
     name = _name(slot.name)
     value = name if slot.kind is SlotKind.ID else f"TRY_CAST({name} AS {_sql_type(field.type)})"
     if not slot.shape:
         return f"CASE WHEN {_is_mark(slot, name)} THEN NULL ELSE {value} END AS {name}"
     marks = f"len(list_filter({name}, lambda x: {_is_mark(slot, 'x')}))"
-    return f"CASE WHEN len({name}) = {slot.width or 1} AND {marks} = len({name}) THEN NULL ELSE {value} END AS {name}"
+    return (
+        f"CASE WHEN len({name}) = {slot.width or 1} AND {marks} = len({name}) THEN NULL ELSE "
+        f"{value} END AS {name}"
+    )
 
 
 def _is_mark(slot: Slot, value: str) -> str:
@@ -150,17 +189,27 @@ def _is_mark(slot: Slot, value: str) -> str:
 
 
 def _is_nan(value: str) -> str:
-    """By way of a list: duckdb 2.0 takes a column whose Parquet statistics name no NaN, as none do, to hold none."""
+    """By way of a list: duckdb 2.0 takes a column whose Parquet statistics name no NaN, as none do,
+    to hold none.
+    """
     return f"isnan([{value}][1])"
 
 
 def _without_nan(name: str, type_: pa.DataType) -> str:
-    return f"CASE WHEN {_is_nan(name)} THEN NULL ELSE {name} END AS {name}" if pa.types.is_floating(type_) else name
+    return (
+        f"CASE WHEN {_is_nan(name)} THEN NULL ELSE {name} END AS {name}"
+        if pa.types.is_floating(type_)
+        else name
+    )
 
 
 def _sql_type(type_: pa.DataType) -> str:
     """duckdb's type of a column: for an empty table of it, and to cast a partition's value."""
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+    if (
+        pa.types.is_list(type_)
+        or pa.types.is_large_list(type_)
+        or pa.types.is_fixed_size_list(type_)
+    ):
         return f"{_sql_type(type_.value_type)}[]"
     if pa.types.is_timestamp(type_):
         return "TIMESTAMP" if type_.tz is None else "TIMESTAMPTZ"
@@ -197,8 +246,12 @@ def _lazy(polars: Any, snapshot: Snapshot, part: _Part) -> Any:
     stored = {name: type_ for name, type_ in types.items() if name not in part.partition}
     owned = {name for source in part.sources for name in source.names or stored}
     rows = [_scan(polars, snapshot, source, stored) for source in part.sources]
-    values = [_literal(polars, value, types[key]).alias(key) for key, value in part.partition.items()]
-    lacking = [polars.lit(None, type_).alias(name) for name, type_ in stored.items() if name not in owned]
+    values = [
+        _literal(polars, value, types[key]).alias(key) for key, value in part.partition.items()
+    ]
+    lacking = [
+        polars.lit(None, type_).alias(name) for name, type_ in stored.items() if name not in owned
+    ]
     beside = rows[0] if len(rows) == 1 else polars.concat(rows, how="horizontal")
     return beside.with_columns(*values, *lacking).select(fields.names)
 
@@ -222,7 +275,11 @@ def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, 
         cast_options=polars.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
     )
     slots = [slot for slot in snapshot.schema.slots if slot.name in wanted]
-    floats = [field.name for field in snapshot.schema.others if field.name in wanted and pa.types.is_floating(field.type)]
+    floats = [
+        field.name
+        for field in snapshot.schema.others
+        if field.name in wanted and pa.types.is_floating(field.type)
+    ]
     return rows.with_columns(
         *(_without_mark(polars, slot).cast(wanted[slot.name]) for slot in slots),
         *(polars.col(name).fill_nan(None) for name in floats),
@@ -252,7 +309,9 @@ def _without_mark(polars: Any, slot: Slot) -> Any:
         return polars.when(_polars_mark(slot, column)).then(None).otherwise(values).alias(slot.name)
     marks = column.list.eval(_polars_mark(slot, polars.element()).fill_null(False)).list.all()
     missing = (column.list.len() == (slot.width or 1)) & marks
-    values = column.list.eval(_as_float32(polars, polars.element())) if _may_be_float64(slot) else column
+    values = (
+        column.list.eval(_as_float32(polars, polars.element())) if _may_be_float64(slot) else column
+    )
     return polars.when(missing).then(None).otherwise(values).alias(slot.name)
 
 

@@ -25,10 +25,12 @@ _EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
 
 
 class Extractor:
-    """Turns raw record batches into slot columns: the same rows in the same order, without those that the spec skips.
+    """Turns raw record batches into slot columns: the same rows in the same order, without those
+    that the spec skips.
 
-    Pure but for `findings`, which adds up what was dropped or replaced; so how rows are cut into batches changes no value. It
-    can be pickled. SpecError where the spec is wrong. Not for several threads at once.
+    Pure but for `findings`, which adds up what was dropped or replaced; so how rows are cut into
+    batches changes no value. It can be pickled. SpecError where the spec is wrong. Not for several
+    threads at once.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -53,8 +55,9 @@ class Extractor:
 
     @property
     def counts_by_slot(self) -> dict[str, dict[str, int]]:
-        """By slot what was dropped or replaced on the way to it, shared columns and nodes with each slot that reads them, and
-        as `filled` the rows in which `default` or `fill` put a value in place of a missing one."""
+        """By slot what was dropped or replaced on the way to it, shared columns and nodes with each
+        slot that reads them, and as `filled` the rows in which `default` or `fill` put a value in
+        place of a missing one."""
         return self._attribution.by_slot(self.counts)
 
     @property
@@ -63,7 +66,9 @@ class Extractor:
         return Witness(self._graph)
 
     def watch(self, watch: Callable[[pa.RecordBatch], None]) -> None:
-        """Has each batch of raw rows shown to `watch` when it has been extracted, without the rows that were skipped."""
+        """Has each batch of raw rows shown to `watch` when it has been extracted, without the rows
+        that were skipped.
+        """
         self._watch = watch
 
     @property
@@ -81,29 +86,37 @@ class Extractor:
         return self._intake.names(names)
 
     def bind(self, raw: pa.Schema) -> None:
-        """Checks a raw schema. InputError names the columns that are missing, or the one that has the wrong type."""
+        """Checks a raw schema. InputError names the columns that are missing, or the one that has
+        the wrong type.
+        """
         self._intake.bind(raw)
         self._bound = raw
 
     def __call__(self, batch: pa.RecordBatch, origin: Origin = BATCH) -> pa.RecordBatch:
-        """The batch's slots, labels, weight and kept columns, in the schema `self.schema.to_arrow()`.
+        """The batch's slots, labels, weight and kept columns, in the schema
+        `self.schema.to_arrow()`.
 
-        InputError as for `bind`, and for a malformed value where `on_error` is `fail`; OperatorError names the slot and the
-        operator that failed. Both name the row, with `origin` where it lies.
+        InputError as for `bind`, and for a malformed value where `on_error` is `fail`;
+        OperatorError names the slot and the operator that failed. Both name the row, with `origin`
+        where it lies.
         """
         return self._extract(batch, origin)
 
     def one(self, row: Mapping[str, object]) -> dict[str, object]:
-        """One row, through the same operators: slots as in a data file, missing marked with 0, NaN, `[0]` or `[NaN]`.
+        """One row, through the same operators: slots as in a data file, missing marked with 0, NaN,
+        `[0]` or `[NaN]`.
 
-        Optional columns, and those that only labels, weight or kept columns read, may be absent, and are then null. InputError
-        as for a batch, also where `on_error` is `skip`: a table would not have the row, so there is nothing to return.
+        Optional columns, and those that only labels, weight or kept columns read, may be absent,
+        and are then null. InputError as for a batch, also where `on_error` is `skip`: a table would
+        not have the row, so there is nothing to return.
         """
         absent = [name for name in self._required if name not in row]
         if absent:
             raise missing_columns(absent, row)
         self.counts.update(
-            f"{name}: {ABSENT}" for name in self._graph.columns if name not in row and name in self.spec.optional
+            f"{name}: {ABSENT}"
+            for name in self._graph.columns
+            if name not in row and name in self.spec.optional
         )
         arrays = [
             single(name, row.get(name), declared, said=self.spec.on_error.get(name))
@@ -112,7 +125,9 @@ class Extractor:
         batch = pa.RecordBatch.from_arrays(arrays, names=list(self._graph.columns))
         return dict(self._extract(batch, REQUEST, skips=False).to_pylist()[0])
 
-    def _extract(self, batch: pa.RecordBatch, origin: Origin, *, skips: bool = True) -> pa.RecordBatch:
+    def _extract(
+        self, batch: pa.RecordBatch, origin: Origin, *, skips: bool = True
+    ) -> pa.RecordBatch:
         if self._bound is None or not batch.schema.equals(self._bound):
             self.bind(batch.schema)
         taken = self._intake.take(batch, origin, self.findings, skips=skips)
@@ -131,12 +146,16 @@ class Extractor:
     def _run(self, columns: list[pa.Array], noted: "_Noted") -> list[pa.Array]:
         """The outputs. A value is let go of after the last step that reads it."""
         values: dict[int, pa.Array] = dict(enumerate(columns))
-        for position, (step, last) in enumerate(zip(self._graph.steps, self._last_reads, strict=True), len(columns)):
+        for position, (step, last) in enumerate(
+            zip(self._graph.steps, self._last_reads, strict=True), len(columns)
+        ):
             found: Counter[str] | None = Counter() if step.counted else None
             inputs = [values[i] for i in step.inputs]
             values[position] = _result(step, inputs, found)
             if found:
-                noted.counted.append(_Counted(step=step, position=position, counts=found, inputs=inputs))
+                noted.counted.append(
+                    _Counted(step=step, position=position, counts=found, inputs=inputs)
+                )
             if position in self._attribution.filling and (nulls := nulls_of(inputs[0])) is not None:
                 noted.filled[position] = nulls
             for i in last:
@@ -144,17 +163,22 @@ class Extractor:
         return [values[i] for i in self._graph.outputs]
 
     def _count(self, counted: "_Counted", taken: Taken, origin: Origin) -> None:
-        """Adds what a step counted, with examples of malformed values: they are looked for only where there are any."""
+        """Adds what a step counted, with examples of malformed values: they are looked for only
+        where there are any.
+        """
         step = counted.step
         self._attribution.count(counted.position, counted.counts)
         for what, num_found in counted.counts.items():
             self.counts[f"{step.owner}: {what}"] += num_found
         if any(what in KINDS for what in counted.counts):
             for found in _shown(step, counted.inputs):
-                self.findings.show(step.owner, replace(found, rows=taken.positions(found.rows)), origin)
+                self.findings.show(
+                    step.owner, replace(found, rows=taken.positions(found.rows)), origin
+                )
 
     def _located(self, error: OperatorError, taken: Taken, origin: Origin) -> OperatorError:
-        """The error with the first row that fails by itself, else with the fewest rows found that fail together.
+        """The error with the first row that fails by itself, else with the fewest rows found that
+        fail together.
 
         Halves are tried again and again, the first one first.
         """
@@ -167,7 +191,9 @@ class Extractor:
                     break
             else:
                 text = f"{error} (only for these rows together: either half of them passes)"
-                return OperatorError(origin.in_rows(taken.position(first), taken.position(last - 1), text))
+                return OperatorError(
+                    origin.in_rows(taken.position(first), taken.position(last - 1), text)
+                )
         row = taken.position(first) if last > first else 0
         return OperatorError(origin.in_rows(row, row, str(error)))
 
@@ -191,7 +217,9 @@ class _Counted:
 
 @dataclass(kw_only=True)
 class _Noted:
-    """What one batch's run noted beside its outputs: what steps counted, and by step the rows in which it filled."""
+    """What one batch's run noted beside its outputs: what steps counted, and by step the rows in
+    which it filled.
+    """
 
     counted: list[_Counted] = field(default_factory=list)
     filled: dict[int, Mask] = field(default_factory=dict)
@@ -214,10 +242,14 @@ def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> 
         return step.function(*inputs, **step.params, counts=counts)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # an operator may be anybody's code: whatever it raises is told with its place
+    except (
+        BaseException
+    ) as error:  # an operator may be anybody's code: whatever it raises is told with its place
         text = " ".join(str(error).split())
         named = isinstance(error, _EXPLAINED) and text
-        raise OperatorError(f"{step.owner} ({step.op}): {text if named else f'{type(error).__name__}: {text}'}") from error
+        raise OperatorError(
+            f"{step.owner} ({step.op}): {text if named else f'{type(error).__name__}: {text}'}"
+        ) from error
 
 
 def _shown(step: Step, inputs: list[pa.Array]) -> list[Found]:

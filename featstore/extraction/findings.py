@@ -1,4 +1,6 @@
-"""What a run finds in its raw rows: malformed values counted, a few of them as examples, and the rows that were skipped."""
+"""What a run finds in its raw rows: malformed values counted, a few of them as examples, and the
+rows that were skipped.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -7,14 +9,17 @@ from dataclasses import dataclass, field, replace
 from featstore.ops.malformed import KINDS, MAX_EXAMPLES, Found
 
 FILLED = "filled"
-"""Among a slot's counts: rows in which `default` or `fill` put a value in place of a missing one."""
+"""Among a slot's counts: rows in which `default` or `fill` put a value in place of a missing
+one.
+"""
 NULLS_DROPPED = ("incomplete elements", "null elements")
 TEXT_ERRORS = ("invalid utf-8", "malformed weights")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a batch comes from: its file or Spark partition, and the number of its first row there, counted from 0.
+    """Where a batch comes from: its file or Spark partition, and the number of its first row there,
+    counted from 0.
 
     Without a number the batch is a single row, which needs none.
     """
@@ -31,7 +36,9 @@ class Origin:
         return None if self.first_row is None else self.first_row + i
 
     def rows(self, first: int, last: int) -> str:
-        """The batch's rows from the first to the last, which is included, as errors name them; "" for a single row."""
+        """The batch's rows from the first to the last, which is included, as errors name them; ""
+        for a single row.
+        """
         if self.first_row is None:
             return self.source
         start, end = self.first_row + first, self.first_row + last
@@ -49,7 +56,9 @@ BATCH, REQUEST = Origin(), Origin(first_row=None)
 
 @dataclass(frozen=True, kw_only=True)
 class Malformed:
-    """One malformed value, as an example: what it is (shortened), and where. An absent column has neither value nor row."""
+    """One malformed value, as an example: what it is (shortened), and where. An absent column has
+    neither value nor row.
+    """
 
     column: str
     what: str
@@ -58,20 +67,29 @@ class Malformed:
     value: str = ""
 
     def __str__(self) -> str:
-        where = ", ".join([*([self.source] if self.source else []), *([] if self.row is None else [f"row {self.row}"])])
+        where = ", ".join(
+            [
+                *([self.source] if self.source else []),
+                *([] if self.row is None else [f"row {self.row}"]),
+            ]
+        )
         return f"{self.value} ({where})" if self.value and where else self.value or where
 
 
 @dataclass(kw_only=True)
 class Findings:
-    """Adds up what is found. Neither how rows are cut into batches nor the order of the batches changes what it holds."""
+    """Adds up what is found. Neither how rows are cut into batches nor the order of the batches
+    changes what it holds.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
 
     def add(self, column: str, found: Iterable[Found], origin: Origin) -> None:
-        """Counts malformed values of a column, and keeps them as examples if they are among the first."""
+        """Counts malformed values of a column, and keeps them as examples if they are among the
+        first.
+        """
         for one in found:
             self.counts[f"{column}: {one.what}"] += len(one.rows)
             self.show(column, one, origin)
@@ -79,7 +97,13 @@ class Findings:
     def show(self, column: str, found: Found, origin: Origin) -> None:
         """Keeps the first values as examples; they are counted elsewhere."""
         self.keep(
-            Malformed(column=column, what=found.what, source=origin.source, row=origin.number(row), value=text)
+            Malformed(
+                column=column,
+                what=found.what,
+                source=origin.source,
+                row=origin.number(row),
+                value=text,
+            )
             for row, text in found.examples()
         )
 
@@ -99,8 +123,12 @@ def first_examples(examples: Iterable[Malformed]) -> tuple[Malformed, ...]:
     return tuple(kept)
 
 
-def describe(counts: Mapping[str, int], examples: Iterable[Malformed], num_rows_skipped: int) -> list[str]:
-    """The lines of a report: rows skipped, and each column's malformed values with examples. None where all was well."""
+def describe(
+    counts: Mapping[str, int], examples: Iterable[Malformed], num_rows_skipped: int
+) -> list[str]:
+    """The lines of a report: rows skipped, and each column's malformed values with examples. None
+    where all was well.
+    """
     lines = [f"{num_rows_skipped:,} rows skipped"] if num_rows_skipped else []
     shown: dict[str, list[str]] = {}
     for example in examples:
@@ -113,4 +141,10 @@ def describe(counts: Mapping[str, int], examples: Iterable[Malformed], num_rows_
 
 
 def _order(example: Malformed) -> tuple[str, str, str, int, str]:
-    return example.column, example.what, example.source, -1 if example.row is None else example.row, example.value
+    return (
+        example.column,
+        example.what,
+        example.source,
+        -1 if example.row is None else example.row,
+        example.value,
+    )

@@ -1,7 +1,8 @@
 """The first pass: fits what operators need to know of the data, and freezes it.
 
-Nodes are fitted in the order in which they read one another, all that wait for nothing in one pass; so a spec takes as many
-passes as fitted nodes stand one above the other. A pass runs the very operators that make a node's input.
+Nodes are fitted in the order in which they read one another, all that wait for nothing in one pass;
+so a spec takes as many passes as fitted nodes stand one above the other. A pass runs the very
+operators that make a node's input.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,15 +29,17 @@ from featstore.spec.model import Fitted, Node, Spec
 
 _SEED_BITS = 62
 _UNFITTABLE = (
-    "fit on more rows, or remove the slots of columns that are constant or empty, or give them an operator without a fit"
+    "fit on more rows, or remove the slots of columns that are constant or empty, or give them an "
+    "operator without a fit"
 )
 States = Mapping[str, State]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitTask:
-    """One pass over raw rows. Picklable. `spec` has as its labels the values that nodes are fitted on, `ops` says by which
-    operator, by label; `names` are those of the raw files, by URL: with its row, they name a row wherever it is read."""
+    """One pass over raw rows. Picklable. `spec` has as its labels the values that nodes are fitted
+    on, `ops` says by which operator, by label; `names` are those of the raw files, by URL: with its
+    row, they name a row wherever it is read."""
 
     spec: Spec
     ops: Mapping[str, str]
@@ -46,11 +49,15 @@ class FitTask:
 FitRunner = Callable[[FitTask, Sequence[Unit]], list[States]]
 
 
-def fit_spec(spec: Spec, input_url: str, run: FitRunner | None = None, *, again: bool = False) -> Spec:
-    """The spec with all nodes fitted on the raw Parquet at `input_url`: those that are not yet, or not as they are now.
+def fit_spec(
+    spec: Spec, input_url: str, run: FitRunner | None = None, *, again: bool = False
+) -> Spec:
+    """The spec with all nodes fitted on the raw Parquet at `input_url`: those that are not yet, or
+    not as they are now.
 
-    With `again` all of them. What is fitted depends on spec and rows alone, not on what runs the passes (by default threads).
-    SpecError where the spec is wrong otherwise, InputError for raw input that cannot be read or has no values to fit.
+    With `again` all of them. What is fitted depends on spec and rows alone, not on what runs the
+    passes (by default threads). SpecError where the spec is wrong otherwise, InputError for raw
+    input that cannot be read or has no values to fit.
     """
     spec = replace(spec, fitted={}) if again else spec
     for error in find_errors(spec):
@@ -65,7 +72,11 @@ def fit_in_threads(task: FitTask, units: Sequence[Unit]) -> list[States]:
     """The states of all rows, in threads of this process, a state each."""
     num_threads = min(num_cores(), len(units))
     with ThreadPoolExecutor(num_threads, "featstore-fit") as threads:
-        return list(threads.map(lambda first: fit_units(task, units[first::num_threads]), range(num_threads)))
+        return list(
+            threads.map(
+                lambda first: fit_units(task, units[first::num_threads]), range(num_threads)
+            )
+        )
 
 
 def fit_units(task: FitTask, units: Iterable[Unit]) -> States:
@@ -77,7 +88,9 @@ def fit_units(task: FitTask, units: Iterable[Unit]) -> States:
             row = raw.first_row
             for batch in extract_range(raw, extractor, unit.partition):
                 keys = _row_keys(task.names[raw.url], row, batch.num_rows)
-                states = {label: _add(state, batch.column(label), keys) for label, state in states.items()}
+                states = {
+                    label: _add(state, batch.column(label), keys) for label, state in states.items()
+                }
                 row += batch.num_rows
     return states
 
@@ -93,14 +106,18 @@ def _add(state: State, column: pa.Array, keys: Keys) -> State:
 
 
 def _row_keys(name: str, first_row: int, num_rows: int) -> Keys:
-    """XXH64 of each row's number in its file (8 bytes), the seed being that of the file's name, cut to 62 bits."""
+    """XXH64 of each row's number in its file (8 bytes), the seed being that of the file's name, cut
+    to 62 bits.
+    """
     rows = np.arange(first_row, first_row + num_rows, dtype="<i8")
     seed = xxh64_bytes(name.encode(), 0) & (2**_SEED_BITS - 1)
     return xxh64(rows.view(np.uint8), np.arange(num_rows) * 8, np.full(num_rows, 8), seed)
 
 
 def _ready(spec: Spec) -> dict[str, str]:
-    """The nodes to fit next, with the hashes of what they are fitted on: those that read no node that waits itself."""
+    """The nodes to fit next, with the hashes of what they are fitted on: those that read no node
+    that waits itself.
+    """
     meanings: dict[str, str] = {}
     ready: dict[str, str] = {}
     waiting: set[str] = set()
@@ -109,7 +126,9 @@ def _ready(spec: Spec) -> dict[str, str]:
             waiting.add(node.name)
             continue
         fitted = spec.fitted.get(node.name)
-        if node.op in STATES and (found := fit_hash(spec, node, meanings)) != (fitted and fitted.hash):
+        if node.op in STATES and (found := fit_hash(spec, node, meanings)) != (
+            fitted and fitted.hash
+        ):
             ready[node.name] = found
             waiting.add(node.name)
             continue
@@ -132,7 +151,9 @@ def _fit_level(spec: Spec, ready: Mapping[str, str], input_url: str, run: FitRun
     states, *others = run(task, units)
     for other in others:
         states = merge_states(states, other)
-    return replace(spec, fitted={**spec.fitted, **_fitted_nodes(spec, ready, states, labels, input_url)})
+    return replace(
+        spec, fitted={**spec.fitted, **_fitted_nodes(spec, ready, states, labels, input_url)}
+    )
 
 
 def _fitted_nodes(
@@ -145,7 +166,10 @@ def _fitted_nodes(
             fitted[name] = _fitted(spec.by_name[name], ready[name], states[label])
         except ValueError as error:
             node = spec.by_name[name]
-            failures.append(f"{node.where}: {node.op} ({name!r}) cannot be fitted on {redact(input_url)}: {error}")
+            failures.append(
+                f"{node.where}: {node.op} ({name!r}) cannot be fitted on {redact(input_url)}: "
+                f"{error}"
+            )
     if failures:
         source = f"{redact(spec.source)}: " if spec.source else ""
         raise InputError(f"{source}{'; '.join(failures)}; {_UNFITTABLE}")
@@ -158,20 +182,33 @@ def _fitted(node: Node, found: str, state: State) -> Fitted:
 
 
 def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:
-    """A spec whose labels are the operands of the nodes, as float64: each in place of its node, below those that it reads.
+    """A spec whose labels are the operands of the nodes, as float64: each in place of its node,
+    below those that it reads.
 
-    The slots that it has besides are there because a spec must have one. Rows that extraction would skip take part with the
-    columns that are right: without them, rows after them would have other numbers, depending on how files are cut.
+    The slots that it has besides are there because a spec must have one. Rows that extraction would
+    skip take part with the columns that are right: without them, rows after them would have other
+    numbers, depending on how files are cut.
     """
     prefix = "operand"
     while any(name.startswith(prefix) for name in {*spec.by_name, *spec.inputs}):
         prefix += "_"
     operands = [
-        replace(spec.by_name[name], name=f"{prefix}{i}", op="identity", params={}, fill=None, encode="sign", share_slot=None)
+        replace(
+            spec.by_name[name],
+            name=f"{prefix}{i}",
+            op="identity",
+            params={},
+            fill=None,
+            encode="sign",
+            share_slot=None,
+        )
         for i, name in enumerate(labels.values())
     ]
     operands = [replace(node, store=True, slot=i) for i, node in enumerate(operands, 1)]
-    inner = [replace(node, store=False, slot=None, encode="sign", share_slot=None) for node in _below(spec, labels.values())]
+    inner = [
+        replace(node, store=False, slot=None, encode="sign", share_slot=None)
+        for node in _below(spec, labels.values())
+    ]
     return replace(
         spec,
         nodes=(*inner, *operands),
@@ -179,7 +216,9 @@ def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:
         weight=None,
         keep=(),
         retired=frozenset(),
-        on_error={name: "null" if policy == "skip" else policy for name, policy in spec.on_error.items()},
+        on_error={
+            name: "null" if policy == "skip" else policy for name, policy in spec.on_error.items()
+        },
     )
 
 

@@ -1,7 +1,8 @@
-"""Raw batches to the columns of a graph: what a raw schema must be, and what `on_error` does with malformed values.
+"""Raw batches to the columns of a graph: what a raw schema must be, and what `on_error` does with
+malformed values.
 
-Without a word in the spec, malformed values are left to the graph, which makes them missing (invalid UTF-8 is replaced) and
-counts them, and a column of another type is refused.
+Without a word in the spec, malformed values are left to the graph, which makes them missing
+(invalid UTF-8 is replaced) and counts them, and a column of another type is refused.
 """
 
 import enum
@@ -17,7 +18,16 @@ from featstore.extraction.findings import Findings, Malformed, Origin
 from featstore.ops.arrays import Integers
 from featstore.ops.columns import readable
 from featstore.ops.lists import array_of_bits
-from featstore.ops.malformed import ABSENT, Found, all_wrong, find_malformed, find_unequal, narrow, narrowable, without_views
+from featstore.ops.malformed import (
+    ABSENT,
+    Found,
+    all_wrong,
+    find_malformed,
+    find_unequal,
+    narrow,
+    narrowable,
+    without_views,
+)
 from featstore.spec.model import Sequence, Spec, type_name
 
 _MAX_NAMES = 20
@@ -34,7 +44,9 @@ class Form(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """The columns of a batch, without the rows that are skipped. `kept` are the rows' positions in the batch, None for all."""
+    """The columns of a batch, without the rows that are skipped. `kept` are the rows' positions in
+    the batch, None for all.
+    """
 
     columns: list[pa.Array]
     num_rows: int
@@ -56,12 +68,18 @@ class Intake:
         self._columns = columns
         self._on_error = {name: spec.on_error.get(name) for name in columns}
         self._optional = spec.optional
-        self._sequences = [(sequence, on_error) for sequence in spec.sequences if (on_error := self._strictest(sequence))]
+        self._sequences = [
+            (sequence, on_error)
+            for sequence in spec.sequences
+            if (on_error := self._strictest(sequence))
+        ]
         self._forms: dict[str, Form] = {}
 
     def bind(self, raw: pa.Schema) -> None:
         """InputError names the columns that are missing, or the one that has the wrong type."""
-        missing = [name for name in self._columns if name not in raw.names and name not in self._optional]
+        missing = [
+            name for name in self._columns if name not in raw.names and name not in self._optional
+        ]
         if missing or not set(self._columns) & set(raw.names):
             raise missing_columns(missing or list(self._columns), raw.names)
         self._forms = {name: self._form(name, raw) for name in self._columns}
@@ -71,15 +89,21 @@ class Intake:
         there = set(present)
         return [name for name in self._columns if name in there]
 
-    def take(self, batch: pa.RecordBatch, origin: Origin, findings: Findings, *, skips: bool = True) -> Taken:
-        """The batch's columns; InputError for a row that fails, or is to be skipped where `skips` is False."""
+    def take(
+        self, batch: pa.RecordBatch, origin: Origin, findings: Findings, *, skips: bool = True
+    ) -> Taken:
+        """The batch's columns; InputError for a row that fails, or is to be skipped where `skips`
+        is False.
+        """
         columns: dict[str, pa.Array] = {}
         problems: list[_Problem] = []
         for name in self._columns:
             columns[name], found = self._read(name, batch, origin, findings)
             problems += [self._problem(name, one) for one in found]
         for sequence, on_error in self._sequences:
-            found = find_unequal([_as_list(columns[name], self._columns[name]) for name in sequence.of])
+            found = find_unequal(
+                [_as_list(columns[name], self._columns[name]) for name in sequence.of]
+            )
             problems += [_sequence_problem(sequence, on_error, one) for one in found]
         if not problems:
             return Taken(columns=list(columns.values()), num_rows=batch.num_rows)
@@ -88,8 +112,12 @@ class Intake:
             findings.add(problem.owner, [problem.found], origin)
         return _without_skipped(list(columns.values()), batch.num_rows, problems, findings)
 
-    def _read(self, name: str, batch: pa.RecordBatch, origin: Origin, findings: Findings) -> tuple[pa.Array, list[Found]]:
-        """A column for the graph, and its malformed values where the graph is not to deal with them."""
+    def _read(
+        self, name: str, batch: pa.RecordBatch, origin: Origin, findings: Findings
+    ) -> tuple[pa.Array, list[Found]]:
+        """A column for the graph, and its malformed values where the graph is not to deal with
+        them.
+        """
         declared, form = self._columns[name], self._forms[name]
         if form is Form.ABSENT:
             findings.counts[f"{name}: {ABSENT}"] += batch.num_rows
@@ -99,7 +127,10 @@ class Intake:
         if form is Form.WRONG:
             return pa.nulls(batch.num_rows, declared), all_wrong(array)
         if form is Form.READABLE:
-            return array, find_malformed(array, declared) if self._on_error[name] in ("fail", "skip") else []
+            return array, find_malformed(array, declared) if self._on_error[name] in (
+                "fail",
+                "skip",
+            ) else []
         counts: Counter[str] = Counter()
         array, found = narrow(array, declared, counts)
         findings.counts.update({f"{name}: {what}": number for what, number in counts.items()})
@@ -119,8 +150,14 @@ class Intake:
             return Form.READABLE
         narrows = narrowable(found, declared)
         if on_error is None or (on_error == "fail" and not narrows):
-            hint = "" if on_error else "; `on_error: null` or `skip` in the spec goes on without such values"
-            raise InputError(f"column {name!r}: expected {type_name(declared)}, found {found}{hint}")
+            hint = (
+                ""
+                if on_error
+                else "; `on_error: null` or `skip` in the spec goes on without such values"
+            )
+            raise InputError(
+                f"column {name!r}: expected {type_name(declared)}, found {found}{hint}"
+            )
         return Form.NARROWABLE if narrows else Form.WRONG
 
     def _strictest(self, sequence: Sequence) -> str | None:
@@ -130,7 +167,9 @@ class Intake:
 
 @dataclass(frozen=True, kw_only=True)
 class _Problem:
-    """Malformed values of one kind in a column or a sequence, and what is to be done with their rows."""
+    """Malformed values of one kind in a column or a sequence, and what is to be done with their
+    rows.
+    """
 
     owner: str
     on_error: str | None
@@ -139,7 +178,9 @@ class _Problem:
 
 
 def _sequence_problem(sequence: Sequence, on_error: str, found: Found) -> _Problem:
-    expected = f"sequence {sequence.name!r}: expected lists of one length in {', '.join(sequence.of)}"
+    expected = (
+        f"sequence {sequence.name!r}: expected lists of one length in {', '.join(sequence.of)}"
+    )
     return _Problem(owner=sequence.name, on_error=on_error, expected=expected, found=found)
 
 
@@ -149,8 +190,12 @@ def missing_columns(missing: Iterable[str], found: Iterable[str]) -> InputError:
     more = f" and {len(found) - _MAX_NAMES} more" if len(found) > _MAX_NAMES else ""
     there = f"found {', '.join(found[:_MAX_NAMES]) or 'no columns'}{more}"
     if len(missing) == 1:
-        return InputError(f"missing input column: expected {missing[0]!r}{nearest(missing[0], found)}; {there}")
-    return InputError(f"missing {len(missing)} input columns: expected {all_nearest(missing, found)}; {there}")
+        return InputError(
+            f"missing input column: expected {missing[0]!r}{nearest(missing[0], found)}; {there}"
+        )
+    return InputError(
+        f"missing {len(missing)} input columns: expected {all_nearest(missing, found)}; {there}"
+    )
 
 
 def _raise_first(problems: Iterable[_Problem], stopping: tuple[str, ...], origin: Origin) -> None:
@@ -159,12 +204,16 @@ def _raise_first(problems: Iterable[_Problem], stopping: tuple[str, ...], origin
     if stops:
         first = min(stops, key=lambda problem: int(problem.found.rows[0]))
         text, what = first.found.text(0), first.found.what
-        problem_text = f"{first.expected}, found {text} ({what}), and on_error says {first.on_error}"
+        problem_text = (
+            f"{first.expected}, found {text} ({what}), and on_error says {first.on_error}"
+        )
         row = int(first.found.rows[0])
         raise InputError(origin.in_rows(row, row, problem_text))
 
 
-def _without_skipped(columns: list[pa.Array], num_rows: int, problems: Iterable[_Problem], findings: Findings) -> Taken:
+def _without_skipped(
+    columns: list[pa.Array], num_rows: int, problems: Iterable[_Problem], findings: Findings
+) -> Taken:
     skipped = np.zeros(num_rows, np.bool_)
     for problem in problems:
         if problem.on_error == "skip":
@@ -174,7 +223,11 @@ def _without_skipped(columns: list[pa.Array], num_rows: int, problems: Iterable[
     kept: Integers = np.flatnonzero(~skipped)
     findings.num_rows_skipped += num_rows - len(kept)
     mask = array_of_bits(~skipped)
-    return Taken(columns=[without_views(array).filter(mask) for array in columns], num_rows=len(kept), kept=kept)
+    return Taken(
+        columns=[without_views(array).filter(mask) for array in columns],
+        num_rows=len(kept),
+        kept=kept,
+    )
 
 
 def _as_list(array: pa.Array, declared: pa.DataType) -> pa.Array:

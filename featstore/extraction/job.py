@@ -1,7 +1,8 @@
 """Raw files in, data files out, one commit: the extraction of one run, on whatever runs its units.
 
-A run begins (looks at the input and the table), writes (units in parallel, each one data file) and ends (one commit). Until
-the commit no snapshot names any of its files, so a run that dies at any point leaves the table as it was.
+A run begins (looks at the input and the table), writes (units in parallel, each one data file) and
+ends (one commit). Until the commit no snapshot names any of its files, so a run that dies at any
+point leaves the table as it was.
 """
 
 import contextlib
@@ -50,12 +51,14 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractJob:
-    """What is to be extracted, and where to. `run_id` names the run; a repeated id is recognised as the same run.
+    """What is to be extracted, and where to. `run_id` names the run; a repeated id is recognised as
+    the same run.
 
-    Every file that `input_url` (file, directory or glob) matches belongs to `partition`; further keys, those of
-    `partition_from_path`, are taken from its `key=value/` directories. The run replaces all partitions it writes.
-    InputError for a partition that cannot be; SpecError for a spec that is wrong, or whose slots are not what the lock beside
-    its file says: here, so that no way into a table goes without it.
+    Every file that `input_url` (file, directory or glob) matches belongs to `partition`; further
+    keys, those of `partition_from_path`, are taken from its `key=value/` directories. The run
+    replaces all partitions it writes. InputError for a partition that cannot be; SpecError for a
+    spec that is wrong, or whose slots are not what the lock beside its file says: here, so that no
+    way into a table goes without it.
     """
 
     spec: Spec
@@ -68,22 +71,28 @@ class ExtractJob:
     def __post_init__(self) -> None:
         check_lock(self.spec)
         if isinstance(self.partition_from_path, str):
-            raise InputError(f"partition_from_path: expected a list of keys, found the text {self.partition_from_path!r}")
+            raise InputError(
+                f"partition_from_path: expected a list of keys, found the text "
+                f"{self.partition_from_path!r}"
+            )
         for key, value in self.partition.items():
             check_partition_value(key, value, "partition")
         for key in self.partition_from_path:
             if key in self.partition:
                 raise InputError(
-                    f"partition key {key!r} is given as {self.partition[key]!r}, and is to be taken from the path; choose one"
+                    f"partition key {key!r} is given as {self.partition[key]!r}, and is to be "
+                    f"taken from the path; choose one"
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractReport:
-    """What a run did. `committed` is False where the table already held the result of an equal run, at `version`.
+    """What a run did. `committed` is False where the table already held the result of an equal run,
+    at `version`.
 
-    `counts` says what was dropped or replaced, such as NaN in a column, and `examples` are the first malformed values of each
-    column, of this run only; `num_rows` are without those skipped. `seconds` is the run's whole time.
+    `counts` says what was dropped or replaced, such as NaN in a column, and `examples` are the
+    first malformed values of each column, of this run only; `num_rows` are without those skipped.
+    `seconds` is the run's whole time.
     """
 
     table_url: str = field(repr=False)
@@ -101,9 +110,12 @@ class ExtractReport:
     examples: tuple[Malformed, ...] = ()
 
     def __str__(self) -> str:
-        done = "committed" if self.committed else "nothing to do: an equal run was committed before as"
+        done = (
+            "committed" if self.committed else "nothing to do: an equal run was committed before as"
+        )
         text = (
-            f"{done} version {self.version} of {redact(self.table_url)}: {self.num_rows:,} rows in {self.num_files:,} files, "
+            f"{done} version {self.version} of {redact(self.table_url)}: {self.num_rows:,} rows in "
+            f"{self.num_files:,} files, "
             f"{self.size_bytes:,} bytes, {self.seconds:.1f} s (run {self.run_id})"
         )
         return "\n".join([text, *describe(self.counts, self.examples, self.num_rows_skipped)])
@@ -128,11 +140,13 @@ def extract_files(
     progress: Progress = ignore_progress,
     commit: CommitFunction = delta.commit,
 ) -> ExtractReport:
-    """Extracts raw Parquet files into the table, as one commit; an equal run before commits nothing.
+    """Extracts raw Parquet files into the table, as one commit; an equal run before commits
+    nothing.
 
     Units run in threads of this process unless another runner is given.
 
-    InputError, OperatorError or CommitConflictError leave the table at the version it had; so does an interrupt.
+    InputError, OperatorError or CommitConflictError leave the table at the version it had; so does
+    an interrupt.
     """
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
@@ -140,7 +154,9 @@ def extract_files(
     found = find_raw_files(job.input_url, job.partition, job.partition_from_path)
     files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
     _check_files(Extractor(job.spec), files)
-    partitions = tuple({to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values())
+    partitions = tuple(
+        {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
+    )
     run = begin_run(job, base, partitions, input_digest(file.listed for file in files), started_s)
     input_bytes = sum(file.size_bytes for file in files)
     earlier = earlier_report(run, input_bytes)
@@ -154,9 +170,11 @@ def extract_files(
 
 
 def in_key_order(partition: Mapping[str, str], base: Snapshot | None) -> dict[str, str]:
-    """The partition with its keys in the table's order, so that a partition has one directory whoever writes it.
+    """The partition with its keys in the table's order, so that a partition has one directory
+    whoever writes it.
 
-    In the given order for a new table, or if the keys are not the table's (which `begin_run` refuses).
+    In the given order for a new table, or if the keys are not the table's (which `begin_run`
+    refuses).
     """
     keys = [key.name for key in base.schema.partition_keys] if base is not None else []
     return {key: partition[key] for key in keys} if set(keys) == set(partition) else dict(partition)
@@ -169,28 +187,51 @@ def begin_run(
     digest: str | None,
     started_s: float,
 ) -> Run:
-    """Checks, before any work, that the run's files may join the table as `base` shows it; InputError where they may not.
+    """Checks, before any work, that the run's files may join the table as `base` shows it;
+    InputError where they may not.
 
     `partitions` are in the table's key order.
     """
     if not partitions:
         raise EmptyInputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
-    schema = Extractor(job.spec).schema.with_partition_keys(pa.field(key, pa.string()) for key in partitions[0])
+    schema = Extractor(job.spec).schema.with_partition_keys(
+        pa.field(key, pa.string()) for key in partitions[0]
+    )
     _check_target(job.table_url, schema, base, partitions)
-    task = UnitTask(spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id))
-    return Run(task=task, schema=schema, base=base, partitions=partitions, input_digest=digest, started_s=started_s)
+    task = UnitTask(
+        spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id)
+    )
+    return Run(
+        task=task,
+        schema=schema,
+        base=base,
+        partitions=partitions,
+        input_digest=digest,
+        started_s=started_s,
+    )
 
 
 def end_run(
-    run: Run, reports: Sequence[UnitReport], commit: CommitFunction, input_bytes: int | None, mark: Mark
+    run: Run,
+    reports: Sequence[UnitReport],
+    commit: CommitFunction,
+    input_bytes: int | None,
+    mark: Mark,
 ) -> ExtractReport:
-    """Commits the files that the units report, as one version. If that fails, they are removed only where it is proven
-    that no commit names them: one whose reply was lost may still land, and until it is too old `mark` guards its files.
+    """Commits the files that the units report, as one version. If that fails, they are removed only
+    where it is proven that no commit names them: one whose reply was lost may still land, and until
+    it is too old `mark` guards its files.
 
-    CommitConflictError, and nothing is committed, where the mark or any of the files is no longer there.
+    CommitConflictError, and nothing is committed, where the mark or any of the files is no longer
+    there.
     """
     url = run.task.table_url
-    files = tuple(sorted((_data_file(url, report) for report in reports if report.num_rows), key=lambda file: file.path))
+    files = tuple(
+        sorted(
+            (_data_file(url, report) for report in reports if report.num_rows),
+            key=lambda file: file.path,
+        )
+    )
     num_rows_skipped = sum(report.num_rows_skipped for report in reports)
     examples = first_examples(example for report in reports for example in report.examples)
     if not files:
@@ -215,19 +256,34 @@ def end_run(
         counts=add_counts(report.counts for report in reports),
         num_rows_skipped=num_rows_skipped,
     )
-    change = delta.Change(base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata)
+    change = delta.Change(
+        base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata
+    )
     with removing_files_on_failure(run):
         check_there(mark, url, files)
     version = _commit(run, change, commit, mark)
-    return replace(_report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples)
+    return replace(
+        _report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples
+    )
 
 
-def _nothing_to_commit(spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]) -> InputError:
+def _nothing_to_commit(
+    spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]
+) -> InputError:
     if not num_rows_skipped:
         return EmptyInputError("the input holds no rows; the table is left as it is")
-    skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {s.name for s in spec.sequences}
-    such = next(f"{example.column}: {example.what} {example}" for example in examples if example.column in skipping)
-    return InputError(f"all {num_rows_skipped:,} rows are skipped as malformed ({such}); the table is left as it is")
+    skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {
+        s.name for s in spec.sequences
+    }
+    such = next(
+        f"{example.column}: {example.what} {example}"
+        for example in examples
+        if example.column in skipping
+    )
+    return InputError(
+        f"all {num_rows_skipped:,} rows are skipped as malformed ({such}); the table is left as it "
+        f"is"
+    )
 
 
 def _merge_statistics(run: Run, reports: Sequence[UnitReport], files: Sequence[DataFile]) -> None:
@@ -248,7 +304,8 @@ def _commit(run: Run, change: delta.Change, commit: CommitFunction, mark: Mark) 
     except BaseException as error:
         mark.keep()
         error.add_note(
-            f"It is not known whether run {run.task.run_id!r} was committed, so its {len(change.files)} data files "
+            f"It is not known whether run {run.task.run_id!r} was committed, so its "
+            f"{len(change.files)} data files "
             f"(part-*-{run.task.tag}-*.parquet) are left in {redact(run.task.table_url)}. "
             f"Run it again with this run id: that commits what is missing, or tells the version."
         )
@@ -257,7 +314,9 @@ def _commit(run: Run, change: delta.Change, commit: CommitFunction, mark: Mark) 
 
 @contextlib.contextmanager
 def removing_files_on_failure(run: Run) -> Iterator[None]:
-    """If the block, which must not commit, fails, removes the data files it wrote, as far as that is possible."""
+    """If the block, which must not commit, fails, removes the data files it wrote, as far as that
+    is possible.
+    """
     try:
         yield
     except BaseException:
@@ -276,16 +335,26 @@ def _check_files(extractor: Extractor, files: Sequence[RawFile]) -> None:
 
 def check_apart(input_url: str, table_url: str) -> None:
     """The table must not lie within the input: its files would be the next run's raw input."""
-    source, target = (str(path.absolute()) if (path := local_path(url)) else url for url in (input_url, table_url))
+    source, target = (
+        str(path.absolute()) if (path := local_path(url)) else url for url in (input_url, table_url)
+    )
     if f"{target.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
-        raise InputError(f"the table {redact(table_url)} lies within the input {redact(input_url)}; keep them apart")
+        raise InputError(
+            f"the table {redact(table_url)} lies within the input {redact(input_url)}; keep them "
+            f"apart"
+        )
 
 
-def _check_target(url: str, schema: SlotSchema, base: Snapshot | None, partitions: Sequence[Mapping[str, str]]) -> None:
+def _check_target(
+    url: str, schema: SlotSchema, base: Snapshot | None, partitions: Sequence[Mapping[str, str]]
+) -> None:
     taken = set(schema.to_arrow().names)
     for key in schema.partition_keys:
         if key.name in taken:
-            raise InputError(f"partition key {key.name!r} is also the name of a column that the spec stores; rename one")
+            raise InputError(
+                f"partition key {key.name!r} is also the name of a column that the spec stores; "
+                f"rename one"
+            )
     if base is not None:
         merge_schemas(base.schema, delta.as_stored(schema), redact(url))
         replaced(partitions, base.partitions)
@@ -293,11 +362,16 @@ def _check_target(url: str, schema: SlotSchema, base: Snapshot | None, partition
     check_case(schema, redact(url))
     foreign = [file.name for file in list_files(url) if not is_data_file(file.name)]
     if foreign:
-        raise InputError(f"{redact(url)} is no table, but holds Parquet files ({foreign[0]}, ...); choose an empty directory")
+        raise InputError(
+            f"{redact(url)} is no table, but holds Parquet files ({foreign[0]}, ...); choose an "
+            f"empty directory"
+        )
 
 
 def earlier_report(run: Run, input_bytes: int | None) -> ExtractReport | None:
-    """If this very run, or an equal one whose files the partitions still are, was committed before: what it did."""
+    """If this very run, or an equal one whose files the partitions still are, was committed before:
+    what it did.
+    """
     if run.base is None:
         return None
     earlier = _commit_of_run(run) or _commit_of_input(run, run.base)
@@ -310,10 +384,16 @@ def _commit_of_run(run: Run) -> delta.Commit | None:
     own = delta.commit_of_run(run.task.table_url, run.task.run_id)
     if own is None or own.metadata is None:
         return None
-    same = (own.metadata.spec_hash, own.metadata.input_digest) == (run.task.spec.hash, run.input_digest)
+    same = (own.metadata.spec_hash, own.metadata.input_digest) == (
+        run.task.spec.hash,
+        run.input_digest,
+    )
     if not same or _as_set(own.metadata.partitions) != _as_set(run.partitions):
         where = f"version {own.version} of {redact(run.task.table_url)}"
-        raise InputError(f"run id {run.task.run_id!r} is {where}, of another spec, input or partition; take a new id")
+        raise InputError(
+            f"run id {run.task.run_id!r} is {where}, of another spec, input or partition; take a "
+            f"new id"
+        )
     return own
 
 
@@ -324,10 +404,14 @@ def _as_set(partitions: Sequence[Mapping[str, str]]) -> set[str]:
 def _commit_of_input(run: Run, base: Snapshot) -> delta.Commit | None:
     if run.input_digest is None:
         return None
-    return delta.commit_of_input(base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest)
+    return delta.commit_of_input(
+        base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest
+    )
 
 
-def _report(run: Run, version: int, metadata: CommitMetadata, *, committed: bool, input_bytes: int | None) -> ExtractReport:
+def _report(
+    run: Run, version: int, metadata: CommitMetadata, *, committed: bool, input_bytes: int | None
+) -> ExtractReport:
     return ExtractReport(
         table_url=run.task.table_url,
         run_id=metadata.run_id,
@@ -356,10 +440,17 @@ def _data_file(table_url: str, report: UnitReport) -> DataFile:
 
 
 def _remove_files(run: Run) -> None:
-    """Files of this run's tag only: another process may be at work under the same run id. Failures leave orphans."""
+    """Files of this run's tag only: another process may be at work under the same run id. Failures
+    leave orphans.
+    """
     with contextlib.suppress(Exception):
         for partition in run.partitions:
-            for directory in (partition_path(partition), join(STATISTICS_DIR, partition_path(partition))):
-                for entry in list_files(join(run.task.table_url, directory), suffix="", literal=True):
+            for directory in (
+                partition_path(partition),
+                join(STATISTICS_DIR, partition_path(partition)),
+            ):
+                for entry in list_files(
+                    join(run.task.table_url, directory), suffix="", literal=True
+                ):
                     if has_tag(entry.name, run.task.tag):
                         delete(entry.url)

@@ -15,14 +15,17 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 class LocalRunner:
     """Runs units in threads of this process, by default one per core that it may use.
 
-    Arrow, snappy, numpy and file I/O release the interpreter's lock: two threads on two cores did 1.65 times the rows of
-    one, and more than two processes, which start with imports and end with nothing shared.
+    Arrow, snappy, numpy and file I/O release the interpreter's lock: two threads on two cores did
+    1.65 times the rows of one, and more than two processes, which start with imports and end with
+    nothing shared.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
         self._num_threads = num_threads or num_cores()
 
-    def __call__(self, task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+    def __call__(
+        self, task: UnitTask, units: Sequence[Unit], progress: Progress
+    ) -> list[UnitReport]:
         begin, stop = threading.Event(), threading.Event()
         tally = _Tally(progress, len(units))
 
@@ -40,7 +43,8 @@ class LocalRunner:
 
         with kept_memory(), ThreadPoolExecutor(self._num_threads, "featstore-extract") as threads:
             try:
-                # An interrupt while a thread starts would leave it unknown to the pool; so none writes before all are known.
+                # An interrupt while a thread starts would leave it unknown to the pool; so none
+                # writes before all are known.
                 futures = [threads.submit(run, unit) for unit in units]
                 begin.set()
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
@@ -53,7 +57,9 @@ class LocalRunner:
 
 
 def num_cores() -> int:
-    """The cores that this process may use; all of the machine's where the system does not say (macOS)."""
+    """The cores that this process may use; all of the machine's where the system does not say
+    (macOS).
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -82,10 +88,12 @@ class _Tally:
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[None]:
-    """Within the block Arrow takes memory from the C library, which keeps what one batch freed for the next.
+    """Within the block Arrow takes memory from the C library, which keeps what one batch freed for
+    the next.
 
-    Arrow's own pool returns it to the system within milliseconds, and the system clears each page that it gives again: a sixth
-    of an extraction of 400 slots. Of a process's threads all are concerned, and none is harmed.
+    Arrow's own pool returns it to the system within milliseconds, and the system clears each page
+    that it gives again: a sixth of an extraction of 400 slots. Of a process's threads all are
+    concerned, and none is harmed.
     """
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())

@@ -7,9 +7,11 @@ from tqdm import tqdm
 
 
 class ProgressBar:
-    """A bar on standard error that counts files and shows rows; silent where standard error is no terminal.
+    """A bar on standard error that counts files and shows rows; silent where standard error is no
+    terminal.
 
-    A context manager, called with (files done, files in total, rows done). A total of 0 is not known.
+    A context manager, called with (files done, files in total, rows done). A total of 0 is not
+    known.
     """
 
     def __init__(self, label: str = "extract") -> None:
@@ -23,5 +25,10 @@ class ProgressBar:
         self._bar.set_postfix_str(f"{num_rows:,} rows", refresh=False)
         self._bar.update(num_files - self._bar.n)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bar.close()

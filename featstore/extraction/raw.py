@@ -1,4 +1,6 @@
-"""Raw Parquet as units of work: which rows of which files become one data file, and how they are read."""
+"""Raw Parquet as units of work: which rows of which files become one data file, and how they are
+read.
+"""
 
 import contextlib
 import hashlib
@@ -30,7 +32,9 @@ BATCH_ROWS, BATCH_VALUES = 16_384, 1 << 21
 
 @dataclass(frozen=True, kw_only=True)
 class RawFile:
-    """One raw file as it was listed: the rows of its row groups, and the partition that its rows belong to."""
+    """One raw file as it was listed: the rows of its row groups, and the partition that its rows
+    belong to.
+    """
 
     listed: FileEntry
     partition: Mapping[str, str]
@@ -81,21 +85,28 @@ class Unit:
         return sum(raw.num_rows for raw in self.ranges)
 
 
-def find_raw_files(url: str, constant: Mapping[str, str], from_path: Sequence[str]) -> list[RawFile]:
+def find_raw_files(
+    url: str, constant: Mapping[str, str], from_path: Sequence[str]
+) -> list[RawFile]:
     """The raw files at `url` with their footers read, sorted by name within each partition.
 
-    `constant` holds for every file; the keys `from_path` are taken from `key=value/` directories. InputError where there
-    is no file, one is no Parquet, or has no such directory, where the files are a Delta table's, and for a file without rows
-    that is no longer what was listed: nothing is read of it later, which would show that.
+    `constant` holds for every file; the keys `from_path` are taken from `key=value/` directories.
+    InputError where there is no file, one is no Parquet, or has no such directory, where the files
+    are a Delta table's, and for a file without rows that is no longer what was listed: nothing is
+    read of it later, which would show that.
     """
     if (table := delta_table_around(url)) is not None:
         raise InputError(
-            f"raw input {redact(url)} lies in the Delta table {redact(table)}, some of whose files may be replaced ones: "
+            f"raw input {redact(url)} lies in the Delta table {redact(table)}, some of whose files "
+            f"may be replaced ones: "
             f"extract the rows of a Spark query on it instead (--sql, or dataframe=...)"
         )
     entries = list_files(url)
     if not entries:
-        raise InputError(f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of .parquet files")
+        raise InputError(
+            f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of "
+            f".parquet files"
+        )
     partitions = [dict(constant) | _from_path(entry.url, from_path) for entry in entries]
     try:
         footers = read_footers([entry.url for entry in entries])
@@ -111,8 +122,8 @@ def find_raw_files(url: str, constant: Mapping[str, str], from_path: Sequence[st
 def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]:
     """Cuts the files into units of about `rows_per_file` rows, at row groups, in order.
 
-    A unit holds rows of one partition, of one or several files; it is larger only where a single row group is. Every row
-    group that has rows is in exactly one unit.
+    A unit holds rows of one partition, of one or several files; it is larger only where a single
+    row group is. Every row group that has rows is in exactly one unit.
     """
     units: list[Unit] = []
     waiting: list[RawRange] = []
@@ -120,7 +131,9 @@ def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]
 
     def flush() -> None:
         if waiting:
-            units.append(Unit(index=len(units), partition=partition, ranges=tuple(_coalesce(waiting))))
+            units.append(
+                Unit(index=len(units), partition=partition, ranges=tuple(_coalesce(waiting)))
+            )
             waiting.clear()
 
     for file in files:
@@ -136,31 +149,46 @@ def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]
 
 
 def input_digest(files: Iterable[FileEntry]) -> str:
-    """Names the raw input: sha256 over the sorted lines `name, size, version`, tab-separated, of its files."""
+    """Names the raw input: sha256 over the sorted lines `name, size, version`, tab-separated, of
+    its files.
+    """
     lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def read_batches(file: pq.ParquetFile, raw: RawRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The range's rows in batches, only the `columns` named. InputError for rows that cannot be decoded."""
+def read_batches(
+    file: pq.ParquetFile, raw: RawRange, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The range's rows in batches, only the `columns` named. InputError for rows that cannot be
+    decoded.
+    """
     row_groups = list(range(raw.first_row_group, raw.last_row_group + 1))
     with _as_input_errors(raw):
         yield from file.iter_batches(
-            batch_size=batch_rows(len(columns)), row_groups=row_groups, columns=list(columns), use_threads=False
+            batch_size=batch_rows(len(columns)),
+            row_groups=row_groups,
+            columns=list(columns),
+            use_threads=False,
         )
 
 
 def batch_rows(num_columns: int) -> int:
-    """Rows of a batch: 16,384, and of wide rows fewer, down to 4,096, so that a batch takes tens of megabytes and no more."""
-    return min(BATCH_ROWS, max(BATCH_ROWS // 4, 1 << (BATCH_VALUES // max(num_columns, 1)).bit_length() - 1))
+    """Rows of a batch: 16,384, and of wide rows fewer, down to 4,096, so that a batch takes tens of
+    megabytes and no more.
+    """
+    return min(
+        BATCH_ROWS,
+        max(BATCH_ROWS // 4, 1 << (BATCH_VALUES // max(num_columns, 1)).bit_length() - 1),
+    )
 
 
 @contextlib.contextmanager
 def open_range(raw: RawRange) -> Iterator[pq.ParquetFile]:
     """The file of a range, open for reading. InputError where that cannot be.
 
-    InputError also where the file is not, or no longer, what was listed: at the end of the block, as rows may be of two
-    files then, and in place of any error of ours that the block ends with, as that is what made it.
+    InputError also where the file is not, or no longer, what was listed: at the end of the block,
+    as rows may be of two files then, and in place of any error of ours that the block ends with, as
+    that is what made it.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -175,12 +203,14 @@ def open_range(raw: RawRange) -> Iterator[pq.ParquetFile]:
 
 
 @contextlib.contextmanager
-def open_raw(url: str, listed_bytes: int | None = None, row_groups: Iterable[int] = ()) -> Iterator[pq.ParquetFile]:
-    """A Parquet file, open for reading. Remote column chunks are fetched in large reads; pages that do
-    not match their checksums, where they have one, are not read.
+def open_raw(
+    url: str, listed_bytes: int | None = None, row_groups: Iterable[int] = ()
+) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, open for reading. Remote column chunks are fetched in large reads; pages that
+    do not match their checksums, where they have one, are not read.
 
-    The pages of these row groups of a local file are looked through at once: Arrow would spend hours
-    on what some damaged ones claim. Those of a remote file would have to be fetched twice.
+    The pages of these row groups of a local file are looked through at once: Arrow would spend
+    hours on what some damaged ones claim. Those of a remote file would have to be fetched twice.
     """
     path = local_path(url)
     with pa.OSFile(str(path)) if path is not None else open_read(url, listed_bytes) as source:
@@ -197,30 +227,41 @@ def open_raw(url: str, listed_bytes: int | None = None, row_groups: Iterable[int
 
 
 def _require_within(file: int, footer: CheckedFooter, row_groups: Iterable[int]) -> None:
-    num_row_groups = len(footer.row_group_rows)  # fewer than were listed, where the file has changed
+    num_row_groups = len(
+        footer.row_group_rows
+    )  # fewer than were listed, where the file has changed
     for index in (index for index in row_groups if index < num_row_groups):
         found = first_beyond(footer, index, range(len(footer.leaves)), file)
         if found is not None:
-            raise FooterError(f"column {footer.leaves[found].path!r}: row group {index}: {CLAIMS_MORE}")
+            raise FooterError(
+                f"column {footer.leaves[found].path!r}: row group {index}: {CLAIMS_MORE}"
+            )
 
 
 def check_partition_value(key: str, value: object, where: str) -> None:
     """A partition's value must be a text that Delta gives back as it is; else InputError.
 
-    Delta stores an empty value as null, and rows of a null partition would be added to rather than replaced.
+    Delta stores an empty value as null, and rows of a null partition would be added to rather than
+    replaced.
     """
     if not isinstance(value, str):
-        raise InputError(f"{where}: key {key!r}: expected the value as text, found {shown(value)}; write '{shown(value)}'")
+        raise InputError(
+            f"{where}: key {key!r}: expected the value as text, found {shown(value)}; write "
+            f"'{shown(value)}'"
+        )
     if not key or value in ("", NULL_PARTITION):
         raise InputError(
-            f"{where}: expected a key and a value, found {key!r} and {value!r}: a partition without a value cannot be "
+            f"{where}: expected a key and a value, found {key!r} and {value!r}: a partition "
+            f"without a value cannot be "
             f"replaced; give its rows a value of their own, such as 'unknown'"
         )
     check_partition_name(key, value, where)
 
 
 def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> None:
-    """A raw column named like a partition key must hold the partition's value in every row; else InputError."""
+    """A raw column named like a partition key must hold the partition's value in every row; else
+    InputError.
+    """
     for key, expected in partition.items():
         if key not in batch.schema.names:
             continue
@@ -230,12 +271,15 @@ def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: s
             texts = batch.column(key).cast(pa.string())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
             found = batch.column(key).type
-            raise InputError(f"{where}: the raw column {key!r} ({found}) cannot be the partition's {expected!r}") from None
+            raise InputError(
+                f"{where}: the raw column {key!r} ({found}) cannot be the partition's {expected!r}"
+            ) from None
         same = pc.fill_null(pc.equal(texts, expected), False)
         if not pc.all(same).as_py():
             found = texts.filter(pc.invert(same))[0].as_py()
             raise InputError(
-                f"{where}: the raw column {key!r} holds {found!r}, the partition says {expected!r}; "
+                f"{where}: the raw column {key!r} holds {found!r}, the partition says "
+                f"{expected!r}; "
                 f"correct the partition, or filter the input"
             )
 
@@ -244,7 +288,10 @@ def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
     found = {key: value or "" for key, value in parse_partition(url).items()} if keys else {}
     for key in keys:
         if key not in found:
-            raise InputError(f"{redact(url)}: expected a directory {key}=... in the path, to take the partition from")
+            raise InputError(
+                f"{redact(url)}: expected a directory {key}=... in the path, to take the partition "
+                f"from"
+            )
         check_partition_value(key, found[key], redact(url))
     return {key: found[key] for key in keys}
 
@@ -263,7 +310,11 @@ def _row_groups(file: RawFile) -> Iterator[RawRange]:
     for index, num_rows in enumerate(file.row_groups):
         if num_rows:
             yield RawRange(
-                listed=file.listed, first_row_group=index, last_row_group=index, first_row=first_row, num_rows=num_rows
+                listed=file.listed,
+                first_row_group=index,
+                last_row_group=index,
+                first_row=first_row,
+                num_rows=num_rows,
             )
         first_row += num_rows
 
@@ -283,7 +334,9 @@ def _coalesce(ranges: Sequence[RawRange]) -> Iterator[RawRange]:
 @contextlib.contextmanager
 def _as_input_errors(raw: RawRange) -> Iterator[None]:
     """Errors of the reader, which name neither file nor rows, as InputError."""
-    with as_input_errors(f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"):
+    with as_input_errors(
+        f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
+    ):
         yield
 
 

@@ -25,20 +25,27 @@ _ALL_ROWS = 2**62
 
 
 def lint_sample(report: LintReport, raw_url: str) -> LintReport:
-    """What lint found of a sound spec, and whether its operators of users treat each of the first raw rows alone.
+    """What lint found of a sound spec, and whether its operators of users treat each of the first
+    raw rows alone.
 
-    InputError where there are no raw rows, or they do not fit the spec. OperatorError where an operator fails on all of them.
+    InputError where there are no raw rows, or they do not fit the spec. OperatorError where an
+    operator fails on all of them.
     """
     spec = load_spec(report.spec_url)
     extractor = Extractor(spec)
     batch, origin = _first_rows(raw_url, extractor)
     extractor(batch, origin)
     note = f"operators of your own treat each of {batch.num_rows} rows of {redact(raw_url)} alone"
-    return replace(report, findings=(*report.findings, *find_dependent_rows(spec, batch)), notes=(*report.notes, note))
+    return replace(
+        report,
+        findings=(*report.findings, *find_dependent_rows(spec, batch)),
+        notes=(*report.notes, note),
+    )
 
 
 def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
-    """Each operator of a user whose values depend on how the rows are cut into batches, or which fails on some batches.
+    """Each operator of a user whose values depend on how the rows are cut into batches, or which
+    fails on some batches.
 
     The batch must be one that the spec's extractor takes.
     """
@@ -49,7 +56,9 @@ def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
     values = intake.take(batch, BATCH, Findings()).columns
     for step in graph.steps:
         inputs = [values[i] for i in step.inputs]
-        values.append(step.function(*inputs, **step.params, **({"counts": Counter()} if step.counted else {})))
+        values.append(
+            step.function(*inputs, **step.params, **({"counts": Counter()} if step.counted else {}))
+        )
         if step.function in own:
             try:
                 check_rows(f"{step.owner} ({step.op})", step.function, inputs, step.params)

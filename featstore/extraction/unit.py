@@ -1,4 +1,6 @@
-"""One unit of an extraction: raw rows in, one data file out. What runs units, and where, is a runner's business."""
+"""One unit of an extraction: raw rows in, one data file out. What runs units, and where, is a
+runner's business.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,9 +35,11 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class UnitReport:
-    """One data file that a unit wrote: its path in the table, and the CRC-32 of its bytes. There is none without rows.
+    """One data file that a unit wrote: its path in the table, and the CRC-32 of its bytes. There is
+    none without rows.
 
-    `counts` says what was dropped or replaced; `examples` are the first malformed values of each raw column.
+    `counts` says what was dropped or replaced; `examples` are the first malformed values of each
+    raw column.
     """
 
     path: str
@@ -52,7 +56,8 @@ class UnitReport:
 class UnitTask:
     """What every unit of a run has in common. Picklable, so that it travels to other processes.
 
-    `tag` is in the names of the files that are written: no other run, and no other beginning of this one, has it.
+    `tag` is in the names of the files that are written: no other run, and no other beginning of
+    this one, has it.
     """
 
     spec: Spec
@@ -77,19 +82,28 @@ class UnitTask:
 
 
 class Runner(Protocol):
-    """Runs a task over units and returns one report per unit, in any order; raises what a unit raises.
+    """Runs a task over units and returns one report per unit, in any order; raises what a unit
+    raises.
 
     When it returns or raises, no unit is at work any more, as far as it can tell.
     """
 
-    def __call__(self, task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]: ...
+    def __call__(
+        self, task: UnitTask, units: Sequence[Unit], progress: Progress
+    ) -> list[UnitReport]: ...
 
 
-def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lambda num_rows: None) -> UnitReport:
-    """Writes the unit's one data file, or none if it skips all rows. Errors name raw file and row; then no file appears."""
+def run_unit(
+    task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lambda num_rows: None
+) -> UnitReport:
+    """Writes the unit's one data file, or none if it skips all rows. Errors name raw file and row;
+    then no file appears.
+    """
     extractor = Extractor(task.spec)
     path = task.path(unit.partition, unit.index, attempt)
-    extracted = (batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition))
+    extracted = (
+        batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
+    )
     url, output = join(task.table_url, path), task.spec.output
     gathering = Gathering(extractor, wanted=output.statistics)
     filled = gathering.watch(batch for batch in extracted if batch.num_rows)
@@ -98,7 +112,9 @@ def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lam
         return unit_report(path, unit.partition, None, extractor)
     schema, cut = task.stored(extractor.schema), task.rows_per_row_group(unit.index)
     names = schema.to_arrow().names
-    with open_data_file(url, schema, task.file_metadata(unit.index), cut, output.compression) as writer:
+    with open_data_file(
+        url, schema, task.file_metadata(unit.index), cut, output.compression
+    ) as writer:
         for batch in itertools.chain([first], filled):
             writer.write(batch.select(names))
             on_rows(batch.num_rows)
@@ -107,7 +123,9 @@ def run_unit(task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lam
     return unit_report(path, unit.partition, written, extractor)
 
 
-def unit_report(path: str, partition: Mapping[str, str], written: DataFileReport | None, extractor: Extractor) -> UnitReport:
+def unit_report(
+    path: str, partition: Mapping[str, str], written: DataFileReport | None, extractor: Extractor
+) -> UnitReport:
     """The report of a file that was written, or, without rows, was not."""
     return UnitReport(
         path=path,
@@ -121,14 +139,22 @@ def unit_report(path: str, partition: Mapping[str, str], written: DataFileReport
     )
 
 
-def run_batch(extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: Origin) -> pa.RecordBatch:
-    """One raw batch, checked against the partition and extracted; `origin` says in errors where its rows are."""
+def run_batch(
+    extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: Origin
+) -> pa.RecordBatch:
+    """One raw batch, checked against the partition and extracted; `origin` says in errors where its
+    rows are.
+    """
     check_constant(batch, partition, origin.rows(0, batch.num_rows - 1))
     return extractor(batch, origin)
 
 
-def raw_columns(extractor: Extractor, names: Sequence[str], partition: Mapping[str, str]) -> list[str]:
-    """The raw columns of `names` that a run reads: the extractor's, and those that must agree with the partition."""
+def raw_columns(
+    extractor: Extractor, names: Sequence[str], partition: Mapping[str, str]
+) -> list[str]:
+    """The raw columns of `names` that a run reads: the extractor's, and those that must agree with
+    the partition.
+    """
     also = [key for key in partition if key in names and key not in extractor.input_columns]
     return [*extractor.columns_in(names), *also]
 
@@ -141,7 +167,9 @@ def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
         raise InputError(f"{redact(url)}: {error}") from None
 
 
-def extract_range(raw: RawRange, extractor: Extractor, partition: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+def extract_range(
+    raw: RawRange, extractor: Extractor, partition: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
     """The range's rows, extracted batch by batch; errors name the raw file and the row.
 
     InputError, after the last batch, if the file changed since it was listed.
@@ -149,6 +177,8 @@ def extract_range(raw: RawRange, extractor: Extractor, partition: Mapping[str, s
     origin = Origin(source=redact(raw.url), first_row=raw.first_row)
     with open_range(raw) as file:
         bind(raw.url, extractor, file.schema_arrow)
-        for batch in read_batches(file, raw, raw_columns(extractor, file.schema_arrow.names, partition)):
+        for batch in read_batches(
+            file, raw, raw_columns(extractor, file.schema_arrow.names, partition)
+        ):
             yield run_batch(extractor, batch, partition, origin)
             origin = origin.after(batch.num_rows)

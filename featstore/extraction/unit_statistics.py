@@ -1,6 +1,8 @@
-"""Statistics in the same pass: gathered by each unit as it writes, merged per partition before the commit.
+"""Statistics in the same pass: gathered by each unit as it writes, merged per partition before the
+commit.
 
-Units write theirs to small files and the driver merges one after the other, so that its memory does not grow with the units.
+Units write theirs to small files and the driver merges one after the other, so that its memory does
+not grow with the units.
 """
 
 import itertools
@@ -13,13 +15,24 @@ from featstore.files.storage import delete, join
 from featstore.ops.malformed import without_views
 from featstore.table.layout import file_statistics_path, statistics_path
 from featstore.table.snapshot import DataFile, files_digest
-from featstore.table.statistics.column_statistics import Gatherer, Statistics, add_counts, merge_statistics
+from featstore.table.statistics.column_statistics import (
+    Gatherer,
+    Statistics,
+    add_counts,
+    merge_statistics,
+)
 from featstore.table.statistics.sampling import RowSample
-from featstore.table.statistics.statistics_file import StoredStatistics, read_statistics, write_statistics
+from featstore.table.statistics.statistics_file import (
+    StoredStatistics,
+    read_statistics,
+    write_statistics,
+)
 
 
 class Gathering:
-    """The statistics of one data file in the making, whose rows all come from `extractor`; does nothing where not `wanted`."""
+    """The statistics of one data file in the making, whose rows all come from `extractor`; does
+    nothing where not `wanted`.
+    """
 
     def __init__(self, extractor: Extractor, *, wanted: bool) -> None:
         self._extractor = extractor
@@ -43,7 +56,9 @@ class Gathering:
     def store(self, table_url: str, path: str) -> None:
         """Writes the statistics of the data file that has been written to `path`."""
         if self._gatherer is not None:
-            write_statistics(table_url, file_statistics_path(path), StoredStatistics(statistics=self.finish()))
+            write_statistics(
+                table_url, file_statistics_path(path), StoredStatistics(statistics=self.finish())
+            )
 
     def finish(self) -> Statistics:
         """The statistics of all rows that passed; none where none are wanted."""
@@ -61,13 +76,19 @@ class Gathering:
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All rows in order, in as few batches as their raw schemas, which differ from file to file, allow."""
+    """All rows in order, in as few batches as their raw schemas, which differ from file to file,
+    allow.
+    """
     for _, alike in itertools.groupby(batches, lambda batch: batch.schema):
         yield from pa.Table.from_batches(alike).combine_chunks().to_batches()
 
 
-def merge_partition(table_url: str, tag: str, files: Sequence[DataFile], counts: Iterable[Mapping[str, int]]) -> None:
-    """Merges the statistics of the files of one partition, all that a run wrote there, into its one file."""
+def merge_partition(
+    table_url: str, tag: str, files: Sequence[DataFile], counts: Iterable[Mapping[str, int]]
+) -> None:
+    """Merges the statistics of the files of one partition, all that a run wrote there, into its one
+    file.
+    """
     parts = [file_statistics_path(file.path) for file in files]
     merged = StoredStatistics(
         statistics=merge_statistics(read_statistics(table_url, part).statistics for part in parts),

@@ -19,14 +19,17 @@ _TYPES: Mapping[pa.DataType, frozenset[type]] = {
     pa.bool_(): frozenset({bool, type(None)}),
     TIMESTAMP: frozenset({datetime.datetime, type(None)}),
 }
-"""The Python types whose values Arrow takes as they are. It would take others too, and cut a fraction off without a word."""
+"""The Python types whose values Arrow takes as they are. It would take others too, and cut a
+fraction off without a word.
+"""
 
 
 def single(name: str, value: object, declared: pa.DataType, *, said: str | None) -> pa.Array:
-    """The value in its declared type, or in the type of its own that a file's column of such values would have, if a file
-    with it would be read; bytes stay bytes, to be repaired as in a file.
+    """The value in its declared type, or in the type of its own that a file's column of such values
+    would have, if a file with it would be read; bytes stay bytes, to be repaired as in a file.
 
-    Where the spec has `said` what malformed values do, one that does not fit is such an array too. Else InputError.
+    Where the spec has `said` what malformed values do, one that does not fit is such an array too.
+    Else InputError.
     """
     try:
         exact = _exact(value, declared)
@@ -36,7 +39,9 @@ def single(name: str, value: object, declared: pa.DataType, *, said: str | None)
         return exact
     found = _as_found(value, declared)
     if found is None or not _passes(found, declared, said):
-        raise InputError(f"column {name!r}: expected {type_name(declared)}, found {short_text(value)}")
+        raise InputError(
+            f"column {name!r}: expected {type_name(declared)}, found {short_text(value)}"
+        )
     return found
 
 
@@ -65,7 +70,9 @@ def _leaf_types(value: object, declared: pa.DataType) -> Iterable[type]:
 
 
 def _passes(found: pa.Array, declared: pa.DataType, said: str | None) -> bool:
-    """Whether a row with it goes on: into the graph, or to what the spec says of malformed values."""
+    """Whether a row with it goes on: into the graph, or to what the spec says of malformed
+    values.
+    """
     if said is not None:
         return said != "fail" or readable(found.type, declared) or narrowable(found.type, declared)
     return readable(found.type, declared) and not find_malformed(found, declared)
@@ -82,14 +89,18 @@ def _as_found(value: object, declared: pa.DataType) -> pa.Array | None:
 
 
 def _inferred(value: object) -> pa.Array:
-    """Integers beyond int64 are unsigned, and beyond that floats; what is beyond these is in no column but one of texts."""
+    """Integers beyond int64 are unsigned, and beyond that floats; what is beyond these is in no
+    column but one of texts.
+    """
     leaves = [leaf for leaf in _leaves(value) if type(leaf) is int]
     if all(-(2**63) <= leaf < 2**63 for leaf in leaves):
         return pa.array([value])
     if all(0 <= leaf < 2**64 for leaf in leaves):
         return pa.array([value], pa.list_(pa.uint64()) if isinstance(value, list) else pa.uint64())
     try:
-        return pa.array([[_as_float(item) for item in value] if isinstance(value, list) else _as_float(value)])
+        return pa.array(
+            [[_as_float(item) for item in value] if isinstance(value, list) else _as_float(value)]
+        )
     except OverflowError:
         return pa.array([short_text(value)])
 
@@ -108,7 +119,9 @@ def _as_float(value: object) -> object:
 def _found_map(value: Mapping[object, object], declared: pa.DataType) -> pa.DataType:
     item_type = declared.item_type
     if pa.types.is_map(item_type):
-        items = [_found_map(item, item_type) for item in value.values() if isinstance(item, Mapping)]
+        items = [
+            _found_map(item, item_type) for item in value.values() if isinstance(item, Mapping)
+        ]
         return pa.map_(pa.string(), items[0] if items else item_type)
     return pa.map_(pa.string(), pa.array(list(value.values())).type)
 
@@ -125,4 +138,8 @@ def _leaves(value: object) -> Iterable[object]:
 
 def _entries(value: object) -> object:
     """A mapping, nested or not, as the entries that Arrow takes."""
-    return [(key, _entries(item)) for key, item in value.items()] if isinstance(value, Mapping) else value
+    return (
+        [(key, _entries(item)) for key, item in value.items()]
+        if isinstance(value, Mapping)
+        else value
+    )

@@ -1,7 +1,8 @@
-"""Witnesses of signs: what a graph makes of the same rows when values are hashed by BLAKE2b instead of XXH64.
+"""Witnesses of signs: what a graph makes of the same rows when values are hashed by BLAKE2b instead
+of XXH64.
 
-Two values of a slot that have one sign have two witnesses. A witness goes the way of its sign, through crosses, lists and
-operators of one's own, so that it stands where the sign stands.
+Two values of a slot that have one sign have two witnesses. A witness goes the way of its sign,
+through crosses, lists and operators of one's own, so that it stands where the sign stands.
 """
 
 import hashlib
@@ -20,22 +21,35 @@ from featstore.spec.graph import Graph, Step
 
 
 class Witness:
-    """Runs those steps of a graph that signs are made by. Picklable as its graph is; holds no state."""
+    """Runs those steps of a graph that signs are made by. Picklable as its graph is; holds no
+    state.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._num_columns = len(graph.columns)
-        slots = {slot.name: position for slot, position in zip(graph.schema.slots, graph.outputs, strict=False)}
-        self._outputs = {name: position for name, position in slots.items() if _is_signed(graph, position)}
+        slots = {
+            slot.name: position
+            for slot, position in zip(graph.schema.slots, graph.outputs, strict=False)
+        }
+        self._outputs = {
+            name: position for name, position in slots.items() if _is_signed(graph, position)
+        }
         needed = frozenset[int]().union(*(graph.sources[name] for name in self._outputs))
         steps = enumerate(graph.steps, self._num_columns)
-        self._steps = [(position, _otherwise(step)) for position, step in steps if position in needed]
+        self._steps = [
+            (position, _otherwise(step)) for position, step in steps if position in needed
+        ]
 
     def __call__(self, columns: Sequence[pa.Array]) -> dict[str, pa.Array]:
-        """By slot the witnesses of its signs in these raw columns, as its column is stored: missing is 0, or `[0]`."""
+        """By slot the witnesses of its signs in these raw columns, as its column is stored: missing
+        is 0, or `[0]`.
+        """
         values = dict(enumerate(columns))
         for position, step in self._steps:
             counts = {"counts": Counter[str]()} if step.counted else {}
-            values[position] = step.function(*(values[i] for i in step.inputs), **step.params, **counts)
+            values[position] = step.function(
+                *(values[i] for i in step.inputs), **step.params, **counts
+            )
         return {name: values[position] for name, position in self._outputs.items()}
 
 
@@ -48,13 +62,18 @@ def _otherwise(step: Step) -> Step:
 
 
 def digest_values(array: pa.Array) -> pa.Array:
-    """As `hash_values`, with the first 8 bytes of each text's BLAKE2b, little-endian: of the different texts, one by one."""
+    """As `hash_values`, with the first 8 bytes of each text's BLAKE2b, little-endian: of the
+    different texts, one by one.
+    """
     if is_hashed(array.type):
         return array
     if is_list(array.type):
         return list_of(offsets_of(array), digest_values(array.values), nulls_of(array))
     numbers = array.cast(pa.int64()) if pa.types.is_timestamp(array.type) else array
     encoded = numbers.cast(pa.string()).dictionary_encode()
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in encoded.dictionary.to_pylist())
+    digests = b"".join(
+        hashlib.blake2b(text.encode(), digest_size=8).digest()
+        for text in encoded.dictionary.to_pylist()
+    )
     hashes = array_of(np.frombuffer(digests, "<i8").astype(np.int64)).take(encoded.indices)
     return struct_of([hashes], nulls_of(hashes))

@@ -9,7 +9,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from featstore.errors import InputError
-from featstore.files.storage import SCHEME, FileSystem, filesystem, has_object_store, head, local_path, scheme
+from featstore.files.storage import (
+    SCHEME,
+    FileSystem,
+    filesystem,
+    has_object_store,
+    head,
+    local_path,
+    scheme,
+)
 from featstore.files.store_errors import as_store_errors
 from featstore.redaction import redact
 
@@ -64,7 +72,8 @@ def check_unchanged(listed: FileEntry, now: FileEntry | None) -> None:
         raise InputError(
             f"{redact(listed.url)} changed while it was read: expected {listed}, found "
             f"{now or 'no such file'}; nothing is committed: run it again once the file is whole. "
-            f"Write such files under a name that begins with '_' or '.', and rename them when they are whole"
+            f"Write such files under a name that begins with '_' or '.', and rename them when they "
+            f"are whole"
         )
 
 
@@ -75,12 +84,16 @@ def find_file(url: str) -> FileEntry | None:
     return None if entry is None else _entry(url, root, entry, posixpath.dirname(root))
 
 
-def list_files(url: str, suffix: str = ".parquet", *, hidden: bool = False, literal: bool = False) -> list[FileEntry]:
-    """The files that a path, a directory (recursively) or a glob names, sorted by name; empty where nothing matches.
+def list_files(
+    url: str, suffix: str = ".parquet", *, hidden: bool = False, literal: bool = False
+) -> list[FileEntry]:
+    """The files that a path, a directory (recursively) or a glob names, sorted by name; empty where
+    nothing matches.
 
-    Names that begin with `_` or `.` are left out, as Spark and Hive do, unless `hidden`. In a directory, also in one
-    that a glob names, only names that end with `suffix` count; other files that a glob matches, and a single file, are taken
-    as given. With `literal` the URL is no glob, whatever characters are in it.
+    Names that begin with `_` or `.` are left out, as Spark and Hive do, unless `hidden`. In a
+    directory, also in one that a glob names, only names that end with `suffix` count; other files
+    that a glob matches, and a single file, are taken as given. With `literal` the URL is no glob,
+    whatever characters are in it.
     """
     fs, root = filesystem(url), _listing_root(url)
     glob = None if literal else _GLOB.search(root)
@@ -93,12 +106,16 @@ def list_files(url: str, suffix: str = ".parquet", *, hidden: bool = False, lite
     else:
         base, found = root, _matches(url, lambda: _below(fs, root, suffix))
     entries = (_entry(url, path, entry, base) for path, entry in found.items())
-    there = (entry for entry in entries if entry is not None and (hidden or not _is_hidden(entry.name)))
+    there = (
+        entry for entry in entries if entry is not None and (hidden or not _is_hidden(entry.name))
+    )
     return sorted(there, key=lambda entry: entry.name)
 
 
 def _listing_root(url: str) -> str:
-    """What to list, as the file system's own listings name it: object stores leave the scheme out."""
+    """What to list, as the file system's own listings name it: object stores leave the scheme
+    out.
+    """
     path = local_path(url)
     if path is not None:
         return str(path.absolute())
@@ -107,10 +124,14 @@ def _listing_root(url: str) -> str:
 
 def _below(fs: FileSystem, directory: str, suffix: str) -> dict[str, dict[str, Any]]:
     found = fs.find(directory, detail=True).items()
-    return {path: entry for path, entry in found if entry["type"] == "file" and path.endswith(suffix)}
+    return {
+        path: entry for path, entry in found if entry["type"] == "file" and path.endswith(suffix)
+    }
 
 
-def _with_directories(fs: FileSystem, matched: dict[str, dict[str, Any]], suffix: str) -> dict[str, dict[str, Any]]:
+def _with_directories(
+    fs: FileSystem, matched: dict[str, dict[str, Any]], suffix: str
+) -> dict[str, dict[str, Any]]:
     """What a glob matched, each directory replaced by the files below it."""
     found = {path: entry for path, entry in matched.items() if entry["type"] == "file"}
     for path in matched.keys() - found.keys():
@@ -129,8 +150,12 @@ def _single(fs: FileSystem, url: str, root: str) -> dict[str, Any] | None:
         return None
 
 
-def _matches(url: str, listing: Callable[[], dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """A listing; empty for a web server that can only serve files, which cannot be told from one that has none."""
+def _matches(
+    url: str, listing: Callable[[], dict[str, dict[str, Any]]]
+) -> dict[str, dict[str, Any]]:
+    """A listing; empty for a web server that can only serve files, which cannot be told from one
+    that has none.
+    """
     try:
         with as_store_errors(url):
             return listing()
@@ -158,7 +183,9 @@ def _entry(url: str, path: str, entry: dict[str, Any], base: str) -> FileEntry |
 
 
 def _modified_ns(version: object) -> int:
-    """A file system may tell one time as a number in its listings, and as a date of a single file."""
+    """A file system may tell one time as a number in its listings, and as a date of a single
+    file.
+    """
     seconds = version.timestamp() if isinstance(version, datetime) else version
     return int(seconds * 1e9) if isinstance(seconds, int | float) else 0
 
@@ -189,7 +216,9 @@ def _with_scheme(url: str, path: str) -> str:
         return path
     head, rest = without_path(url)
     is_host = (
-        not has_object_store(url) and head.partition("://")[2] and filesystem(url)._strip_protocol(url).rstrip("/") == rest
+        not has_object_store(url)
+        and head.partition("://")[2]
+        and filesystem(url)._strip_protocol(url).rstrip("/") == rest
     )
     return f"{head}/{path.lstrip('/')}" if is_host else f"{scheme(url)}://{path.lstrip('/')}"
 
@@ -224,7 +253,9 @@ def is_directory(url: str) -> bool:
 
 
 def directories(url: str) -> list[str]:
-    """What a URL names, or the directory in which its glob begins, and the directories above it, innermost first."""
+    """What a URL names, or the directory in which its glob begins, and the directories above it,
+    innermost first.
+    """
     path = local_path(url)
     root = url if path is None else str(path.absolute())
     head = found.group() if (found := SCHEME.match(root)) else ""

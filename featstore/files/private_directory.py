@@ -1,4 +1,6 @@
-"""Directories that only their owner can use, and temporary ones that go with their process or with the next one."""
+"""Directories that only their owner can use, and temporary ones that go with their process or with
+the next one.
+"""
 
 import contextlib
 import errno
@@ -21,8 +23,8 @@ _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO)
 
 
 def try_lock(path: Path, kind: int) -> int | None:
-    """A descriptor that holds the `flock`; None where another one holds a lock against it, and where there is no such file, but
-    nothing, a link, a directory or a pipe."""
+    """A descriptor that holds the `flock`; None where another one holds a lock against it, and
+    where there is no such file, but nothing, a link, a directory or a pipe."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -43,13 +45,16 @@ def try_lock(path: Path, kind: int) -> int | None:
 
 
 def unlock(lock: int) -> None:
-    """Unlocks before closing: a forked child may hold a copy of the descriptor, which would keep the lock."""
+    """Unlocks before closing: a forked child may hold a copy of the descriptor, which would keep
+    the lock.
+    """
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
 
 
 def make_private(root: Path) -> None:
-    """Makes the directory, mode 0700. StagingError where it is a link, another user's, or cannot be made.
+    """Makes the directory, mode 0700. StagingError where it is a link, another user's, or cannot be
+    made.
 
     One that somebody removes while it is looked at is made again, a few times.
     """
@@ -59,7 +64,9 @@ def make_private(root: Path) -> None:
             return
         except OSError as error:
             if not isinstance(error, FileNotFoundError) or not tries_left:
-                raise StagingError(f"staging.directory {root.parent} cannot hold the cache {root.name}: {error}") from error
+                raise StagingError(
+                    f"staging.directory {root.parent} cannot hold the cache {root.name}: {error}"
+                ) from error
 
 
 def _make_private(root: Path) -> None:
@@ -75,7 +82,8 @@ def _make_private(root: Path) -> None:
 
 
 class PrivateDirectory:
-    """A new temporary directory of its owner, the process that makes it; those of dead owners are removed.
+    """A new temporary directory of its owner, the process that makes it; those of dead owners are
+    removed.
 
     A locked file in it, `alive`, says that the owner lives, or a child that was forked from it.
     """
@@ -90,7 +98,9 @@ class PrivateDirectory:
         self._owner = os.getpid()
 
     def remove(self) -> None:
-        """Removes it; not in a copy that was forked or sent to another process. May be called more than once."""
+        """Removes it; not in a copy that was forked or sent to another process. May be called more
+        than once.
+        """
         if os.getpid() == self._owner and self._lock is not None:
             shutil.rmtree(self.path, ignore_errors=True)
             lock, self._lock = self._lock, None
@@ -98,8 +108,8 @@ class PrivateDirectory:
 
 
 def _remove_left_over() -> None:
-    """Removes directories of dead owners. Where everybody writes there may be anything under such a name: what is not this
-    user's is left alone, and what cannot be removed is for the next one."""
+    """Removes directories of dead owners. Where everybody writes there may be anything under such a
+    name: what is not this user's is left alone, and what cannot be removed is for the next one."""
     with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for left_over in [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX)]:
             with contextlib.suppress(OSError):
@@ -108,7 +118,11 @@ def _remove_left_over() -> None:
 
 def _remove_if_dead(directory: Path) -> None:
     found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+    if (
+        not stat.S_ISDIR(found.st_mode)
+        or found.st_uid != os.getuid()
+        or stat.S_IMODE(found.st_mode) & 0o022
+    ):
         return
     lock = try_lock(directory / _ALIVE, fcntl.LOCK_EX)
     if lock is not None:

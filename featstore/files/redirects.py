@@ -1,9 +1,10 @@
 """Keeps credentials of an object store from following a redirect to another host. Pure.
 
-The remote client follows redirects and drops only `Authorization` on the way to another host: the session token of S3, a
-header of its own, and the signature of Azure, which is in the query and so in `Referer`, would go along. The client cannot
-be told to follow none; but it can be told of a proxy and of the hosts that need none. A proxy that nothing listens to, and
-the store's own hosts as the exceptions, end such a redirect before anything is sent.
+The remote client follows redirects and drops only `Authorization` on the way to another host: the
+session token of S3, a header of its own, and the signature of Azure, which is in the query and so
+in `Referer`, would go along. The client cannot be told to follow none; but it can be told of a
+proxy and of the hosts that need none. A proxy that nothing listens to, and the store's own hosts as
+the exceptions, end such a redirect before anything is sent.
 """
 
 from collections.abc import Mapping
@@ -39,10 +40,12 @@ _EMULATOR = ("127.0.0.1", "localhost")
 
 
 def kept_home(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Client options that refuse any host but the store's own; empty where none are needed, or where a proxy is in use.
+    """Client options that refuse any host but the store's own; empty where none are needed, or
+    where a proxy is in use.
 
-    HTTP is read without credentials, and GCS sends only what is dropped. `environment` holds the endpoints, as each store
-    names them there. Behind a real proxy the hosts that are reached are the proxy's to decide.
+    HTTP is read without credentials, and GCS sends only what is dropped. `environment` holds the
+    endpoints, as each store names them there. Behind a real proxy the hosts that are reached are
+    the proxy's to decide.
     """
     scheme = _ALIASES.get(scheme, scheme)
     given = {name.upper(): value for name, value in environment.items() if value}
@@ -52,5 +55,7 @@ def kept_home(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
     emulator = _EMULATOR if "AZURE_STORAGE_USE_EMULATOR" in given and scheme == "az" else ()
     return {
         "proxy_url": f"http://{NOWHERE}",
-        "proxy_excludes": ",".join([*(host for host in hosts if host), *emulator, *_DOMAINS[scheme]]),
+        "proxy_excludes": ",".join(
+            [*(host for host in hosts if host), *emulator, *_DOMAINS[scheme]]
+        ),
     }

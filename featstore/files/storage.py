@@ -1,7 +1,8 @@
-"""Files by URL, local or remote: opened, written, linked, deleted. Only this package uses fsspec and obstore.
+"""Files by URL, local or remote: opened, written, linked, deleted. Only this package uses fsspec
+and obstore.
 
-A URL without a scheme is a local path. HTTP, S3, GCS and Azure go through obstore behind the fsspec interface, everything
-else through fsspec itself. fsspec is transport only: nothing here caches.
+A URL without a scheme is a local path. HTTP, S3, GCS and Azure go through obstore behind the fsspec
+interface, everything else through fsspec itself. fsspec is transport only: nothing here caches.
 """
 
 import contextlib
@@ -31,7 +32,12 @@ from featstore.redaction import LINKS, redact, redact_text, secrets_of
 
 _OBSTORE = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
 _ALIASES = {"s3a": "s3", "gcs": "gs", "azure": "az"}
-_CLIENT_OPTIONS = {"allow_http": True, "connect_timeout": "10s", "read_timeout": "60s", "timeout": "1day"}
+_CLIENT_OPTIONS = {
+    "allow_http": True,
+    "connect_timeout": "10s",
+    "read_timeout": "60s",
+    "timeout": "1day",
+}
 _RETRIES = 4
 _BLOCK_BYTES = 8 << 20
 # What a reader in place asks a store for at a time.
@@ -66,7 +72,8 @@ def join(base: str, *parts: str) -> str:
 
 
 def filesystem(url: str) -> FileSystem:
-    """The fsspec file system for a URL's scheme; credentials come from the environment, as each store defines them.
+    """The fsspec file system for a URL's scheme; credentials come from the environment, as each
+    store defines them.
 
     ConfigError where there is none, StoreError where the store cannot be reached.
     """
@@ -91,7 +98,8 @@ def _foreign_filesystem(url: str) -> FileSystem:
         except (ValueError, ImportError) as error:
             reason = redact_text(" ".join(str(error).split()), secrets_of(url))
             raise ConfigError(
-                f"{redact(url)}: no file system for {scheme(url)}:// ({reason}); expected a URL of a scheme "
+                f"{redact(url)}: no file system for {scheme(url)}:// ({reason}); expected a URL of "
+                f"a scheme "
                 f"that fsspec knows, and the package that it needs"
             ) from None
 
@@ -107,19 +115,24 @@ _client_process: list[int] = []
 
 
 def _require_unforked(url: str) -> None:
-    """The remote client's threads do not live on in a forked child, where it would wait for them for ever."""
+    """The remote client's threads do not live on in a forked child, where it would wait for them
+    for ever.
+    """
     if not _client_process:
         _client_process.append(os.getpid())
     if _client_process[0] != os.getpid():
         raise StagingError(
-            f"{redact(url)} cannot be read in this process: it was forked from one that had already used a remote store, whose "
+            f"{redact(url)} cannot be read in this process: it was forked from one that had "
+            f"already used a remote store, whose "
             "client does not survive a fork; start worker processes by 'spawn' or 'forkserver' "
             "(DataLoader: multiprocessing_context='spawn')"
         )
 
 
 def connect(url: str, max_retries: int = _RETRIES) -> tuple[ObjectStore, str]:
-    """The object store and the key in it that a URL names. The client itself repeats what failed up to `max_retries` times."""
+    """The object store and the key in it that a URL names. The client itself repeats what failed up
+    to `max_retries` times.
+    """
     _require_unforked(url)
     require_credentials(url, scheme(url), os.environ)
     with as_store_errors(url):
@@ -155,7 +168,9 @@ class _RemoteFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[
+            whence
+        ]
         self._position = max(0, origin + offset)
         return self._position
 
@@ -236,7 +251,8 @@ def _client_file(url: str, mode: str) -> Any:
 def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
     """A seekable binary reader; the caller closes it. FileNotFoundError where there is none.
 
-    `listed_bytes` is the size that the caller knows from a listing: an object store is then not asked for it.
+    `listed_bytes` is the size that the caller knows from a listing: an object store is then not
+    asked for it.
     """
     path = local_path(url)
     if path is not None:
@@ -251,8 +267,8 @@ def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
 def open_write(url: str) -> Iterator[IO[bytes]]:
     """A binary writer whose file appears under `url` whole, at the end of the block, or not at all.
 
-    Local files are written under a hidden name, synced and renamed; remote stores publish an object when it is closed.
-    DiskFullError where the disk is full.
+    Local files are written under a hidden name, synced and renamed; remote stores publish an object
+    when it is closed. DiskFullError where the disk is full.
     """
     path = local_path(url)
     if path is None:
@@ -319,10 +335,11 @@ def delete(url: str) -> None:
 
 
 def link(source: str, target: str) -> None:
-    """The file `source`, which is never changed, under a second name on the same storage; a name that is taken is kept.
+    """The file `source`, which is never changed, under a second name on the same storage; a name
+    that is taken is kept.
 
-    Locally a hard link (a copy where the file system has none), in an object store one server-side copy, elsewhere a copy
-    through this machine. The name appears whole or not at all.
+    Locally a hard link (a copy where the file system has none), in an object store one server-side
+    copy, elsewhere a copy through this machine. The name appears whole or not at all.
     """
     place = local_path(target)
     if place is not None:
@@ -356,7 +373,8 @@ def _link_local(source: Path, target: Path) -> None:
 
 
 def has_put_if_absent(directory: str) -> bool:
-    """Whether the store refuses to write a name that is taken, tried with a tiny object below `directory`.
+    """Whether the store refuses to write a name that is taken, tried with a tiny object below
+    `directory`.
 
     True without a trial outside of object stores. OSError where the store cannot be written at all.
     """
@@ -376,7 +394,9 @@ def has_put_if_absent(directory: str) -> bool:
 
 
 def modified_s(url: str) -> float:
-    """When the file was last written, in seconds since 1970. FileNotFoundError where there is none."""
+    """When the file was last written, in seconds since 1970. FileNotFoundError where there is
+    none.
+    """
     path = local_path(url)
     if path is not None:
         return path.stat().st_mtime
@@ -387,7 +407,8 @@ def modified_s(url: str) -> float:
 def fetch(url: str, target: IO[bytes]) -> int:
     """Reads the file front to back in large blocks into `target`; returns the bytes written.
 
-    From an object store it is one request, which the client takes up again where a connection breaks.
+    From an object store it is one request, which the client takes up again where a connection
+    breaks.
     """
     if scheme(url) in _OBSTORE:
         return sum(target.write(memoryview(block)) for block in _blocks(url))

@@ -249,7 +249,9 @@ def _made(rule: _Rule, url: str, text: str) -> StoreError:
 
 
 def _host(url: str, text: str) -> str:
-    """Who was asked, as the client says, or else the URL's host: in a cloud's URL that is a bucket."""
+    """Who was asked, as the client says, or else the URL's host: in a cloud's URL that is a
+    bucket.
+    """
     if found := _ASKED_URL.search(text) or _ASKED_HOST.search(text):
         return ":".join(found.groups())
     host = ""

@@ -1,6 +1,8 @@
-"""Byte ranges of a file by URL, as a stream of blocks, with the version of the file that they are of.
+"""Byte ranges of a file by URL, as a stream of blocks, with the version of the file that they are
+of.
 
-What staging is made of. Nothing is repeated here: who reads knows where it broke, and goes on there.
+What staging is made of. Nothing is repeated here: who reads knows where it broke, and goes on
+there.
 """
 
 import threading
@@ -22,19 +24,30 @@ from featstore.files.store_errors import as_store_errors
 from featstore.redaction import redact
 
 _BLOCK_BYTES = 4 << 20
-# Of a client that hands out whole blocks only: the first, what it may take, and below what the next is twice as large.
+# Of a client that hands out whole blocks only: the first, what it may take, and below what the next
+# is twice as large.
 _FIRST_BLOCK_BYTES, _LONGEST_BLOCK_S, _QUICK_BLOCK_S = 256 << 10, 60.0, 1.0
 _TIME = "modified "
 Block = bytes | Bytes | memoryview
-_VERSION_KEYS = ("e_tag", "ETag", "etag", "mtime", "last_modified", "LastModified", "modified", "created")
+_VERSION_KEYS = (
+    "e_tag",
+    "ETag",
+    "etag",
+    "mtime",
+    "last_modified",
+    "LastModified",
+    "modified",
+    "created",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a store sends: the whole file's size, its version (empty where the store does not say), and blocks in order.
+    """What a store sends: the whole file's size, its version (empty where the store does not say),
+    and blocks in order.
 
-    `setup_s`: what the making of a client took, which is no cost of a request. The blocks end early where the connection
-    does, with or without an OSError.
+    `setup_s`: what the making of a client took, which is no cost of a request. The blocks end early
+    where the connection does, with or without an OSError.
     """
 
     size_bytes: int
@@ -46,12 +59,15 @@ class Answer:
 class Read(Protocol):
     """Opens a stream of the bytes `first` up to `end` (not included) of a file.
 
-    `size_bytes` is the size that the caller expects, and `tag` the version of an earlier answer or empty. ReplacedError where
-    the file has another version by now, FileNotFoundError and PermissionError as they are, otherwise OSError; an `errno` of
-    EINVAL says that the same request would be refused again.
+    `size_bytes` is the size that the caller expects, and `tag` the version of an earlier answer or
+    empty. ReplacedError where the file has another version by now, FileNotFoundError and
+    PermissionError as they are, otherwise OSError; an `errno` of EINVAL says that the same request
+    would be refused again.
     """
 
-    def __call__(self, url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> Answer: ...
+    def __call__(
+        self, url: str, first: int, end: int, *, size_bytes: int, tag: str = ""
+    ) -> Answer: ...
 
 
 def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> Answer:
@@ -66,7 +82,8 @@ def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "")
             answer = _from_filesystem(url, first, end)
     if tag and answer.tag != tag:
         raise ReplacedError(
-            f"{redact(url)} was replaced while it was read: expected version {tag}, found {answer.tag or 'none'}"
+            f"{redact(url)} was replaced while it was read: expected version {tag}, found "
+            f"{answer.tag or 'none'}"
         )
     return answer
 
@@ -84,11 +101,15 @@ def _from_store(url: str, first: int, end: int, size_bytes: int, tag: str) -> An
         modified = meta["last_modified"]
         is_known = modified.timestamp() > 0
         version = meta["e_tag"] or (f"{_TIME}{modified.isoformat()}" if is_known else "")
-        return Answer(size_bytes=meta["size"], tag=version, blocks=_blocks(url, found), setup_s=setup_s)
+        return Answer(
+            size_bytes=meta["size"], tag=version, blocks=_blocks(url, found), setup_s=setup_s
+        )
 
 
 def _condition(tag: str) -> dict[str, Any]:
-    """The request's condition: a weak ETag never matches one, and is compared with the answer's only."""
+    """The request's condition: a weak ETag never matches one, and is compared with the answer's
+    only.
+    """
     if tag.startswith(_TIME):
         return {"if_unmodified_since": datetime.fromisoformat(tag.removeprefix(_TIME))}
     return {"if_match": tag} if tag and not tag.startswith("W/") else {}
@@ -96,7 +117,9 @@ def _condition(tag: str) -> dict[str, Any]:
 
 def _blocks(url: str, found: "obstore.GetResult") -> Iterator[Bytes]:
     with as_store_errors(url):
-        yield from found.stream(min_chunk_size=1)  # as it comes: what has come is not lost when the connection breaks
+        yield from found.stream(
+            min_chunk_size=1
+        )  # as it comes: what has come is not lost when the connection breaks
 
 
 def _from_filesystem(url: str, first: int, end: int) -> Answer:
@@ -104,9 +127,16 @@ def _from_filesystem(url: str, first: int, end: int) -> Answer:
 
     def version() -> tuple[int, str]:
         info = fs.info(url)
-        return int(info["size"]), next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
+        return int(info["size"]), next(
+            (str(info[key]) for key in _VERSION_KEYS if info.get(key)), ""
+        )
 
-    answer = _from_file(url, version, lambda: fs.open(url, "rb", cache_type="none"), lambda file: _paced(file, first, end))
+    answer = _from_file(
+        url,
+        version,
+        lambda: fs.open(url, "rb", cache_type="none"),
+        lambda file: _paced(file, first, end),
+    )
     return replace(answer, blocks=_foreign_blocks(url, answer.blocks))
 
 
@@ -149,7 +179,9 @@ def _read(file: IO[bytes], at: int, end: int) -> Iterator[bytes]:
 
 
 def _paced(file: IO[bytes], at: int, end: int) -> Iterator[bytes]:
-    """Blocks that grow as long as they come quickly, so that a store which trickles is noticed by one that does not come."""
+    """Blocks that grow as long as they come quickly, so that a store which trickles is noticed by
+    one that does not come.
+    """
     file.seek(at)
     num_bytes = _FIRST_BLOCK_BYTES
     while at < end:
@@ -164,7 +196,9 @@ def _paced(file: IO[bytes], at: int, end: int) -> Iterator[bytes]:
 
 
 def _in_time(read: Callable[[], bytes]) -> bytes:
-    """What `read` returns; TimeoutError where it takes too long: its thread then ends when the client lets it."""
+    """What `read` returns; TimeoutError where it takes too long: its thread then ends when the
+    client lets it.
+    """
     answer: Future[bytes] = Future()
 
     def run() -> None:

@@ -1,4 +1,6 @@
-"""What a join of logs reads, checked before any row is: columns, types, places, and the digest that names the files."""
+"""What a join of logs reads, checked before any row is: columns, types, places, and the digest that
+names the files.
+"""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,15 +19,22 @@ _NUMBERS = _INTEGERS | {"float", "double", "boolean"}
 
 
 def check_impressions(join: LabelJoin, types: Types) -> None:
-    """InputError unless the log, whose columns have these Spark types, has what the join needs of it."""
+    """InputError unless the log, whose columns have these Spark types, has what the join needs of
+    it.
+    """
     made, source = join.impressions, join.impressions.source
     keys = [name for label in join.labels for name in label.key]
     keys += [name for lookup in join.lookups for name in lookup.key]
-    _check_columns(source, types, [*made.row_id, made.event_time, made.log_time, *keys, *join.partition_by])
+    _check_columns(
+        source, types, [*made.row_id, made.event_time, made.log_time, *keys, *join.partition_by]
+    )
     _check_times(source, types, made.event_time, made.log_time)
     for name in made.row_id:
         if types[name] not in _ROW_ID_TYPES:
-            raise InputError(f"{source}: row id {name!r}: expected text, integers, booleans or timestamps, found {types[name]}")
+            raise InputError(
+                f"{source}: row id {name!r}: expected text, integers, booleans or timestamps, "
+                f"found {types[name]}"
+            )
     _check_added(join, types)
 
 
@@ -33,11 +42,17 @@ def _check_added(join: LabelJoin, types: Types) -> None:
     source, taken = join.impressions.source, {name.lower() for name in types}
     for name in join.added:
         if name.lower() in taken:
-            raise InputError(f"{source}: the join would add the column {name!r}, which is there already; choose another name")
+            raise InputError(
+                f"{source}: the join would add the column {name!r}, which is there already; choose "
+                f"another name"
+            )
         taken.add(name.lower())
     for name in types:
         if name.startswith("__"):
-            raise InputError(f"{source}: columns that begin with '__' are the join's own, found {name!r}; rename it in a query")
+            raise InputError(
+                f"{source}: columns that begin with '__' are the join's own, found {name!r}; "
+                f"rename it in a query"
+            )
 
 
 def check_label(label: Label, impressions: Types, types: Types) -> None:
@@ -45,7 +60,9 @@ def check_label(label: Label, impressions: Types, types: Types) -> None:
     _check_part(label, impressions, types, [*label.event_id, label.value])
     found = "" if label.value is None else types[label.value]
     if found and found not in _NUMBERS and not found.startswith("decimal"):
-        raise InputError(f"{label.source}: value {label.value!r}: expected numbers or booleans, found {found}")
+        raise InputError(
+            f"{label.source}: value {label.value!r}: expected numbers or booleans, found {found}"
+        )
 
 
 def check_lookup(lookup: Lookup, impressions: Types, types: Types) -> None:
@@ -53,14 +70,17 @@ def check_lookup(lookup: Lookup, impressions: Types, types: Types) -> None:
     _check_part(lookup, impressions, types, lookup.columns)
 
 
-def _check_part(part: Label | Lookup, impressions: Types, types: Types, more: Iterable[str | None]) -> None:
+def _check_part(
+    part: Label | Lookup, impressions: Types, types: Types, more: Iterable[str | None]
+) -> None:
     _check_columns(part.source, types, [*part.key, part.event_time, part.log_time, *more])
     _check_times(part.source, types, part.event_time, part.log_time)
     for name in part.key:
         ours, theirs = impressions[name], types[name]
         if ours != theirs and not {ours, theirs} <= _INTEGERS:
             raise InputError(
-                f"{part.source}: key {name!r} is {theirs} here and {ours} in the impressions; cast one in a query (sql=...)"
+                f"{part.source}: key {name!r} is {theirs} here and {ours} in the impressions; cast "
+                f"one in a query (sql=...)"
             )
 
 
@@ -74,18 +94,22 @@ def _check_times(source: Source, types: Types, *columns: str | None) -> None:
     for name in columns:
         if name is not None and types[name] not in ("timestamp", "timestamp_ntz"):
             raise InputError(
-                f"{source}: time {name!r}: expected a timestamp, found {types[name]}; convert it in a query (sql=...)"
+                f"{source}: time {name!r}: expected a timestamp, found {types[name]}; convert it "
+                f"in a query (sql=...)"
             )
 
 
 def check_apart(join: LabelJoin) -> None:
-    """No log may hold the output, or lie in it: a join would read, or replace, its own. Else InputError."""
+    """No log may hold the output, or lie in it: a join would read, or replace, its own. Else
+    InputError.
+    """
     target = _comparable(join.output_url)
     for source in join.sources:
         place = target if source.url is None else _comparable(source.url)
         if source.url is not None and (target.startswith(place) or place.startswith(target)):
             raise InputError(
-                f"the output {redact(join.output_url)} and the log {source} lie within each other; keep them apart"
+                f"the output {redact(join.output_url)} and the log {source} lie within each other; "
+                f"keep them apart"
             )
 
 
@@ -117,8 +141,9 @@ def input_digest(join: LabelJoin, logs: Mapping[Source, Iterable[FileEntry]]) ->
 
 
 def check_columns(logs: Mapping[Source, Sequence[FileEntry]]) -> None:
-    """Before rows are read: InputError for a file that is no Parquet, or has two columns of one name. Where other files have
-    that column once, Spark fails in the middle of the join, and does not say why."""
+    """Before rows are read: InputError for a file that is no Parquet, or has two columns of one
+    name. Where other files have that column once, Spark fails in the middle of the join, and does
+    not say why."""
     for files in logs.values():
         try:
             for file, footer in zip(files, read_footers([file.url for file in files]), strict=True):
@@ -138,11 +163,15 @@ def check_logs(logs: Mapping[Source, Iterable[FileEntry]]) -> None:
 def _files(source: Source, url: str) -> list[FileEntry]:
     if (table := delta_table_around(url)) is not None:
         raise InputError(
-            f"{source} lies in the Delta table {redact(table)}, some of whose files may be replaced ones: use a query (sql=...)"
+            f"{source} lies in the Delta table {redact(table)}, some of whose files may be "
+            f"replaced ones: use a query (sql=...)"
         )
     files = list_files(url)
     if not files:
-        raise InputError(f"no raw files at {source}: expected a Parquet file, a directory or a glob of .parquet files")
+        raise InputError(
+            f"no raw files at {source}: expected a Parquet file, a directory or a glob of .parquet "
+            f"files"
+        )
     return files
 
 

@@ -1,7 +1,8 @@
-"""Joins raw logs on Spark: impressions with their labels and looked-up features, one row for each distinct impression.
+"""Joins raw logs on Spark: impressions with their labels and looked-up features, one row for each
+distinct impression.
 
-One Spark job reads, joins, counts and writes; the rows are then read back from the files (their ids only) and must be those
-that were joined, before a rename makes them visible.
+One Spark job reads, joins, counts and writes; the rows are then read back from the files (their ids
+only) and must be those that were joined, before a rename makes them visible.
 """
 
 import contextlib
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 
 WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
 _SETTINGS = {
-    "spark.sql.codegen.hugeMethodLimit": "8000",  # HotSpot never compiles longer methods: smaller ones are faster
+    # HotSpot never compiles longer methods: smaller ones are faster
+    "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
@@ -53,22 +55,31 @@ _SETTINGS = {
 
 def write_parquet(rows: "DataFrame", url: str, partition_by: tuple[str, ...]) -> None:
     """Writes the rows to a new directory, as one Spark job."""
-    rows.write.mode("errorifexists").option("compression", "snappy").partitionBy(*partition_by).parquet(url)
+    rows.write.mode("errorifexists").option("compression", "snappy").partitionBy(
+        *partition_by
+    ).parquet(url)
 
 
-def join_labels(join: LabelJoin, spark: "SparkSession", *, write: WriteFunction = write_parquet) -> JoinReport:
-    """Runs the join and publishes its rows, or finds that an equal join (same options, same files) did so before.
+def join_labels(
+    join: LabelJoin, spark: "SparkSession", *, write: WriteFunction = write_parquet
+) -> JoinReport:
+    """Runs the join and publishes its rows, or finds that an equal join (same options, same files)
+    did so before.
 
-    InputError or JoinError leave the output as it was; so does an interrupt. What a query will read cannot be named, so a
-    join that reads one always runs. An output that an earlier join wrote is replaced. A file that
-    changes while it is read is an InputError, unless a log is a query or a table.
+    InputError or JoinError leave the output as it was; so does an interrupt. What a query will read
+    cannot be named, so a join that reads one always runs. An output that an earlier join wrote is
+    replaced. A file that changes while it is read is an InputError, unless a log is a query or a
+    table.
     """
     check_apart(join)
     url = join_url(join.output_url, partition_path(join.partition))
     output, logs = Output(spark, url), list_logs(join)
     found = input_digest(join, logs)
     earlier = output.earlier()
-    same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (join.digest, found)
+    same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (
+        join.digest,
+        found,
+    )
     if earlier is not None and found is not None and same:
         return JoinReport(url=url, written=False, document=earlier)
     check_columns(logs)
@@ -77,7 +88,9 @@ def join_labels(join: LabelJoin, spark: "SparkSession", *, write: WriteFunction 
         check_logs(logs)
         check(figures, join)
         num_files, size_bytes = output.size()
-        made = document(join, figures, input_digest=found, num_files=num_files, size_bytes=size_bytes)
+        made = document(
+            join, figures, input_digest=found, num_files=num_files, size_bytes=size_bytes
+        )
         report = JoinReport(url=url, written=True, document=made)
         output.publish(report.to_json(), report_text(made))
     return report
@@ -97,8 +110,8 @@ def _settings(spark: "SparkSession") -> Iterator[None]:
 
 
 def _run(plan: "_Plan", url: str, write: WriteFunction) -> Figures:
-    """Writes the rows and reads their ids back. Figures that do not fit are counted again, in jobs of their own: Spark may
-    count rows twice that pass twice, as when a machine is lost.
+    """Writes the rows and reads their ids back. Figures that do not fit are counted again, in jobs
+    of their own: Spark may count rows twice that pass twice, as when a machine is lost.
     """
     write(plan.rows, url, plan.join.partition_by)
     row_id = plan.join.impressions.row_id
@@ -132,20 +145,33 @@ class _Plan:
         self.types = _types(log, join.impressions.source)
         check_impressions(join, self.types)
         row_id = join.impressions.row_id
-        self.raw = _counted(log, {"num_input_rows": "count(1)", "num_incomplete": query.count(f"not ({self._complete})")})
+        self.raw = _counted(
+            log,
+            {
+                "num_input_rows": "count(1)",
+                "num_incomplete": query.count(f"not ({self._complete})"),
+            },
+        )
         ranked = _ranked(self.raw.observed.where(self._complete), join.impressions, self.types)
         self.distinct = _counted(ranked, query.digest_metrics(row_id, "__rank = 1"))
-        frame = self.distinct.observed.where("__rank = 1").selectExpr(*map(query.quote, self.types), "__time")
+        frame = self.distinct.observed.where("__rank = 1").selectExpr(
+            *map(query.quote, self.types), "__time"
+        )
         for j, lookup in enumerate(join.lookups):
             frame = self._look_up(frame, j, lookup)
-        for _, alike in itertools.groupby(enumerate(join.labels), key=lambda numbered: numbered[1].key):
+        for _, alike in itertools.groupby(
+            enumerate(join.labels), key=lambda numbered: numbered[1].key
+        ):
             frame = self._label(frame, list(alike))
         self.joined = _counted(self._drawn(frame), self._joined_metrics())
         self.rows = self._output(self.joined.observed)
 
     def figures(self, written: Digest, counts: Callable[[_Counted], Counts]) -> Figures:
         """All figures, each as `counts` finds it."""
-        events = [{**counts(read), **counts(made)} for read, made in zip(self.events, self.num_events, strict=True)]
+        events = [
+            {**counts(read), **counts(made)}
+            for read, made in zip(self.events, self.num_events, strict=True)
+        ]
         return Figures(
             impressions=counts(self.raw),
             distinct=counts(self.distinct),
@@ -160,22 +186,35 @@ class _Plan:
         return query.present([*self.join.impressions.row_id, self.join.impressions.event_time])
 
     def _look_up(self, frame: "DataFrame", j: int, lookup: Lookup) -> "DataFrame":
-        """The frame with the columns `__from{j}`, `__at{j}`, `__fresh{j}` and those looked up; no row is added or lost."""
+        """The frame with the columns `__from{j}`, `__at{j}`, `__fresh{j}` and those looked up; no
+        row is added or lost.
+        """
         from pyspark.sql import functions as F  # noqa: N812
 
-        found = frame.join(self._versions(j, lookup), F.expr(query.lookup_condition(j, lookup)), "left")
+        found = frame.join(
+            self._versions(j, lookup), F.expr(query.lookup_condition(j, lookup)), "left"
+        )
         fresh = found.selectExpr("*", f"{query.lookup_fresh(j, lookup)} as __fresh{j}")
-        values = [f"if(__fresh{j}, __value{j}_{n}, null) as {query.quote(name)}" for n, name in enumerate(lookup.added)]
-        joined = [f"__key{j}_{n}" for n in range(len(lookup.key))] + [f"__value{j}_{n}" for n in range(len(lookup.columns))]
+        values = [
+            f"if(__fresh{j}, __value{j}_{n}, null) as {query.quote(name)}"
+            for n, name in enumerate(lookup.added)
+        ]
+        joined = [f"__key{j}_{n}" for n in range(len(lookup.key))] + [
+            f"__value{j}_{n}" for n in range(len(lookup.columns))
+        ]
         return fresh.selectExpr("*", *values).drop(f"__to{j}", *joined)
 
     def _versions(self, j: int, lookup: Lookup) -> "DataFrame":
-        """The dimension's rows with the intervals in which each is the one to be looked up; those of a key do not overlap."""
+        """The dimension's rows with the intervals in which each is the one to be looked up; those
+        of a key do not overlap.
+        """
         read = read_source(self.spark, lookup.source)
         types = _types(read, lookup.source)
         check_lookup(lookup, self.types, types)
         complete = query.present([*lookup.key, lookup.event_time])
-        counted = _counted(read, {"num_input_rows": "count(1)", "num_incomplete": query.count(f"not ({complete})")})
+        counted = _counted(
+            read, {"num_input_rows": "count(1)", "num_incomplete": query.count(f"not ({complete})")}
+        )
         self.dimensions.append(counted)
         ranked = counted.observed.where(complete).selectExpr(
             *map(query.quote, dict.fromkeys([*lookup.key, *lookup.columns])),
@@ -193,10 +232,11 @@ class _Plan:
         return versions.where(f"__to{j} is null or __from{j} < __to{j}")
 
     def _label(self, frame: "DataFrame", alike: list[tuple[int, Label]]) -> "DataFrame":
-        """The frame with what `sql.attributed` makes for labels of one key; no row is added or lost.
+        """The frame with what `sql.attributed` makes for labels of one key; no row is added or
+        lost.
 
-        What tells the impressions of a key apart is found before the rows carry the key's events, and what these mean in one
-        step after it: each row is copied once.
+        What tells the impressions of a key apart is found before the rows carry the key's events,
+        and what these mean in one step after it: each row is copied once.
         """
         row_id, labels = self.join.impressions.row_id, [label for _, label in alike]
         on, salt = list(labels[0].key), query.salt(labels[0], row_id)
@@ -206,17 +246,26 @@ class _Plan:
             frame = frame.selectExpr("*", *query.neighbours(labels, on, row_id))
         for i, label in alike:
             events = self._events(i, label)
-            frame = frame.join(events if salt is None else events.selectExpr("*", "0L as __salt"), on, "left")
-        made = frame.selectExpr("*", *(text for i, label in alike for text in query.attributed(i, label, row_id)))
+            frame = frame.join(
+                events if salt is None else events.selectExpr("*", "0L as __salt"), on, "left"
+            )
+        made = frame.selectExpr(
+            "*", *(text for i, label in alike for text in query.attributed(i, label, row_id))
+        )
         return made.drop("__salt", "__next", "__previous", *(f"__events{i}" for i, _ in alike))
 
     def _events(self, i: int, label: Label) -> "DataFrame":
-        """One row per key, with its distinct events that are known at the cut-off, in the order of their times."""
+        """One row per key, with its distinct events that are known at the cut-off, in the order of
+        their times.
+        """
         read = read_source(self.spark, label.source)
         types = _types(read, label.source)
         check_label(label, self.types, types)
         complete = query.present([*label.key, label.event_time])
-        late = f"{query.known_micros(label.log_time, label.event_time, types)} >= {self.join.cut_off_us}L"
+        late = (
+            f"{query.known_micros(label.log_time, label.event_time, types)} >= "
+            f"{self.join.cut_off_us}L"
+        )
         metrics = {"num_input_rows": "count(1)", "num_incomplete": query.count(f"not ({complete})")}
         counted = _counted(read, metrics | {"num_late": query.count(f"({complete}) and {late}")})
         self.events.append(counted)
@@ -225,9 +274,15 @@ class _Plan:
             *(f"{query.quote(name)} as __id{n}" for n, name in enumerate(label.event_id)),
             f"{query.micros(label.event_time, types)} as __time",
             f"{query.known_micros(label.log_time, label.event_time, types)} as __known",
-            *([] if label.value is None else [f"cast({query.quote(label.value)} as double) as __value"]),
+            *(
+                []
+                if label.value is None
+                else [f"cast({query.quote(label.value)} as double) as __value"]
+            ),
         )
-        arrays = _counted(_arrays(rows, i, label), {"num_events": f"coalesce(sum(size(__events{i})), 0)"})
+        arrays = _counted(
+            _arrays(rows, i, label), {"num_events": f"coalesce(sum(size(__events{i})), 0)"}
+        )
         self.num_events.append(arrays)
         return arrays.observed
 
@@ -237,15 +292,21 @@ class _Plan:
         if negatives is None:
             return frame
         drawn = query.sample(self.join.impressions.row_id, self.types, negatives)
-        made = frame.selectExpr("*", *self._label_columns()).selectExpr("*", f"{query.negative(self.join)} as __negative")
+        made = frame.selectExpr("*", *self._label_columns()).selectExpr(
+            "*", f"{query.negative(self.join)} as __negative"
+        )
         return made.selectExpr("*", f"not __negative or ({drawn}) as __keep")
 
     def _label_columns(self) -> list[str]:
         columns, row_id, cut_off_us = [], self.join.impressions.row_id, self.join.cut_off_us
         for i, label in enumerate(self.join.labels):
-            columns.append(f"{query.label_value(i, label, row_id, cut_off_us)} as {query.quote(label.name)}")
+            columns.append(
+                f"{query.label_value(i, label, row_id, cut_off_us)} as {query.quote(label.name)}"
+            )
             columns += (
-                [f"{query.label_time(i, label, cut_off_us)} as {query.quote(label.time_column)}"] if label.with_time else []
+                [f"{query.label_time(i, label, cut_off_us)} as {query.quote(label.time_column)}"]
+                if label.with_time
+                else []
             )
         return columns
 
@@ -259,7 +320,10 @@ class _Plan:
         return metrics
 
     def _output(self, frame: "DataFrame") -> "DataFrame":
-        negatives, read = self.join.negatives, [*self.types, *(name for part in self.join.lookups for name in part.added)]
+        negatives, read = (
+            self.join.negatives,
+            [*self.types, *(name for part in self.join.lookups for name in part.added)],
+        )
         columns = [*map(query.quote, read)]
         if negatives is None:
             return frame.selectExpr(*columns, *self._label_columns())
@@ -292,7 +356,9 @@ def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _Counted:
 
 
 def _observed(counted: _Counted) -> Counts:
-    """What was counted in passing; of rows that Spark found it need not read, what a job of their own counts."""
+    """What was counted in passing; of rows that Spark found it need not read, what a job of their
+    own counts.
+    """
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -315,8 +381,8 @@ def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ranked(frame: "DataFrame", impressions: Impressions, types: Mapping[str, str]) -> "DataFrame":
-    """The rows with `__time` and `__rank`: one row of each row id, the same on every run, has rank 1. What only ranks is made
-    after the shuffle.
+    """The rows with `__time` and `__rank`: one row of each row id, the same on every run, has rank
+    1. What only ranks is made after the shuffle.
     """
     placed = frame.repartition(*map(query.quote, impressions.row_id)).selectExpr(
         "*",
@@ -328,7 +394,8 @@ def _ranked(frame: "DataFrame", impressions: Impressions, types: Mapping[str, st
 
 
 def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
-    """Of events with equal ids (where there is none: equal times and values), the one known first; then one array per key.
+    """Of events with equal ids (where there is none: equal times and values), the one known first;
+    then one array per key.
 
     Both groupings are by key, so that rows cross the network once.
     """
@@ -336,9 +403,13 @@ def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
 
     keys = [query.quote(name) for name in label.key]
     first = (
-        rows.repartition(*keys).groupBy(*keys, *map(F.expr, query.event_identity(label))).agg(F.expr(query.known_first(label)))
+        rows.repartition(*keys)
+        .groupBy(*keys, *map(F.expr, query.event_identity(label)))
+        .agg(F.expr(query.known_first(label)))
     )
-    return first.groupBy(*keys).agg(F.expr(f"sort_array(collect_list({query.event(label)}))").alias(f"__events{i}"))
+    return first.groupBy(*keys).agg(
+        F.expr(f"sort_array(collect_list({query.event(label)}))").alias(f"__events{i}")
+    )
 
 
 def _types(frame: "DataFrame", source: Source) -> dict[str, str]:

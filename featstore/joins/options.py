@@ -1,8 +1,9 @@
-"""What a join of raw logs is: impressions, the logs that label them, and the dimensions looked up for them.
+"""What a join of raw logs is: impressions, the logs that label them, and the dimensions looked up
+for them.
 
-Event time is when something happened, log time when it was known; a log without a log time knows everything at once. All
-intervals are half open: a label event belongs to impressions with `event time <= its time < event time + window`, and is
-known at the cut-off if `log time < cut-off`.
+Event time is when something happened, log time when it was known; a log without a log time knows
+everything at once. All intervals are half open: a label event belongs to impressions with `event
+time <= its time < event time + window`, and is known at the cut-off if `log time < cut-off`.
 """
 
 import dataclasses
@@ -28,7 +29,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a log's rows come from: Parquet at a URL, a Spark SQL query, or a table of the metastore; exactly one of them."""
+    """Where a log's rows come from: Parquet at a URL, a Spark SQL query, or a table of the
+    metastore; exactly one of them.
+    """
 
     url: str | None = field(default=None, repr=False)
     sql: str | None = None
@@ -36,15 +39,22 @@ class Source:
 
     def __post_init__(self) -> None:
         given = [value for value in (self.url, self.sql, self.table) if value]
-        _require(len(given) == 1, f"a log needs one of from=URL, sql=QUERY and table=NAME, found {len(given)} of them")
+        _require(
+            len(given) == 1,
+            f"a log needs one of from=URL, sql=QUERY and table=NAME, found {len(given)} of them",
+        )
 
     def __str__(self) -> str:
-        return redact(self.url) if self.url else self.table or f"query {redact_text(self.sql or '')!r}"
+        return (
+            redact(self.url) if self.url else self.table or f"query {redact_text(self.sql or '')!r}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Impressions:
-    """The log whose rows are labelled. Rows of equal `row_id` are one impression, logged more than once."""
+    """The log whose rows are labelled. Rows of equal `row_id` are one impression, logged more than
+    once.
+    """
 
     source: Source
     row_id: tuple[str, ...]
@@ -52,17 +62,22 @@ class Impressions:
     log_time: str | None = None
 
     def __post_init__(self) -> None:
-        _require(bool(self.row_id), "impressions: expected row_id=COLUMN,..., the columns that name a row")
+        _require(
+            bool(self.row_id),
+            "impressions: expected row_id=COLUMN,..., the columns that name a row",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """A column made of another log's events: of those attributed to an impression, whether there is `any`, their `count`, the
-    `sum` of their `value`, or the value of the `first` or `last` one. A ripe impression without an event gets 0.
+    """A column made of another log's events: of those attributed to an impression, whether there is
+    `any`, their `count`, the `sum` of their `value`, or the value of the `first` or `last` one. A
+    ripe impression without an event gets 0.
 
-    An event that is in the window of several impressions of equal `key` belongs to the `last` or `first` of them, or to
-    `all`. Rows of equal key and `event_id` (without one: of equal key, event time and value) are one event. A label is null
-    until `horizon_s` (at least the window) has passed since the impression, as seen from the cut-off.
+    An event that is in the window of several impressions of equal `key` belongs to the `last` or
+    `first` of them, or to `all`. Rows of equal key and `event_id` (without one: of equal key, event
+    time and value) are one event. A label is null until `horizon_s` (at least the window) has
+    passed since the impression, as seen from the cut-off.
     """
 
     name: str
@@ -81,18 +96,28 @@ class Label:
     def __post_init__(self) -> None:
         where = f"label {self.name!r}"
         _check_name(self.name, where)
-        _require(bool(self.key), f"{where}: expected key=COLUMN,..., the columns shared with the impressions")
+        _require(
+            bool(self.key),
+            f"{where}: expected key=COLUMN,..., the columns shared with the impressions",
+        )
         _require_one_of(self.kind, KINDS, f"{where}: kind")
         _require_one_of(self.attribution, ATTRIBUTIONS, f"{where}: attribution")
         _require(self.window_s > 0, f"{where}: expected a window above 0, found {self.window_s} s")
         _require(
             self.ripe_after_s >= self.window_s,
-            f"{where}: expected a horizon of at least the window ({self.window_s} s), found {self.ripe_after_s} s: "
+            f"{where}: expected a horizon of at least the window ({self.window_s} s), found "
+            f"{self.ripe_after_s} s: "
             "events may still come while the window is open",
         )
         needs_value = self.kind in ("sum", "first", "last")
-        _require(not needs_value or self.value is not None, f"{where}: kind {self.kind!r} needs value=COLUMN")
-        _require(needs_value or self.value is None, f"{where}: kind {self.kind!r} reads no value; leave value= out")
+        _require(
+            not needs_value or self.value is not None,
+            f"{where}: kind {self.kind!r} needs value=COLUMN",
+        )
+        _require(
+            needs_value or self.value is None,
+            f"{where}: kind {self.kind!r} reads no value; leave value= out",
+        )
 
     @property
     def ripe_after_s(self) -> int:
@@ -110,10 +135,11 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup:
-    """A dimension's latest row at or before the impression, by equal `key`: its `columns` become `{name}_{column}`.
+    """A dimension's latest row at or before the impression, by equal `key`: its `columns` become
+    `{name}_{column}`.
 
-    With a log time, only rows known at the impression count. Of rows of equal time the one known last counts, then one
-    chosen by a hash of its values. A row older than `max_age_s` gives nulls.
+    With a log time, only rows known at the impression count. Of rows of equal time the one known
+    last counts, then one chosen by a hash of its values. A row older than `max_age_s` gives nulls.
     """
 
     name: str
@@ -127,8 +153,14 @@ class Lookup:
     def __post_init__(self) -> None:
         where = f"lookup {self.name!r}"
         _check_name(self.name, where)
-        _require(bool(self.key and self.columns), f"{where}: expected key=COLUMN,... and columns=COLUMN,...")
-        _require(self.max_age_s is None or self.max_age_s >= 0, f"{where}: expected a max_age of 0 or more")
+        _require(
+            bool(self.key and self.columns),
+            f"{where}: expected key=COLUMN,... and columns=COLUMN,...",
+        )
+        _require(
+            self.max_age_s is None or self.max_age_s >= 0,
+            f"{where}: expected a max_age of 0 or more",
+        )
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -138,8 +170,9 @@ class Lookup:
 
 @dataclass(frozen=True, kw_only=True)
 class Negatives:
-    """Of rows whose `label` (None: every label) is 0, those are kept that `sample(row id, rate, seed)` draws, with the weight
-    `1 / rate` in `sample_weight`; all others weigh 1. What a lower rate keeps, a higher one keeps as well.
+    """Of rows whose `label` (None: every label) is 0, those are kept that `sample(row id, rate,
+    seed)` draws, with the weight `1 / rate` in `sample_weight`; all others weigh 1. What a lower
+    rate keeps, a higher one keeps as well.
     """
 
     rate: float
@@ -147,17 +180,22 @@ class Negatives:
     label: str | None = None
 
     def __post_init__(self) -> None:
-        _require(0 < self.rate <= 1, f"negatives: expected a rate above 0 and at most 1, found {self.rate}")
-        _require(-(2**31) <= self.seed < 2**31, f"negatives: expected an int32 seed, found {self.seed}")
+        _require(
+            0 < self.rate <= 1,
+            f"negatives: expected a rate above 0 and at most 1, found {self.rate}",
+        )
+        _require(
+            -(2**31) <= self.seed < 2**31, f"negatives: expected an int32 seed, found {self.seed}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelJoin:
     """One join: what is read, as known at `cut_off` (with a time zone), and where the rows go.
 
-    The rows become the directory `{output_url}`, below it `key=value/` for each key of `partition`. Impressions without row
-    id or event time fail the join, unless `drop_incomplete`. ConfigError for what cannot be, InputError for a partition that
-    no directory can be named by.
+    The rows become the directory `{output_url}`, below it `key=value/` for each key of `partition`.
+    Impressions without row id or event time fail the join, unless `drop_incomplete`. ConfigError
+    for what cannot be, InputError for a partition that no directory can be named by.
     """
 
     impressions: Impressions
@@ -172,12 +210,21 @@ class LabelJoin:
 
     def __post_init__(self) -> None:
         _require(bool(self.labels), "expected at least one label")
-        _require(self.cut_off.tzinfo is not None, f"cut_off: expected a time zone, found {self.cut_off.isoformat()}")
+        _require(
+            self.cut_off.tzinfo is not None,
+            f"cut_off: expected a time zone, found {self.cut_off.isoformat()}",
+        )
         names = [*(label.name for label in self.labels), *(lookup.name for lookup in self.lookups)]
-        _require(len(set(names)) == len(names), f"expected each label and lookup under a name of its own, found {names}")
+        _require(
+            len(set(names)) == len(names),
+            f"expected each label and lookup under a name of its own, found {names}",
+        )
         drawn = None if self.negatives is None else self.negatives.label
         known = [label.name for label in self.labels]
-        _require(drawn is None or drawn in known, f"negatives: no label {drawn!r} among {known}{nearest(drawn or '', known)}")
+        _require(
+            drawn is None or drawn in known,
+            f"negatives: no label {drawn!r} among {known}{nearest(drawn or '', known)}",
+        )
         for key, value in self.partition.items():
             check_partition_name(key, value, "partition")
 
@@ -190,7 +237,10 @@ class LabelJoin:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        labels, lookups = (label.source for label in self.labels), (lookup.source for lookup in self.lookups)
+        labels, lookups = (
+            (label.source for label in self.labels),
+            (lookup.source for lookup in self.lookups),
+        )
         return (self.impressions.source, *labels, *lookups)
 
     @property
@@ -208,22 +258,36 @@ class LabelJoin:
 
 def parse_impressions(text: str) -> Impressions:
     """`from=URL row_id=a,b event_time=ts log_time=ingested`; ConfigError for anything else."""
-    return Impressions(**_parse(text, "impressions", {"row_id": _names, "event_time": str, "log_time": str}))
+    return Impressions(
+        **_parse(text, "impressions", {"row_id": _names, "event_time": str, "log_time": str})
+    )
 
 
 def parse_label(text: str) -> Label:
-    """`name=click from=URL key=a,b event_time=ts window=1h kind=count ...`; ConfigError for anything else."""
+    """`name=click from=URL key=a,b event_time=ts window=1h kind=count ...`; ConfigError for
+    anything else.
+    """
     known: dict[str, Callable[[str], Any]] = dict.fromkeys(
         ("name", "event_time", "log_time", "value", "kind", "attribution"), str
     )
-    known |= {"key": _names, "event_id": _names, "window": duration_s, "horizon": duration_s, "with_time": _boolean}
+    known |= {
+        "key": _names,
+        "event_id": _names,
+        "window": duration_s,
+        "horizon": duration_s,
+        "with_time": _boolean,
+    }
     return Label(**_parse(text, "label", known))
 
 
 def parse_lookup(text: str) -> Lookup:
-    """`name=user from=URL key=user_id event_time=ts columns=age,country max_age=30d`; ConfigError for anything else."""
+    """`name=user from=URL key=user_id event_time=ts columns=age,country max_age=30d`; ConfigError
+    for anything else.
+    """
     known: dict[str, Callable[[str], Any]] = dict.fromkeys(("name", "event_time", "log_time"), str)
-    return Lookup(**_parse(text, "lookup", known | {"key": _names, "columns": _names, "max_age": duration_s}))
+    return Lookup(
+        **_parse(text, "lookup", known | {"key": _names, "columns": _names, "max_age": duration_s})
+    )
 
 
 def duration_s(text: str) -> int:
@@ -239,7 +303,9 @@ def parse_time(text: str) -> datetime.datetime:
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"expected a time such as 2026-11-02T00:00:00+00:00, found {text!r}") from None
+        raise ConfigError(
+            f"expected a time such as 2026-11-02T00:00:00+00:00, found {text!r}"
+        ) from None
     return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
 
 
@@ -248,20 +314,32 @@ _SOURCES = {"from": "url", "sql": "sql", "table": "table"}
 
 
 def _parse(text: str, where: str, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """The arguments of one of the classes above, from `key=value` pairs, quoted as in a shell where they hold spaces."""
+    """The arguments of one of the classes above, from `key=value` pairs, quoted as in a shell where
+    they hold spaces.
+    """
     pairs = _pairs(text, where)
     for key in pairs:
         if key not in known and key not in _SOURCES:
             names = [*_SOURCES, *known]
             raise ConfigError(
-                f"{where} {redact_text(text)!r}: no key {redact_text(key)!r}; expected {', '.join(names)}{nearest(key, names)}"
+                f"{where} {redact_text(text)!r}: no key {redact_text(key)!r}; expected "
+                f"{', '.join(names)}{nearest(key, names)}"
             )
     source = Source(**{_SOURCES[key]: value for key, value in pairs.items() if key in _SOURCES})
-    arguments = {_FIELDS.get(key, key): known[key](value) for key, value in pairs.items() if key in known}
-    needed = {"impressions": ["row_id"], "label": ["name", "key", "window"], "lookup": ["name", "key", "columns"]}[where]
+    arguments = {
+        _FIELDS.get(key, key): known[key](value) for key, value in pairs.items() if key in known
+    }
+    needed = {
+        "impressions": ["row_id"],
+        "label": ["name", "key", "window"],
+        "lookup": ["name", "key", "columns"],
+    }[where]
     missing = [key for key in ("event_time", *needed) if key not in pairs]
     if missing:
-        raise ConfigError(f"{where} {redact_text(text)!r}: expected {', '.join(f'{key}=...' for key in missing)} as well")
+        raise ConfigError(
+            f"{where} {redact_text(text)!r}: expected {', '.join(f'{key}=...' for key in missing)} "
+            f"as well"
+        )
     return {"source": source, **arguments}
 
 
@@ -272,7 +350,10 @@ def _pairs(text: str, where: str) -> dict[str, str]:
         raise ConfigError(f"{where} {redact_text(text)!r}: {error}") from None
     for key, equals, value in parts:
         if not (key and equals and value):
-            raise ConfigError(f"{where} {redact_text(text)!r}: expected KEY=VALUE, found {redact_text(key) + equals!r}")
+            raise ConfigError(
+                f"{where} {redact_text(text)!r}: expected KEY=VALUE, found "
+                f"{redact_text(key) + equals!r}"
+            )
     keys = [key for key, _, _ in parts]
     _require(len(set(keys)) == len(keys), f"{where} {redact_text(text)!r}: expected each key once")
     return {key: value for key, _, value in parts}
@@ -288,11 +369,17 @@ def _boolean(text: str) -> bool:
 
 
 def _check_name(name: str, where: str) -> None:
-    _require(_NAME.fullmatch(name) is not None, f"{where}: expected a name of letters, digits and _, found {name!r}")
+    _require(
+        _NAME.fullmatch(name) is not None,
+        f"{where}: expected a name of letters, digits and _, found {name!r}",
+    )
 
 
 def _require_one_of(value: str, known: Iterable[str], where: str) -> None:
-    _require(value in known, f"{where}: expected one of {', '.join(known)}, found {value!r}{nearest(value, known)}")
+    _require(
+        value in known,
+        f"{where}: expected one of {', '.join(known)}, found {value!r}{nearest(value, known)}",
+    )
 
 
 def _require(holds: bool, message: str) -> None:

@@ -1,7 +1,7 @@
 """Where a join's rows go: one directory, which appears, or is replaced, by a rename.
 
-Rows and report are written into a hidden directory beside it, so that nothing half-written is ever visible. Hadoop's file
-systems are used, as Spark writes with them too.
+Rows and report are written into a hidden directory beside it, so that nothing half-written is ever
+visible. Hadoop's file systems are used, as Spark writes with them too.
 """
 
 import contextlib
@@ -31,20 +31,30 @@ def spark_url(url: str) -> str:
 class Output:
     """The directory at `url`. Not for two threads at once.
 
-    InputError for a file system that cannot rename a directory in one step, and for a directory that no join has written.
+    InputError for a file system that cannot rename a directory in one step, and for a directory
+    that no join has written.
     """
 
     def __init__(self, spark: "SparkSession", url: str) -> None:
         if scheme(url) not in _RENAMES:
             raise InputError(
-                f"{redact(url)}: rows appear by renaming a directory, which {scheme(url)}:// cannot do in one step; expected "
-                f"one of {', '.join(sorted(_RENAMES))}: write there, and copy the finished directory"
+                f"{redact(url)}: rows appear by renaming a directory, which {scheme(url)}:// "
+                f"cannot do in one step; expected "
+                f"one of {', '.join(sorted(_RENAMES))}: write there, and copy the finished "
+                f"directory"
             )
-        self._url, self._jvm, self._gateway = spark_url(url).rstrip("/"), spark._jvm, spark.sparkContext._gateway
+        self._url, self._jvm, self._gateway = (
+            spark_url(url).rstrip("/"),
+            spark._jvm,
+            spark.sparkContext._gateway,
+        )
         self._conf = spark._jsc.hadoopConfiguration()
         self._fs = self._path(self._url).getFileSystem(self._conf)
         self._hidden_url = join(self._url.rpartition("/")[0], f"{_HIDDEN}{uuid.uuid4().hex}")
-        self.rows_url, self._replaced_url = join(self._hidden_url, "rows"), join(self._hidden_url, "replaced")
+        self.rows_url, self._replaced_url = (
+            join(self._hidden_url, "rows"),
+            join(self._hidden_url, "replaced"),
+        )
 
     def earlier(self) -> dict[str, Any] | None:
         """The report of the join whose rows are there, None where nothing is."""
@@ -55,7 +65,8 @@ class Output:
             if isinstance(found, dict) and "join_digest" in found:
                 return found
         raise InputError(
-            f"{redact(self._url)} exists, and is not the output of a join ({REPORT_JSON} is missing or is not one); it is left "
+            f"{redact(self._url)} exists, and is not the output of a join ({REPORT_JSON} is "
+            f"missing or is not one); it is left "
             "as it is: choose another directory, or remove it"
         )
 
@@ -80,10 +91,11 @@ class Output:
         return len(sizes), sum(sizes)
 
     def publish(self, report_json: str, report_text: str) -> None:
-        """Adds the report and makes all visible in one step; what a join wrote there before is removed.
+        """Adds the report and makes all visible in one step; what a join wrote there before is
+        removed.
 
-        Between the renames of a replacement there is no directory for a moment, and never half of one. CommitConflictError
-        where another join has published in that moment; its rows stay.
+        Between the renames of a replacement there is no directory for a moment, and never half of
+        one. CommitConflictError where another join has published in that moment; its rows stay.
         """
         self._write(join(self.rows_url, REPORT_JSON), report_json)
         self._write(join(self.rows_url, REPORT_TEXT), report_text)
@@ -107,8 +119,12 @@ class Output:
         """Unlike the file system's own rename, never moves into a directory that exists."""
         from py4j.protocol import Py4JJavaError
 
-        no_options = self._gateway.new_array(getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename"), 0)
-        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._path(source).toUri(), self._conf)
+        no_options = self._gateway.new_array(
+            getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename"), 0
+        )
+        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+            self._path(source).toUri(), self._conf
+        )
         if not self._fs.exists(self._path(target).getParent()):
             self._fs.mkdirs(self._path(target).getParent())
         try:
@@ -116,7 +132,8 @@ class Output:
         except Py4JJavaError as error:
             said = redact_text(str(error.java_exception.getMessage()))
             raise CommitConflictError(
-                f"{redact(target)}: the rows cannot be moved there ({said}): another writer is at work"
+                f"{redact(target)}: the rows cannot be moved there ({said}): another writer is at "
+                f"work"
             ) from None
 
     def _read(self, url: str) -> str:

@@ -1,12 +1,14 @@
 """The expressions of a join of logs, as Spark SQL text: pure functions of what the join is.
 
-Times are microseconds since 1970 UTC in `bigint`, so that neither time zones nor daylight saving can move an edge. Columns of
-the join's own begin with `__`. Number i of a label and j of a lookup stand at the end of their columns' names.
+Times are microseconds since 1970 UTC in `bigint`, so that neither time zones nor daylight saving
+can move an edge. Columns of the join's own begin with `__`. Number i of a label and j of a lookup
+stand at the end of their columns' names.
 
-No impression can be doubled: labels are joined as one array of events per key, lookups by intervals that do not overlap.
-Which impression an event belongs to is a matter of intervals too. Among impressions of one key, ordered by time and row id,
-the last one at or before an event is the one whose successor comes after it; the first one whose window holds the event is
-the one whose predecessor's window has ended before it.
+No impression can be doubled: labels are joined as one array of events per key, lookups by intervals
+that do not overlap. Which impression an event belongs to is a matter of intervals too. Among
+impressions of one key, ordered by time and row id, the last one at or before an event is the one
+whose successor comes after it; the first one whose window holds the event is the one whose
+predecessor's window has ended before it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +48,10 @@ def present(columns: Iterable[str]) -> str:
 
 def content_hash(columns: Iterable[str], types: Mapping[str, str]) -> str:
     """A hash of the row's values, which decides between rows that are otherwise of equal rank."""
-    hashed = (f"map_entries({quote(column)})" if types[column].startswith("map<") else quote(column) for column in columns)
+    hashed = (
+        f"map_entries({quote(column)})" if types[column].startswith("map<") else quote(column)
+        for column in columns
+    )
     return f"xxhash64({', '.join(hashed)})"
 
 
@@ -55,8 +60,8 @@ def row_hash(row_id: Sequence[str]) -> str:
 
 
 def digest_metrics(row_id: Sequence[str], where: str = "true") -> dict[str, str]:
-    """Count and digest of the rows for which `where` holds, by the hash of their ids: equal sets of rows have equal figures,
-    and a doubled or lost row shows.
+    """Count and digest of the rows for which `where` holds, by the hash of their ids: equal sets of
+    rows have equal figures, and a doubled or lost row shows.
     """
     hashed = row_hash(row_id)
     return {
@@ -67,12 +72,16 @@ def digest_metrics(row_id: Sequence[str], where: str = "true") -> dict[str, str]
 
 
 def first_of_equals(row_id: Sequence[str]) -> str:
-    """The rank of a row among those of its id: the earliest, the one known first, then by content."""
+    """The rank of a row among those of its id: the earliest, the one known first, then by
+    content.
+    """
     return f"row_number() over (partition by {names(row_id)} order by __time, __known, __content)"
 
 
 def sample(row_id: Sequence[str], types: Mapping[str, str], negatives: Negatives) -> str:
-    """Whether `sample(row id, rate, seed)` of a `where` draws the row: by the sign of the id, with the seed as slot."""
+    """Whether `sample(row id, rate, seed)` of a `where` draws the row: by the sign of the id, with
+    the seed as slot.
+    """
     texts = ", ".join(f"xxhash64({_text(column, types)})" for column in row_id)
     signed = f"greatest(xxhash64(cast({negatives.seed} as int), {texts}) & {2**63 - 1}, 1L)"
     return "true" if negatives.rate >= 1 else f"{signed} < {int(negatives.rate * 2**63)}L"
@@ -86,36 +95,55 @@ def _text(column: str, types: Mapping[str, str]) -> str:
 
 
 def needs_neighbours(label: Label, row_id: Sequence[str]) -> bool:
-    """Whether an event may be in the windows of several impressions of its key: not where the row id is part of the key."""
+    """Whether an event may be in the windows of several impressions of its key: not where the row
+    id is part of the key.
+    """
     return not set(row_id) <= set(label.key)
 
 
 def neighbours(labels: Sequence[Label], on: Sequence[str], row_id: Sequence[str]) -> list[str]:
-    """Of labels that share their key: the time of its next impression as `__next`, where it matters of the one before as
-    `__previous`. `on`: the key, with the salt where there is one.
+    """Of labels that share their key: the time of its next impression as `__next`, where it matters
+    of the one before as `__previous`. `on`: the key, with the salt where there is one.
     """
     over = f"over (partition by {names(on)} order by __time, {names(row_id)})"
-    previous = [f"lag(__time) {over} as __previous"] if any(label.attribution == "first" for label in labels) else []
+    previous = (
+        [f"lag(__time) {over} as __previous"]
+        if any(label.attribution == "first" for label in labels)
+        else []
+    )
     return [f"lead(__time) {over} as __next", *previous]
 
 
 def salt(label: Label, row_id: Sequence[str]) -> str | None:
-    """Spreads impressions without a key, which match nothing, over all tasks. None where that is not needed."""
+    """Spreads impressions without a key, which match nothing, over all tasks. None where that is
+    not needed.
+    """
     spread = not needs_neighbours(label, row_id) or set(label.key) <= set(row_id)
     return None if spread else f"if({present(label.key)}, 0L, {row_hash(row_id)})"
 
 
 def event_identity(label: Label) -> list[str]:
-    """What rows of one event have in common beside the key: its id, or where it has none its time and value."""
+    """What rows of one event have in common beside the key: its id, or where it has none its time
+    and value.
+    """
     if _is_told_by_time(label):
         return ["__time"]
     ids = [f"__id{n}" for n in range(len(label.event_id))]
     unnamed = present(ids) if ids else "false"
-    return [*ids, *(f"if({unnamed}, null, __{name}) as __id_{name}" for name in _fields(label) if name != "known")]
+    return [
+        *ids,
+        *(
+            f"if({unnamed}, null, __{name}) as __id_{name}"
+            for name in _fields(label)
+            if name != "known"
+        ),
+    ]
 
 
 def known_first(label: Label) -> str:
-    """Of the rows of one event the one known first, as an aggregate. One number where that is enough, which is compiled."""
+    """Of the rows of one event the one known first, as an aggregate. One number where that is
+    enough, which is compiled.
+    """
     if _is_told_by_time(label):
         return "min(__known) as __known"
     value = ", __value as value" if label.value else ""
@@ -137,16 +165,20 @@ def _fields(label: Label) -> list[str]:
 
 
 def attributed(i: int, label: Label, row_id: Sequence[str]) -> list[str]:
-    """What the events of its key mean for an impression, all null where the key has none, which costs next to nothing.
+    """What the events of its key mean for an impression, all null where the key has none, which
+    costs next to nothing.
 
-    `__mine{i}`: those in its window that belong to it. Where that is something else: `__pairs{i}`, how many are in the window,
-    and `__once{i}`, how many are counted at this impression, if each is to be counted at one only.
+    `__mine{i}`: those in its window that belong to it. Where that is something else: `__pairs{i}`,
+    how many are in the window, and `__once{i}`, how many are counted at this impression, if each is
+    to be counted at one only.
     """
     made = [f"{_mine(i, label, row_id)} as __mine{i}"]
     if _pairs(i, label, row_id) != _num_mine(i):
         made.append(f"size({_events_where(i, _within(label))}) as {_pairs(i, label, row_id)}")
     if _once(i, label, row_id) != _num_mine(i):
-        made.append(f"size({_events_where(i, _within(label), _BEFORE_NEXT)}) as {_once(i, label, row_id)}")
+        made.append(
+            f"size({_events_where(i, _within(label), _BEFORE_NEXT)}) as {_once(i, label, row_id)}"
+        )
     return made
 
 
@@ -155,11 +187,19 @@ def _num_mine(i: int) -> str:
 
 
 def _pairs(i: int, label: Label, row_id: Sequence[str]) -> str:
-    return f"__pairs{i}" if needs_neighbours(label, row_id) and label.attribution != "all" else _num_mine(i)
+    return (
+        f"__pairs{i}"
+        if needs_neighbours(label, row_id) and label.attribution != "all"
+        else _num_mine(i)
+    )
 
 
 def _once(i: int, label: Label, row_id: Sequence[str]) -> str:
-    return f"__once{i}" if needs_neighbours(label, row_id) and label.attribution == "all" else _num_mine(i)
+    return (
+        f"__once{i}"
+        if needs_neighbours(label, row_id) and label.attribution == "all"
+        else _num_mine(i)
+    )
 
 
 def _mine(i: int, label: Label, row_id: Sequence[str]) -> str:
@@ -195,9 +235,13 @@ def _type(label: Label) -> str:
 
 
 def _bucket(i: int, of: str) -> str:
-    """The number of the histogram's bucket in which the first event's `time` or `known` is, counted from the impression."""
+    """The number of the histogram's bucket in which the first event's `time` or `known` is, counted
+    from the impression.
+    """
     delay = f"get(__mine{i}, 0).{of} - __time"
-    cases = " ".join(f"when {delay} < {bound * _US}L then {n}" for n, bound in enumerate(DELAY_BOUNDARIES_S))
+    cases = " ".join(
+        f"when {delay} < {bound * _US}L then {n}" for n, bound in enumerate(DELAY_BOUNDARIES_S)
+    )
     return f"case {cases} else {len(DELAY_BOUNDARIES_S)} end"
 
 
@@ -214,12 +258,18 @@ def label_value(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) ->
     """The label's column: null where it is not known, 0 without an event."""
     unknown = f"{_no_key(label, row_id)} or __time > {_ripe_us(label, cut_off_us)}L"
     value = f"cast({_value(i, label)} as {_type(label)})"
-    return f"case when {unknown} then null when {_num_mine(i)} > 0 then {value} else cast(0 as {_type(label)}) end"
+    return (
+        f"case when {unknown} then null when {_num_mine(i)} > 0 then {value} else cast(0 as "
+        f"{_type(label)}) end"
+    )
 
 
 def label_time(i: int, label: Label, cut_off_us: int) -> str:
     """The event time of the first event behind the label."""
-    return f"if(__time <= {_ripe_us(label, cut_off_us)}L, timestamp_micros(get(__mine{i}, 0).time), null)"
+    return (
+        f"if(__time <= {_ripe_us(label, cut_off_us)}L, timestamp_micros(get(__mine{i}, 0).time), "
+        f"null)"
+    )
 
 
 def counts(metrics: Mapping[str, str]) -> str:
@@ -228,15 +278,18 @@ def counts(metrics: Mapping[str, str]) -> str:
 
 
 def count(condition: str) -> str:
-    """How many rows hold it. `count_if` has Spark make a column of the condition, and copy each row for it."""
+    """How many rows hold it. `count_if` has Spark make a column of the condition, and copy each row
+    for it.
+    """
     return f"count(if({condition}, 1, null))"
 
 
 def label_metrics(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) -> dict[str, str]:
-    """What is counted of label i while rows pass: few and cheap aggregates, as each costs every row.
+    """What is counted of label i while rows pass: few and cheap aggregates, as each costs every
+    row.
 
-    `histogram_numeric` is exact for as many distinct values as it has bins, and passes over nulls: one for the buckets of the
-    first event's delay and of its arrival, in one number.
+    `histogram_numeric` is exact for as many distinct values as it has bins, and passes over nulls:
+    one for the buckets of the first event's delay and of its arrival, in one number.
     """
     no_key, ripe_us = _no_key(label, row_id), _ripe_us(label, cut_off_us)
     is_hit = f"{_num_mine(i)} > 0 and __time <= {ripe_us}L"
@@ -248,13 +301,18 @@ def label_metrics(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) 
         f"label{i}_attributed": f"sum({_once(i, label, row_id)})",
         f"label{i}_more": f"sum(greatest({_pairs(i, label, row_id)}, 1) - 1)",
         f"label{i}_max": f"max({_pairs(i, label, row_id)})",
-        f"label{i}_delays": f"histogram_numeric(if({is_hit}, {delays}, null), {2 * NUM_BUCKETS**2})",
+        f"label{i}_delays": (
+            f"histogram_numeric(if({is_hit}, {delays}, null), {2 * NUM_BUCKETS**2})"
+        ),
     }
 
 
 def lookup_interval(lookup: Lookup) -> str:
     """Until when a row is the one looked up: until a row of higher rank is known."""
-    order = "order by __at desc, __known desc, __content desc rows between unbounded preceding and 1 preceding"
+    order = (
+        "order by __at desc, __known desc, __content desc rows between unbounded preceding and 1 "
+        "preceding"
+    )
     return f"min(__from) over (partition by {names(lookup.key)} {order})"
 
 
@@ -264,7 +322,9 @@ def lookup_condition(j: int, lookup: Lookup) -> str:
 
 
 def lookup_fresh(j: int, lookup: Lookup) -> str:
-    oldest = "" if lookup.max_age_s is None else f" and __time - __at{j} <= {lookup.max_age_s * _US}L"
+    oldest = (
+        "" if lookup.max_age_s is None else f" and __time - __at{j} <= {lookup.max_age_s * _US}L"
+    )
     return f"__from{j} is not null{oldest}"
 
 
@@ -288,11 +348,16 @@ def weight(negatives: Negatives) -> str:
 
 
 def kept_metrics(negatives: Negatives | None, row_id: Sequence[str]) -> dict[str, str]:
-    """The digest of the rows that are written, and how many of the negatives are; nothing where all rows are written."""
+    """The digest of the rows that are written, and how many of the negatives are; nothing where all
+    rows are written.
+    """
     if negatives is None:
         return {}
     kept = {
         name.replace("key_", "kept_").replace("num_rows", "num_kept"): text
         for name, text in digest_metrics(row_id, "__keep").items()
     }
-    return kept | {"num_negatives": count("__negative"), "num_negatives_kept": count("__negative and __keep")}
+    return kept | {
+        "num_negatives": count("__negative"),
+        "num_negatives_kept": count("__negative and __keep"),
+    }

@@ -30,8 +30,8 @@ class Digest:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What was counted while the rows passed: of each log as it was read, of the impressions once equal ones were dropped, and
-    of the rows once joined; and the rows read back from the files.
+    """What was counted while the rows passed: of each log as it was read, of the impressions once
+    equal ones were dropped, and of the rows once joined; and the rows read back from the files.
     """
 
     impressions: Counts
@@ -44,8 +44,8 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinReport:
-    """What a join did. `written` is False where the output already was the result of an equal join; `document` is what lies
-    beside the rows as `_report.json`.
+    """What a join did. `written` is False where the output already was the result of an equal join;
+    `document` is what lies beside the rows as `_report.json`.
     """
 
     url: str = field(repr=False)
@@ -61,17 +61,22 @@ class JoinReport:
     def headline(self) -> str:
         output = self.document["output"]
         done = "wrote" if self.written else "nothing to do: an equal join wrote"
-        size = f"{output['num_rows']:,} rows in {output['num_files']:,} files, {output['size_bytes']:,} bytes"
+        size = (
+            f"{output['num_rows']:,} rows in {output['num_files']:,} files, "
+            f"{output['size_bytes']:,} bytes"
+        )
         return f"{done} {size}, {redact(self.url)}"
 
 
 def digest(counts: Counts, prefix: str = "key", num_rows: str = "num_rows") -> Digest:
-    return Digest(num_rows=counts[num_rows], key_xor=counts[f"{prefix}_xor"], key_sum=counts[f"{prefix}_sum"])
+    return Digest(
+        num_rows=counts[num_rows], key_xor=counts[f"{prefix}_xor"], key_sum=counts[f"{prefix}_sum"]
+    )
 
 
 def mismatch(figures: Figures) -> str | None:
-    """What is wrong where the rows are not exactly the distinct impressions, of which the files hold those that were to be
-    kept; None where all is well.
+    """What is wrong where the rows are not exactly the distinct impressions, of which the files
+    hold those that were to be kept; None where all is well.
     """
     distinct, joined = digest(figures.distinct), digest(figures.joined)
     kept = digest(figures.joined, "kept", "num_kept") if "num_kept" in figures.joined else joined
@@ -81,23 +86,32 @@ def mismatch(figures: Figures) -> str | None:
         return f"{distinct.num_rows} distinct impressions of {read - dropped} rows"
     if joined != distinct:
         return f"{_rows(distinct)} distinct impressions became {_rows(joined)} rows in the join"
-    return None if written == kept else f"the files hold {_rows(written)} rows instead of {_rows(kept)}"
+    return (
+        None
+        if written == kept
+        else f"the files hold {_rows(written)} rows instead of {_rows(kept)}"
+    )
 
 
 def check(figures: Figures, join: LabelJoin) -> None:
-    """JoinError where rows were lost or doubled; InputError for impressions without id or time that are not to be dropped."""
+    """JoinError where rows were lost or doubled; InputError for impressions without id or time that
+    are not to be dropped.
+    """
     found = mismatch(figures)
     if found is not None:
         raise JoinError(
-            f"{redact(join.output_url)}: {found}; nothing was published. Run it again; if it fails again, look for failing "
+            f"{redact(join.output_url)}: {found}; nothing was published. Run it again; if it fails "
+            f"again, look for failing "
             "disks or for another writer in the output's directory"
         )
     dropped = figures.impressions["num_incomplete"]
     if dropped and not join.drop_incomplete:
         columns = ", ".join([*join.impressions.row_id, join.impressions.event_time])
         raise InputError(
-            f"{join.impressions.source}: {dropped} of {figures.impressions['num_input_rows']} impressions have a null in "
-            f"{columns}, so they cannot be told apart or placed in time; correct the log, or drop them (--drop-incomplete)"
+            f"{join.impressions.source}: {dropped} of {figures.impressions['num_input_rows']} "
+            f"impressions have a null in "
+            f"{columns}, so they cannot be told apart or placed in time; correct the log, or drop "
+            f"them (--drop-incomplete)"
         )
 
 
@@ -105,7 +119,9 @@ def _rows(found: Digest) -> str:
     return f"{found.num_rows} (digest {found})"
 
 
-def document(join: LabelJoin, figures: Figures, *, input_digest: str | None, num_files: int, size_bytes: int) -> dict[str, Any]:
+def document(
+    join: LabelJoin, figures: Figures, *, input_digest: str | None, num_files: int, size_bytes: int
+) -> dict[str, Any]:
     """The report as it is written: docs/contracts.md says what each key means."""
     return {
         "format": FORMAT,
@@ -113,8 +129,14 @@ def document(join: LabelJoin, figures: Figures, *, input_digest: str | None, num
         "input_digest": input_digest,
         "cut_off": join.cut_off.isoformat(),
         "impressions": _impressions(figures),
-        "labels": [_label(i, label, figures.events[i], figures.joined) for i, label in enumerate(join.labels)],
-        "lookups": [_lookup(j, lookup, figures.dimensions[j], figures.joined) for j, lookup in enumerate(join.lookups)],
+        "labels": [
+            _label(i, label, figures.events[i], figures.joined)
+            for i, label in enumerate(join.labels)
+        ],
+        "lookups": [
+            _lookup(j, lookup, figures.dimensions[j], figures.joined)
+            for j, lookup in enumerate(join.lookups)
+        ],
         "negatives": _negatives(join, figures.joined),
         "output": {
             "num_rows": figures.written.num_rows,
@@ -137,7 +159,10 @@ def _impressions(figures: Figures) -> dict[str, int]:
 
 def _label(i: int, label: Label, events: Counts, joined: Counts) -> dict[str, Any]:
     hit, unripe, no_key = (joined[f"label{i}_{state}"] for state in ("hit", "unripe", "no_key"))
-    attributed, negative = joined[f"label{i}_attributed"], joined["num_rows"] - hit - unripe - no_key
+    attributed, negative = (
+        joined[f"label{i}_attributed"],
+        joined["num_rows"] - hit - unripe - no_key,
+    )
     return {
         "name": label.name,
         "kind": label.kind,
@@ -147,7 +172,10 @@ def _label(i: int, label: Label, events: Counts, joined: Counts) -> dict[str, An
         "num_input_rows": events["num_input_rows"],
         "num_incomplete": events["num_incomplete"],
         "num_late": events["num_late"],
-        "num_duplicates": events["num_input_rows"] - events["num_incomplete"] - events["num_late"] - events["num_events"],
+        "num_duplicates": events["num_input_rows"]
+        - events["num_incomplete"]
+        - events["num_late"]
+        - events["num_events"],
         "num_events": events["num_events"],
         "num_attributed": attributed,
         "num_orphans": events["num_events"] - attributed,
@@ -169,7 +197,10 @@ def _histogram(bins: Iterable[tuple[int, float]]) -> list[dict[str, int]]:
     for bucket, count in bins:
         counts[bucket] += round(count)
     bounds = (0, *DELAY_BOUNDARIES_S)
-    return [{"from_s": bound, "num_impressions": count} for bound, count in zip(bounds, counts, strict=True)]
+    return [
+        {"from_s": bound, "num_impressions": count}
+        for bound, count in zip(bounds, counts, strict=True)
+    ]
 
 
 def _lookup(j: int, lookup: Lookup, read: Counts, joined: Counts) -> dict[str, Any]:
@@ -189,7 +220,12 @@ def _negatives(join: LabelJoin, joined: Counts) -> dict[str, Any] | None:
     if join.negatives is None:
         return None
     kept = {"num_negatives": joined["num_negatives"], "num_kept": joined["num_negatives_kept"]}
-    return {"label": join.negatives.label, "rate": join.negatives.rate, "seed": join.negatives.seed, **kept}
+    return {
+        "label": join.negatives.label,
+        "rate": join.negatives.rate,
+        "seed": join.negatives.seed,
+        **kept,
+    }
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -199,7 +235,10 @@ def _share(part: int, whole: int) -> float | None:
 def report_text(document: Mapping[str, Any]) -> str:
     """The report for people: tables, and a histogram per label."""
     parts = [f"as known at {document['cut_off']}", _table("impressions", [document["impressions"]])]
-    scalars = [{key: value for key, value in label.items() if not isinstance(value, list)} for label in document["labels"]]
+    scalars = [
+        {key: value for key, value in label.items() if not isinstance(value, list)}
+        for label in document["labels"]
+    ]
     parts.append(_transposed(scalars))
     if document["lookups"]:
         parts.append(_transposed(document["lookups"]))
@@ -209,13 +248,17 @@ def report_text(document: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    return f"{title}\n" + tabulate([list(row.values()) for row in rows], headers=list(rows[0]), intfmt=",", floatfmt=".4g")
+    return f"{title}\n" + tabulate(
+        [list(row.values()) for row in rows], headers=list(rows[0]), intfmt=",", floatfmt=".4g"
+    )
 
 
 def _transposed(parts: Sequence[Mapping[str, Any]]) -> str:
     lines = [[key, *(_number(part[key]) for part in parts)] for key in parts[0] if key != "name"]
     headers = ["", *(part["name"] for part in parts)]
-    return tabulate(lines, headers=headers, disable_numparse=True, colalign=["left", *["right"] * len(parts)])
+    return tabulate(
+        lines, headers=headers, disable_numparse=True, colalign=["left", *["right"] * len(parts)]
+    )
 
 
 def _number(value: Any) -> str:
@@ -228,11 +271,18 @@ def _bars(label: Mapping[str, Any]) -> str:
     """From the impression to its first event, as it happened and as it was logged."""
     total = max(1, sum(bucket["num_impressions"] for bucket in label["delay"]))
     lines = [
-        [f"from {_duration(happened['from_s'])}", _percent(happened, total), _percent(logged, total), _bar(happened, total)]
+        [
+            f"from {_duration(happened['from_s'])}",
+            _percent(happened, total),
+            _percent(logged, total),
+            _bar(happened, total),
+        ]
         for happened, logged in zip(label["delay"], label["arrival"], strict=True)
     ]
     return tabulate(
-        lines, headers=[f"{label['name']}: delay", "happened", "logged", ""], colalign=["left", "right", "right", "left"]
+        lines,
+        headers=[f"{label['name']}: delay", "happened", "logged", ""],
+        colalign=["left", "right", "right", "left"],
     )
 
 
@@ -245,5 +295,9 @@ def _bar(bucket: Mapping[str, int], total: int) -> str:
 
 
 def _duration(seconds: int) -> str:
-    unit, size = next((unit, size) for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)) if not seconds % size)
+    unit, size = next(
+        (unit, size)
+        for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+        if not seconds % size
+    )
     return f"{seconds // size} {unit}" if seconds else "0 s"

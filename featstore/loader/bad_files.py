@@ -1,4 +1,6 @@
-"""Data files that cannot be read, where the loader was told to go on without them: counted, and warned of by name."""
+"""Data files that cannot be read, where the loader was told to go on without them: counted, and
+warned of by name.
+"""
 
 import logging
 from collections.abc import Callable
@@ -28,7 +30,9 @@ def is_bad_file(error: BaseException) -> TypeGuard[DataFileError]:
 
 
 class BadFiles:
-    """The bad files of one epoch in one process. One thread notes them; `clear()` when it has ended."""
+    """The bad files of one epoch in one process. One thread notes them; `clear()` when it has
+    ended.
+    """
 
     def __init__(self, stats: Stats) -> None:
         self._counts = stats.counts
@@ -36,7 +40,9 @@ class BadFiles:
         self._claims: set[tuple[str, int]] = set()
 
     def skip(self, claim: Claim, through: int, error: DataFileError) -> None:
-        """The claim's rows from `through` are left out because of `error`: counted once however often it is tried again."""
+        """The claim's rows from `through` are left out because of `error`: counted once however
+        often it is tried again.
+        """
         key = (claim.split.id, through)
         if key in self._claims:
             return
@@ -45,7 +51,12 @@ class BadFiles:
         if claim.split.path not in self._paths:
             self._paths.add(claim.split.path)
             self._counts["files_skipped"] += 1
-            _LOG.warning("on_bad_file: skip: rows of %s are left out from row %d of it: %s", claim.split.id, through, error)
+            _LOG.warning(
+                "on_bad_file: skip: rows of %s are left out from row %d of it: %s",
+                claim.split.id,
+                through,
+                error,
+            )
 
     def clear(self) -> None:
         self._paths.clear()

@@ -1,4 +1,6 @@
-"""`FeatureLoader`: from a table and a selection to batches. Where dispatch, staging, reading and tensors meet."""
+"""`FeatureLoader`: from a table and a selection to batches. Where dispatch, staging, reading and
+tensors meet.
+"""
 
 import logging
 import os
@@ -18,7 +20,14 @@ from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.transform import Transform, checked_transform
 from featstore.loader.cleanup import when_gone
 from featstore.loader.plan.config import as_options, load_train_config
-from featstore.loader.plan.data_files import Census, Listed, Listing, matching, matching_files, selected
+from featstore.loader.plan.data_files import (
+    Census,
+    Listed,
+    Listing,
+    matching,
+    matching_files,
+    selected,
+)
 from featstore.loader.plan.follow import Follow, Following
 from featstore.loader.plan.negatives import Negatives
 from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
@@ -58,26 +67,31 @@ class TableLike(Protocol):
 class FeatureLoader(IterableDataset[Batch]):
     """Batches of the selected slots of a table.
 
-    Iterate it, or wrap it as `DataLoader(loader, batch_size=None, num_workers=k)`: its workers share each epoch, every row
-    once. Each iteration is the next `num_epochs` epochs. A batch counts as delivered when the next one is asked for, or
-    at `ack()`. One consumer at a time; `close()`, or the end of a `with` block, from any thread.
+    Iterate it, or wrap it as `DataLoader(loader, batch_size=None, num_workers=k)`: its workers
+    share each epoch, every row once. Each iteration is the next `num_epochs` epochs. A batch counts
+    as delivered when the next one is asked for, or at `ack()`. One consumer at a time; `close()`,
+    or the end of a `with` block, from any thread.
 
-    `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len, pad, dtype}`. `labels`, `weight`:
-    scalar numeric columns, delivered as float32; `{name, null: drop | raise | <value>}` says what a null label does. `extras`:
-    columns delivered as an Arrow table. `where`: SQL over partition keys and columns. `shuffle`: None reads files in their
-    order. `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`. `staging`: None reads local
-    files in place and stages remote ones, or what is selected of them, in a private directory. `dispatch`: `auto`, a store's
-    URL, or options. `follow`: go on with partitions that are new, for ever or as options such as
-    `{until: "dt >= '2026-11-08'"}` say. `tail`: where ranks get different numbers of batches, all stop
-    with the first that has no more (`drop`), get `is_padding` batches (`pad`), or end apart (`join`).
-    `memory_budget`: bytes of decoded rows at once, being decoded and waiting, a quarter of it for
-    what decoding takes besides; larger row groups are decoded in slices. `negatives`: fewer rows
-    whose label is 0, as `{label, rate, seed, column}` say, weighing more.
-    `transform`: a function over each batch, in another thread, or its name `package.module:function`. `on_bad_file`: `error`,
-    or `skip` to go on without files that cannot be read, with a warning for each. `progress`: a bar on standard error. `debug`:
-    look whether batches are written to in place, which costs time. docs/loader.md has them all.
+    `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len, pad,
+    dtype}`. `labels`, `weight`: scalar numeric columns, delivered as float32; `{name, null: drop |
+    raise | <value>}` says what a null label does. `extras`: columns delivered as an Arrow table.
+    `where`: SQL over partition keys and columns. `shuffle`: None reads files in their order.
+    `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`.
+    `staging`: None reads local files in place and stages remote ones, or what is selected of them,
+    in a private directory. `dispatch`: `auto`, a store's URL, or options. `follow`: go on with
+    partitions that are new, for ever or as options such as `{until: "dt >= '2026-11-08'"}` say.
+    `tail`: where ranks get different numbers of batches, all stop with the first that has no more
+    (`drop`), get `is_padding` batches (`pad`), or end apart (`join`). `memory_budget`: bytes of
+    decoded rows at once, being decoded and waiting, a quarter of it for what decoding takes
+    besides; larger row groups are decoded in slices. `negatives`: fewer rows whose label is 0, as
+    `{label, rate, seed, column}` say, weighing more. `transform`: a function over each batch, in
+    another thread, or its name `package.module:function`. `on_bad_file`: `error`, or `skip` to go
+    on without files that cannot be read, with a warning for each. `progress`: a bar on standard
+    error. `debug`: look whether batches are written to in place, which costs time. docs/loader.md
+    has them all.
 
-    ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a bad file, when read.
+    ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a
+    bad file, when read.
     """
 
     def __init__(
@@ -106,14 +120,30 @@ class FeatureLoader(IterableDataset[Batch]):
         progress: bool = False,
         debug: bool = False,
     ) -> None:
-        ordering = as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order") or Ordering()
-        options = as_options(Dispatch, {"store": dispatch} if isinstance(dispatch, str) else dispatch, "dispatch") or Dispatch()
+        ordering = (
+            as_options(Ordering, {"kind": order} if isinstance(order, str) else order, "order")
+            or Ordering()
+        )
+        options = (
+            as_options(
+                Dispatch, {"store": dispatch} if isinstance(dispatch, str) else dispatch, "dispatch"
+            )
+            or Dispatch()
+        )
         snapshot = _snapshot(table, is_streamed=ordering.kind == RANK)
         drawn = as_options(Negatives, negatives, "negatives")
         request = resolve(
-            snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where, negatives=drawn
+            snapshot.schema,
+            slots=slots,
+            labels=labels,
+            weight=weight,
+            extras=extras,
+            where=where,
+            negatives=drawn,
         )
-        files: Mapping[str, Listed] = {} if ordering.kind == RANK else matching_files(snapshot, request)
+        files: Mapping[str, Listed] = (
+            {} if ordering.kind == RANK else matching_files(snapshot, request)
+        )
         cut = partial(make_splits, size=split_size(options), accepts_bad=on_bad_file == SKIP)
         self._job = Job(
             request=request,
@@ -143,7 +173,9 @@ class FeatureLoader(IterableDataset[Batch]):
         if ordering.kind == RANK:
             self._job = self._job.in_parts(_listing(snapshot, request, cut))
             files = _largest(self._job.census, snapshot, request)
-        self._staging = staging_for(as_options(Staging, staging, "staging"), replace(self._job, files=files))
+        self._staging = staging_for(
+            as_options(Staging, staging, "staging"), replace(self._job, files=files)
+        )
         self._passes = Passes(options, self._job.key, num_epochs)
         self._stats = Stats()
         self._restored: LoaderState | None = None
@@ -154,7 +186,9 @@ class FeatureLoader(IterableDataset[Batch]):
         when_gone(self, self._passes.remove)
 
     @classmethod
-    def from_config(cls, source: str | Path | Mapping[str, Any], **overrides: Any) -> "FeatureLoader":
+    def from_config(
+        cls, source: str | Path | Mapping[str, Any], **overrides: Any
+    ) -> "FeatureLoader":
         """The loader that a training config describes; keyword arguments replace its keys."""
         return cls(**load_train_config(source, overrides))
 
@@ -177,38 +211,51 @@ class FeatureLoader(IterableDataset[Batch]):
         return self._run
 
     def __len__(self) -> int:
-        """How many batches the next iteration has for this process and its DataLoader workers: exact in static order.
+        """How many batches the next iteration has for this process and its DataLoader workers:
+        exact in static order.
 
         TypeError in other orders, and where rows are left out that have to be read first.
         """
         if self._job.ordering.kind != STATIC:
             raise TypeError(
-                f"a loader in {self._job.ordering.kind} order has no len(): how many batches a worker gets depends on how "
-                "fast the others are or which files are its own; count rows instead, or choose order static"
+                f"a loader in {self._job.ordering.kind} order has no len(): how many batches a "
+                f"worker gets depends on how "
+                "fast the others are or which files are its own; count rows instead, or choose "
+                "order static"
             )
         if self._job.follow is not None:
-            raise TypeError("a loader that follows a table has no len(): nobody knows how many partitions will come")
+            raise TypeError(
+                "a loader that follows a table has no len(): nobody knows how many partitions will "
+                "come"
+            )
         if self._job.filters_rows:
             raise TypeError(
-                "this loader has no len(): which rows are left out by `where`, `negatives`, or `null: drop` of a label, is "
+                "this loader has no len(): which rows are left out by `where`, `negatives`, or "
+                "`null: drop` of a label, is "
                 "known only when they are read"
             )
         place = Place.here()
         start = self._start(*self._passes.next_pass(), place)
         one_per_rank = replace(place, index=place.rank, num_workers=place.num_ranks)
         num_steps = self._job.num_steps(start, one_per_rank)
-        own = self._job.num_static_batches(start, Seat(worker=place.rank, num_workers=place.num_ranks))
+        own = self._job.num_static_batches(
+            start, Seat(worker=place.rank, num_workers=place.num_ranks)
+        )
         return own if num_steps is None else num_steps
 
     def __bool__(self) -> bool:
         return True
 
     def to_device(self, device: Device, *, prefetch: int = 2) -> DeviceFeed:
-        """Iterates like the loader, with batches that a thread of its own has moved to `device`, `prefetch` of them ahead."""
+        """Iterates like the loader, with batches that a thread of its own has moved to `device`,
+        `prefetch` of them ahead.
+        """
         return DeviceFeed(self, device, prefetch=prefetch)
 
     def ack(self) -> None:
-        """The batch that was handed out last counts as delivered now, not only when the next is asked for."""
+        """The batch that was handed out last counts as delivered now, not only when the next is
+        asked for.
+        """
         self._adopt()
         if self._run is not None:
             self._run.acknowledge()
@@ -216,7 +263,8 @@ class FeatureLoader(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """The next iteration begins with this epoch: its order follows from it and the seed.
 
-        A state that was loaded is forgotten, unless its iteration began with this very epoch: then the rest of it comes.
+        A state that was loaded is forgotten, unless its iteration began with this very epoch: then
+        the rest of it comes.
         """
         self._passes.set_epoch(_count("epoch", epoch, minimum=0))
         if self._restored is not None and self._restored.first_epoch != epoch:
@@ -226,7 +274,8 @@ class FeatureLoader(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """What this process has delivered, as small JSON data, between any two batches.
 
-        With several workers unite theirs with `merge_states`. StateError in a process whose DataLoader workers do the reading.
+        With several workers unite theirs with `merge_states`. StateError in a process whose
+        DataLoader workers do the reading.
         """
         self._adopt()
         if self._share is not None:
@@ -235,8 +284,10 @@ class FeatureLoader(IterableDataset[Batch]):
             return self._run.state.to_json()
         if self._passes.has_workers():
             raise StateError(
-                "state_dict(): the batches were read by DataLoader workers, and this process does not know how far they are: "
-                "call ack() and state_dict() in each worker, where get_worker_info().dataset is its dataset, and unite the "
+                "state_dict(): the batches were read by DataLoader workers, and this process does "
+                "not know how far they are: "
+                "call ack() and state_dict() in each worker, where get_worker_info().dataset is "
+                "its dataset, and unite the "
                 "states with FeatureLoader.merge_states"
             )
         return self._start(*self._passes.next_pass(), Place.here()).to_json()
@@ -244,11 +295,11 @@ class FeatureLoader(IterableDataset[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on where the state was saved, on any number of workers.
 
-        In a DataLoader worker it may be the state of this worker alone, as torchdata's StatefulDataLoader hands it out: the
-        workers unite theirs when the first batch is asked for.
+        In a DataLoader worker it may be the state of this worker alone, as torchdata's
+        StatefulDataLoader hands it out: the workers unite theirs when the first batch is asked for.
 
-        StateError where the state is of another table, selection, seed or format, or lacks workers of its step, and where
-        DataLoader workers still run, which would not hear of it.
+        StateError where the state is of another table, selection, seed or format, or lacks workers
+        of its step, and where DataLoader workers still run, which would not hear of it.
         """
         saved = LoaderState.from_json(state)
         place = Place.here()
@@ -262,30 +313,35 @@ class FeatureLoader(IterableDataset[Batch]):
         saved.require_complete()
         if self._passes.has_living_workers():
             raise StateError(
-                "load_state_dict(): DataLoader workers of this loader still run, and would not hear of the state: end them "
-                "(delete the DataLoader, or its iterator), load the state, and make a new DataLoader"
+                "load_state_dict(): DataLoader workers of this loader still run, and would not "
+                "hear of the state: end them "
+                "(delete the DataLoader, or its iterator), load the state, and make a new "
+                "DataLoader"
             )
         self._forget_run()
         self._restored = saved
         self._passes.restore(saved.digest, saved.first_epoch, place)
 
     def recorded_order(self, epoch: int | None = None) -> dict[str, Any]:
-        """Who read what, in which order, in an epoch that was read in order `dynamic`, the newest unless one is named: small
-        JSON data for `order={"kind": "replay", "recording": ...}`.
+        """Who read what, in which order, in an epoch that was read in order `dynamic`, the newest
+        unless one is named: small JSON data for `order={"kind": "replay", "recording": ...}`.
 
-        Of all workers that share the store, as far as they have acknowledged: to be asked for at the epoch's end, of any of
-        them, before the store is gone. DispatchError where the store has no such epoch.
+        Of all workers that share the store, as far as they have acknowledged: to be asked for at
+        the epoch's end, of any of them, before the store is gone. DispatchError where the store has
+        no such epoch.
         """
         self._adopt()
         return self._passes.recording(epoch).to_json()
 
     def stats(self) -> dict[str, Any]:
-        """What this process has done since the loader was made: counts, and seconds under names that end with `_s`.
+        """What this process has done since the loader was made: counts, and seconds under names
+        that end with `_s`.
 
-        `wait_s` is what the consumer waited for batches, `decode_s` what reading and decoding took. `stages`: for each of
-        `staging`, `decode`, `assemble`, `transform` and `delivery` what kept it busy, what it waited for, bytes, rows and
-        retries; `slots`: for each column that was read `bytes`, as stored, and its parts of the seconds that the stages
-        `decode` and `assemble` were busy.
+        `wait_s` is what the consumer waited for batches, `decode_s` what reading and decoding took.
+        `stages`: for each of `staging`, `decode`, `assemble`, `transform` and `delivery` what kept
+        it busy, what it waited for, bytes, rows and retries; `slots`: for each column that was read
+        `bytes`, as stored, and its parts of the seconds that the stages `decode` and `assemble`
+        were busy.
         """
         staged = vars(self._stager.stats()) if self._stager else {}
         told = {f"staging_{name}": value for name, value in staged.items()}
@@ -293,14 +349,17 @@ class FeatureLoader(IterableDataset[Batch]):
         return {**self._stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
 
     def verdict(self) -> str:
-        """What this process's last epoch waited for, and what would help, in one line; empty before the end of the first.
+        """What this process's last epoch waited for, and what would help, in one line; empty before
+        the end of the first.
 
         Also logged at level info by `featstore.loader.run.iteration`.
         """
         return self._stats.verdict
 
     def close(self) -> None:
-        """Ends the iteration under way and removes temporary files; the loader may be iterated again."""
+        """Ends the iteration under way and removes temporary files; the loader may be iterated
+        again.
+        """
         self._adopt()
         if self._run is not None:
             self._run.close()
@@ -312,7 +371,11 @@ class FeatureLoader(IterableDataset[Batch]):
 
     def _name_left_open(self) -> None:
         """Says in the log what ranks in step have left unread of the last pass."""
-        if self._in_step and self._job.ordering.is_dynamic and (left_open := self._passes.left_open()) is not None:
+        if (
+            self._in_step
+            and self._job.ordering.is_dynamic
+            and (left_open := self._passes.left_open()) is not None
+        ):
             left_open.name()
 
     @property
@@ -343,7 +406,9 @@ class FeatureLoader(IterableDataset[Batch]):
         self._run = None
 
     def _start(self, number: int, first_epoch: int, place: Place) -> LoaderState:
-        """Where the pass of this number begins: the first after a restore where the state says, if it is of that epoch."""
+        """Where the pass of this number begins: the first after a restore where the state says, if
+        it is of that epoch.
+        """
         if self._restored is not None and number == 0 and first_epoch == self._restored.first_epoch:
             return self._job.resumed(self._restored, place)
         return self._job.start(first_epoch, first_epoch, place)
@@ -354,57 +419,85 @@ class FeatureLoader(IterableDataset[Batch]):
             return None
         if self._stager is None:
             worker = get_worker_info()
-            options = self._staging if worker is None else share_of(self._staging, self._job, worker.num_workers)
-            source = staging_source(self._job.request.selection, accepts_bad=self._job.on_bad_file == SKIP)
+            options = (
+                self._staging
+                if worker is None
+                else share_of(self._staging, self._job, worker.num_workers)
+            )
+            source = staging_source(
+                self._job.request.selection, accepts_bad=self._job.on_bad_file == SKIP
+            )
             self._stager = Stager(options, source)
             when_gone(self, self._stager.close)
         return self._stager
 
 
-def _follow(follow: Follow | Mapping[str, Any] | bool, snapshot: Snapshot, request: Request) -> Following | None:
+def _follow(
+    follow: Follow | Mapping[str, Any] | bool, snapshot: Snapshot, request: Request
+) -> Following | None:
     """How the table is followed; ConfigError for one that cannot be."""
     if follow is False:
         return None
     options = as_options(Follow, {} if follow is True else follow, "follow") or Follow()
     if snapshot.version is None:
-        raise ConfigError("follow: expected a Delta table, each partition of which is read once, found plain Parquet files")
+        raise ConfigError(
+            "follow: expected a Delta table, each partition of which is read once, found plain "
+            "Parquet files"
+        )
     until = (
-        None if options.until is None else parse_where(options.until, {f.name: f.type for f in snapshot.schema.partition_keys})
+        None
+        if options.until is None
+        else parse_where(options.until, {f.name: f.type for f in snapshot.schema.partition_keys})
     )
     select = partial(matching, request=request)
-    return Following(options=options, url=snapshot.url, version=snapshot.version, until=until, select=select)
+    return Following(
+        options=options, url=snapshot.url, version=snapshot.version, until=until, select=select
+    )
 
 
 def _require_followable(job: Job) -> None:
     if job.num_epochs != 1:
-        raise ConfigError(f"follow: each partition is read once: expected num_epochs 1, found num_epochs {job.num_epochs}")
+        raise ConfigError(
+            f"follow: each partition is read once: expected num_epochs 1, found num_epochs "
+            f"{job.num_epochs}"
+        )
     if job.ordering.kind not in (DYNAMIC, STATIC):
         raise ConfigError(f"follow: expected order dynamic or static, found {job.ordering.kind}")
 
 
-def _listing(snapshot: Snapshot, request: Request, cut: Callable[[Iterable[DataFile]], Iterator[Split]]) -> Listing:
+def _listing(
+    snapshot: Snapshot, request: Request, cut: Callable[[Iterable[DataFile]], Iterator[Split]]
+) -> Listing:
     """Streams the snapshot's files without keeping them, where it can be opened again."""
     kept = snapshot if snapshot.version is None else replace(snapshot, data_files=())
-    return Listing(stream=partial(stream_data_files, kept), select=partial(selected, kept, request), cut=cut)
+    return Listing(
+        stream=partial(stream_data_files, kept), select=partial(selected, kept, request), cut=cut
+    )
 
 
 def _largest(census: Census | None, snapshot: Snapshot, request: Request) -> Mapping[str, Listed]:
     """The largest of the files. SelectionError where `where` matches none of those in the table."""
     assert census is not None
     if census.num_splits == 0 and request.where is not None:
-        return matching_files(replace(snapshot, data_files=tuple(stream_data_files(snapshot))), request)
+        return matching_files(
+            replace(snapshot, data_files=tuple(stream_data_files(snapshot))), request
+        )
     return census.largest
 
 
 def _snapshot(table: TableLike | Snapshot | str | Path, *, is_streamed: bool) -> Snapshot:
-    """The table's snapshot; one that is opened here lacks its data files, if they are to be streamed and can be."""
+    """The table's snapshot; one that is opened here lacks its data files, if they are to be
+    streamed and can be.
+    """
     if isinstance(table, Snapshot):
         return table
     if isinstance(table, str | Path):
         return open_without_files(str(table)) if is_streamed else open_snapshot(str(table))
     snapshot = getattr(table, "snapshot", None)
     if not isinstance(snapshot, Snapshot):
-        raise ConfigError(f"table: expected a Table, a Snapshot or a URL, found {type(table).__name__}")
+        raise ConfigError(
+            f"table: expected a Table, a Snapshot or a URL, found {type(table).__name__}"
+        )
     return snapshot
 
 

@@ -26,7 +26,9 @@ _ARGUMENTS = ("slots", "labels", "weight", "extras", "where")
 
 @dataclass(frozen=True, kw_only=True)
 class WarmReport:
-    """What was brought into a cache: of `num_files` that the config reads, by the stager's counts."""
+    """What was brought into a cache: of `num_files` that the config reads, by the stager's
+    counts.
+    """
 
     num_files: int
     counts: StagingStats
@@ -34,23 +36,27 @@ class WarmReport:
     def __str__(self) -> str:
         counts = self.counts
         return (
-            f"{self.num_files:,} files: {counts.num_staged:,} staged ({counts.num_ranges:,} of them by ranges), "
+            f"{self.num_files:,} files: {counts.num_staged:,} staged ({counts.num_ranges:,} of "
+            f"them by ranges), "
             f"{counts.num_hits:,} were there, {counts.num_direct:,} left to be read in place; "
             f"{format_bytes(counts.fetched_bytes)} fetched, {counts.num_evicted:,} files evicted"
         )
 
 
 def warm(config_url: str, *, table: str | None = None) -> WarmReport:
-    """Stages what a training config reads into its `staging.directory`, so that the run finds it there.
+    """Stages what a training config reads into its `staging.directory`, so that the run finds it
+    there.
 
-    No more than the budget holds is kept: what does not fit goes in the order of its staging. ConfigError where the config
-    names no directory; SelectionError, BudgetError, StagingError.
+    No more than the budget holds is kept: what does not fit goes in the order of its staging.
+    ConfigError where the config names no directory; SelectionError, BudgetError, StagingError.
     """
     config = load_train_config(config_url, {} if table is None else {"table": table})
     options = _options(config.get("staging"))
     snapshot = open_snapshot(str(config["table"]), None)
     request = resolve(snapshot.schema, **{key: config[key] for key in _ARGUMENTS if key in config})
-    chosen = [file for file in snapshot.data_files if options.stages(file.url) and _is_read(file, request)]
+    chosen = [
+        file for file in snapshot.data_files if options.stages(file.url) and _is_read(file, request)
+    ]
     with Stager(options, staging_source(request.selection)) as stager:
         for staged in stager.stage(item for file in chosen for item in stage_items(file, file)):
             staged.release()
@@ -58,7 +64,9 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
 
 
 def list(directory: str) -> str:  # noqa: A001  named like its command
-    """The files in a cache as text, the last used first: what they are of, how much of it is there, who uses it."""
+    """The files in a cache as text, the last used first: what they are of, how much of it is there,
+    who uses it.
+    """
     entries = _cache(directory).entries()
     rows = [
         (
@@ -72,15 +80,24 @@ def list(directory: str) -> str:  # noqa: A001  named like its command
     ]
     held_bytes = sum(entry.record.held_bytes for entry in entries)
     headers = ("file", "bytes", "of the file", "last used", "")
-    table = tabulate(rows, headers=headers, disable_numparse=True, colalign=("left", "right", "right", "left", "left"))
+    table = tabulate(
+        rows,
+        headers=headers,
+        disable_numparse=True,
+        colalign=("left", "right", "right", "left", "left"),
+    )
     total = f"{len(entries):,} files, {format_bytes(held_bytes)}"
     return f"{table}\n\n{total}" if entries else total
 
 
 def clear(directory: str) -> str:
-    """Removes the files of a cache that nobody reads or downloads, and nothing else; what was removed, as text."""
+    """Removes the files of a cache that nobody reads or downloads, and nothing else; what was
+    removed, as text.
+    """
     removed = _cache(directory).clear()
-    return f"{len(removed):,} files removed, {format_bytes(sum(file.size_bytes for file in removed))}"
+    return (
+        f"{len(removed):,} files removed, {format_bytes(sum(file.size_bytes for file in removed))}"
+    )
 
 
 def _options(staging: Staging | Mapping[str, Any] | None) -> Staging:
@@ -92,7 +109,10 @@ def _options(staging: Staging | Mapping[str, Any] | None) -> Staging:
 
 def _cache(directory: str) -> Cache:
     if local_path(directory) is None or not Cache.is_at(directory):
-        raise ConfigError(f"{redact(directory)}: expected a directory that was a staging.directory, found no cache in it")
+        raise ConfigError(
+            f"{redact(directory)}: expected a directory that was a staging.directory, found no "
+            f"cache in it"
+        )
     return Cache(directory, Limits(budget_bytes=0))
 
 

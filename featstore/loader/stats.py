@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
-# Less waiting than this, the first batch's with it, and no quicker data would make the epoch much shorter.
+# Less waiting than this, the first batch's with it, and no quicker data would make the epoch much
+# shorter.
 _IDLE_SHARE = 0.1
 _COUNTS = (
     "rows",
@@ -29,8 +30,9 @@ _COUNTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """Seconds of one epoch in one process: `total_s` from its first claim to its end, `data_wait_s` what the consumer waited
-    for batches of it; `decode_s` what decoding took, `staging_wait_s` what it waited for files, both in other threads."""
+    """Seconds of one epoch in one process: `total_s` from its first claim to its end, `data_wait_s`
+    what the consumer waited for batches of it; `decode_s` what decoding took, `staging_wait_s` what
+    it waited for files, both in other threads."""
 
     total_s: float
     data_wait_s: float
@@ -39,13 +41,15 @@ class EpochTimes:
 
     def since(self, before: "EpochTimes") -> "EpochTimes":
         """What was added after `before`."""
-        return EpochTimes(**{name: value - getattr(before, name) for name, value in vars(self).items()})
+        return EpochTimes(
+            **{name: value - getattr(before, name) for name, value in vars(self).items()}
+        )
 
 
 @dataclass
 class Stats:
-    """Counts and seconds by name. Each name has one writing thread, so no lock is needed; those that
-    run/delivery.py counts are written under its lock."""
+    """Counts and seconds by name. Each name has one writing thread, so no lock is needed; those
+    that run/delivery.py counts are written under its lock."""
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -74,7 +78,9 @@ class Stats:
             del item
 
     def paced(self, items: Generator[Item, None, None], name: str) -> Generator[Item, None, None]:
-        """The items. The time between one and the asking for the next, which their queue takes, is counted as `name`."""
+        """The items. The time between one and the asking for the next, which their queue takes, is
+        counted as `name`.
+        """
         try:
             for item in items:
                 started = time.perf_counter()
@@ -96,11 +102,19 @@ class Stats:
     def to_dict(self) -> dict[str, Any]:
         """Counts and seconds by name."""
         zeros = dict.fromkeys(_COUNTS, 0)
-        return {**zeros, **self.counts, "wait_s": 0.0, "decode_s": 0.0, "assemble_s": 0.0, **self.seconds}
+        return {
+            **zeros,
+            **self.counts,
+            "wait_s": 0.0,
+            "decode_s": 0.0,
+            "assemble_s": 0.0,
+            **self.seconds,
+        }
 
     def slots(self) -> dict[str, dict[str, int | float]]:
-        """What each column that was read took: `bytes` as stored in the files, `decode_s` and `assemble_s` as rows/filtering.py
-        says, which are parts of what the stages of these names were busy."""
+        """What each column that was read took: `bytes` as stored in the files, `decode_s` and
+        `assemble_s` as rows/filtering.py says, which are parts of what the stages of these names
+        were busy."""
         return {
             name: {
                 "bytes": num_bytes,
@@ -111,7 +125,9 @@ class Stats:
         }
 
     def stages(self, staging: Mapping[str, int | float]) -> dict[str, dict[str, int | float]]:
-        """The stages in the order of the data: what kept each busy, and what it waited for. `staging`: a stager's counts."""
+        """The stages in the order of the data: what kept each busy, and what it waited for.
+        `staging`: a stager's counts.
+        """
         wait_s, of = self.seconds.get, self.counts.get
         return {
             "staging": {
@@ -132,12 +148,18 @@ class Stats:
                 "wait_for_blocks_s": wait_s("transform_wait_s", 0.0),
                 "wait_for_room_s": wait_s("transform_room_s", 0.0),
             },
-            "delivery": {"wait_s": wait_s("wait_s", 0.0), "rows": of("rows", 0), "batches": of("batches", 0)},
+            "delivery": {
+                "wait_s": wait_s("wait_s", 0.0),
+                "rows": of("rows", 0),
+                "batches": of("batches", 0),
+            },
         }
 
 
 def verdict(times: EpochTimes) -> str:
-    """Which of model, remote and decoding held the epoch up, with the shares of its time, and what would make it quicker."""
+    """Which of model, remote and decoding held the epoch up, with the shares of its time, and what
+    would make it quicker.
+    """
     total_s = max(times.total_s, 1e-9)
     waited = min(1.0, times.data_wait_s / total_s)
     shares = (
@@ -148,7 +170,11 @@ def verdict(times: EpochTimes) -> str:
         return f"{shares}: the model is the bottleneck; a quicker step is all that would help"
     if times.staging_wait_s >= times.decode_s:
         return (
-            f"{shares}: the remote store is the bottleneck; fewer slots, staging.mode ranges, a staging.directory that is kept "
+            f"{shares}: the remote store is the bottleneck; fewer slots, staging.mode ranges, a "
+            f"staging.directory that is kept "
             "(`featstore stage warm`) or more bandwidth would help"
         )
-    return f"{shares}: decoding is the bottleneck; fewer slots, more cores or more worker processes would help"
+    return (
+        f"{shares}: decoding is the bottleneck; fewer slots, more cores or more worker processes "
+        f"would help"
+    )

@@ -1,7 +1,7 @@
 """Arrow arrays as numpy views of their buffers, and back, without copies.
 
-`Array.to_numpy` is not used: it imports pandas, and it makes float64 of integers with nulls. A view is read-only, covers
-exactly the array's slice, and holds anything where the array is null.
+`Array.to_numpy` is not used: it imports pandas, and it makes float64 of integers with nulls. A view
+is read-only, covers exactly the array's slice, and holds anything where the array is null.
 """
 
 from typing import Any
@@ -39,10 +39,14 @@ def nulls_of(array: pa.Array) -> Mask | None:
     return ~_bits(array.buffers()[0], array.offset, len(array))
 
 
-def array_of(values: NDArray[Any], nulls: Mask | None = None, arrow_type: pa.DataType | None = None) -> pa.Array:
+def array_of(
+    values: NDArray[Any], nulls: Mask | None = None, arrow_type: pa.DataType | None = None
+) -> pa.Array:
     """A fixed-width Arrow array over a numpy array's memory; null where `nulls` is True."""
     arrow_type = pa.from_numpy_dtype(values.dtype) if arrow_type is None else arrow_type
-    return pa.Array.from_buffers(arrow_type, len(values), [_validity(nulls), pa.py_buffer(np.ascontiguousarray(values))])
+    return pa.Array.from_buffers(
+        arrow_type, len(values), [_validity(nulls), pa.py_buffer(np.ascontiguousarray(values))]
+    )
 
 
 def struct_of(fields: list[pa.Array], nulls: Mask | None = None) -> pa.StructArray:
@@ -52,16 +56,23 @@ def struct_of(fields: list[pa.Array], nulls: Mask | None = None) -> pa.StructArr
 
 
 def list_of(
-    offsets: NDArray[Any], values: pa.Array, nulls: Mask | None = None, arrow_type: pa.DataType | None = None
+    offsets: NDArray[Any],
+    values: pa.Array,
+    nulls: Mask | None = None,
+    arrow_type: pa.DataType | None = None,
 ) -> pa.ListArray:
     """A list array of `len(offsets) - 1` rows over `values`."""
     arrow_type = pa.list_(values.type) if arrow_type is None else arrow_type
     buffer = pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))
-    return pa.Array.from_buffers(arrow_type, len(offsets) - 1, [_validity(nulls), buffer], children=[values])
+    return pa.Array.from_buffers(
+        arrow_type, len(offsets) - 1, [_validity(nulls), buffer], children=[values]
+    )
 
 
 def offsets_of(array: pa.Array) -> Integers:
-    """The offsets of a list, string or binary array's slice, `(len(array) + 1,)`; the first may be above 0."""
+    """The offsets of a list, string or binary array's slice, `(len(array) + 1,)`; the first may be
+    above 0.
+    """
     return stored_offsets_of(array).astype(np.int64)
 
 
@@ -86,7 +97,9 @@ def either(left: Mask | None, right: Mask | None) -> Mask | None:
     return left | right
 
 
-def _numbers(buffer: pa.Buffer | None, dtype: np.dtype[Any], offset: int, length: int) -> NDArray[Any]:
+def _numbers(
+    buffer: pa.Buffer | None, dtype: np.dtype[Any], offset: int, length: int
+) -> NDArray[Any]:
     if buffer is None or length == 0:
         return np.zeros(length, dtype)
     return np.frombuffer(buffer, dtype, count=length, offset=offset * dtype.itemsize)

@@ -33,7 +33,9 @@ def fill_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.
 
 
 def fill(*arrays: pa.Array, value: object, counts: Counter[str]) -> pa.Array:
-    """The first of the inputs that is not missing, else `value`; an empty list or text is not missing."""
+    """The first of the inputs that is not missing, else `value`; an empty list or text is not
+    missing.
+    """
     sources = [*arrays, *_constant(value, arrays[0].type)]
     chosen = np.full(len(arrays[0]), -1)
     for position, array in reversed(list(enumerate(arrays))):
@@ -50,16 +52,26 @@ def where_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
         raise TypeError("boolean, then the values")
     num_constants = (params["then"] is not None) + (params["otherwise"] is not None)
     if len(rest) + num_constants > 2 or not rest:
-        raise ValueError("needs a condition, what `then` and what `otherwise`: at least one of these in `of`, once each")
+        raise ValueError(
+            "needs a condition, what `then` and what `otherwise`: at least one of these in `of`, "
+            "once each"
+        )
     _check_alike(rest)
     _check_constant("then", params["then"], rest[0])
     _check_constant("otherwise", params["otherwise"], rest[0])
     return rest[0]
 
 
-def where(condition: pa.BooleanArray, *values: pa.Array, then: object, otherwise: object, counts: Counter[str]) -> pa.Array:
-    """The second input where the condition is true, the third where it is false; either may be a constant (`then`,
-    `otherwise`), and without `otherwise` false gives missing. A missing condition gives missing."""
+def where(
+    condition: pa.BooleanArray,
+    *values: pa.Array,
+    then: object,
+    otherwise: object,
+    counts: Counter[str],
+) -> pa.Array:
+    """The second input where the condition is true, the third where it is false; either may be a
+    constant (`then`, `otherwise`), and without `otherwise` false gives missing. A missing condition
+    gives missing."""
     arrow_type = values[0].type
     constants = {0: then, 1: otherwise}
     inputs = iter(values)
@@ -77,7 +89,10 @@ def where(condition: pa.BooleanArray, *values: pa.Array, then: object, otherwise
 
 
 def compare_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if any(is_list(arrow_type) or is_map(arrow_type) or pa.types.is_struct(arrow_type) for arrow_type in types):
+    if any(
+        is_list(arrow_type) or is_map(arrow_type) or pa.types.is_struct(arrow_type)
+        for arrow_type in types
+    ):
         raise TypeError("values that are no lists, maps or value hashes")
     if (len(types) == 2) == (params["value"] is not None):
         raise ValueError("needs either a second input or `value`")
@@ -92,13 +107,18 @@ def compare_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
 
 
 def compare(*arrays: pa.Array, relation: str, value: object, counts: Counter[str]) -> pa.Array:
-    """x relation y, a boolean. Numbers of two types are compared in float64, texts by their code points.
+    """x relation y, a boolean. Numbers of two types are compared in float64, texts by their code
+    points.
 
     Missing where x or y is missing.
     """
     left, *rest = arrays
     if value is not None:
-        right = pa.scalar(value) if is_number(left.type) and _is_float(value) else scalar_of(value, left.type)
+        right = (
+            pa.scalar(value)
+            if is_number(left.type) and _is_float(value)
+            else scalar_of(value, left.type)
+        )
         return RELATIONS[relation](_as_float(left) if right.type == pa.float64() else left, right)
     right = rest[0]
     if left.type != right.type:
@@ -130,7 +150,9 @@ def _check_constant(name: str, value: object, arrow_type: pa.DataType) -> None:
     try:
         _constant(value, arrow_type)
     except (OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"expected `{name}` in the type of the input ({arrow_type}), found {value!r}") from error
+        raise ValueError(
+            f"expected `{name}` in the type of the input ({arrow_type}), found {value!r}"
+        ) from error
 
 
 def _check_alike(types: Sequence[pa.DataType]) -> None:

@@ -1,8 +1,9 @@
-"""Raw columns as operators get them: of the declared type, and without values that have two meanings.
+"""Raw columns as operators get them: of the declared type, and without values that have two
+meanings.
 
-Declared types are canonical: bool, int64, float64, string, timestamp[us, UTC], lists of them, and maps from string. A raw
-column may be narrower (int32 for int64), encoded otherwise (dictionary, large strings, binary), or hold timestamps of another
-unit; naive timestamps are read as UTC.
+Declared types are canonical: bool, int64, float64, string, timestamp[us, UTC], lists of them, and
+maps from string. A raw column may be narrower (int32 for int64), encoded otherwise (dictionary,
+large strings, binary), or hold timestamps of another unit; naive timestamps are read as UTC.
 """
 
 from collections import Counter
@@ -11,7 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import Mask, array_of, bytes_of, list_of, nulls_of, offsets_of, struct_of, values_of
+from featstore.ops.arrays import (
+    Mask,
+    array_of,
+    bytes_of,
+    list_of,
+    nulls_of,
+    offsets_of,
+    struct_of,
+    values_of,
+)
 from featstore.ops.lists import count_nulls, flat, is_list
 from featstore.ops.maps import entries_of, is_map, map_of
 
@@ -28,9 +38,15 @@ def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
     if is_list(declared):
         return is_any_list(raw) and readable(raw.value_type, declared.value_type)
     if is_map(declared):
-        return is_map(raw) and readable(raw.key_type, declared.key_type) and readable(raw.item_type, declared.item_type)
+        return (
+            is_map(raw)
+            and readable(raw.key_type, declared.key_type)
+            and readable(raw.item_type, declared.item_type)
+        )
     if _is.is_string(declared):
-        return bool(_is.is_string(raw) or _is.is_large_string(raw) or _is.is_string_view(raw)) or _is_any_binary(raw)
+        return bool(
+            _is.is_string(raw) or _is.is_large_string(raw) or _is.is_string_view(raw)
+        ) or _is_any_binary(raw)
     if _is.is_timestamp(declared):
         return bool(_is.is_timestamp(raw) or _is.is_date(raw))
     if _is.is_floating(declared):
@@ -39,8 +55,8 @@ def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
 
 
 def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str]) -> pa.Array:
-    """A raw column in its declared type, otherwise unchanged. Integers and timestamps out of range become null, and invalid
-    UTF-8 is replaced by U+FFFD; both are counted."""
+    """A raw column in its declared type, otherwise unchanged. Integers and timestamps out of range
+    become null, and invalid UTF-8 is replaced by U+FFFD; both are counted."""
     if _is.is_dictionary(array.type):
         array = array.dictionary_decode()
     if is_list(declared) and not _is.is_null(array.type):
@@ -51,17 +67,19 @@ def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str])
         return _read_strings(array, counts)
     array = _drop_out_of_range(array, declared, counts)
     if _is.is_timestamp(declared):
-        return array.cast(pa.timestamp("us", tz=array.type.tz if _is.is_timestamp(array.type) else None), safe=False).cast(
-            declared
-        )
+        return array.cast(
+            pa.timestamp("us", tz=array.type.tz if _is.is_timestamp(array.type) else None),
+            safe=False,
+        ).cast(declared)
     return array if array.type == declared else array.cast(declared, safe=False)
 
 
 def clean(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
-    """A column of declared type for operators: NaN becomes null and -0.0 becomes 0.0, and null elements of lists
-    and entries of maps without a value are dropped.
+    """A column of declared type for operators: NaN becomes null and -0.0 becomes 0.0, and null
+    elements of lists and entries of maps without a value are dropped.
 
-    What was changed, save the sign of zero, is counted as `nan` and `null elements`. Lists are in flat form.
+    What was changed, save the sign of zero, is counted as `nan` and `null elements`. Lists are in
+    flat form.
     """
     if is_map(array.type):
         return _clean_maps(array, counts)
@@ -96,8 +114,14 @@ def _clean_floats(array: pa.Array, counts: Counter[str]) -> pa.Array:
 def _read_lists(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.ListArray:
     lists = array if is_list(array.type) else array.cast(pa.list_(array.type.value_type))
     offsets = offsets_of(lists)
-    within = lists.values.slice(offsets[0], offsets[-1] - offsets[0])  # a batch cut from a larger one has the values of all
-    return list_of(offsets - offsets[0], read_column(within, declared=declared.value_type, counts=counts), nulls_of(lists))
+    within = lists.values.slice(
+        offsets[0], offsets[-1] - offsets[0]
+    )  # a batch cut from a larger one has the values of all
+    return list_of(
+        offsets - offsets[0],
+        read_column(within, declared=declared.value_type, counts=counts),
+        nulls_of(lists),
+    )
 
 
 def _read_maps(array: pa.MapArray, declared: pa.DataType, counts: Counter[str]) -> pa.MapArray:
@@ -112,18 +136,26 @@ def _clean_maps(array: pa.MapArray, counts: Counter[str]) -> pa.MapArray:
     """Entries without a value dropped, so that looking them up finds nothing."""
     keys, items = entries_of(array)
     offsets = offsets_of(array)
-    entries = list_of(offsets - offsets[0], struct_of([keys, items], nulls_of(items)), nulls_of(array))
+    entries = list_of(
+        offsets - offsets[0], struct_of([keys, items], nulls_of(items)), nulls_of(array)
+    )
     count_nulls(entries, counts, "null elements")
     entries = flat(entries)
     keys, items = (entries.values.field(i) for i in range(2))
     if is_map(items.type) or _is.is_floating(items.type):
         items = clean(items, counts=counts)
-        entries = flat(list_of(offsets_of(entries), struct_of([keys, items], nulls_of(items)), nulls_of(entries)))
+        entries = flat(
+            list_of(
+                offsets_of(entries), struct_of([keys, items], nulls_of(items)), nulls_of(entries)
+            )
+        )
     return map_of(offsets_of(entries), entries.values, nulls_of(entries), array.type)
 
 
 def invalid_utf8(array: pa.Array) -> Mask:
-    """Which texts of a column `readable` as string are no valid UTF-8; `(len(array),)`, False at nulls."""
+    """Which texts of a column `readable` as string are no valid UTF-8; `(len(array),)`, False at
+    nulls.
+    """
     strings = _as_strings(array)
     found = np.zeros(len(strings), np.bool_)
     if not _is_valid(strings):
@@ -151,20 +183,30 @@ def _is_valid(strings: pa.StringArray) -> bool:
 
 
 def _repair(strings: pa.StringArray, counts: Counter[str]) -> pa.Array:
-    """Decodes and replaces, one by one, the values that are not ASCII: only for batches in which one is invalid."""
+    """Decodes and replaces, one by one, the values that are not ASCII: only for batches in which
+    one is invalid.
+    """
     changed = {row: text for row, (text, valid) in _decoded(strings).items() if not valid}
     counts["invalid utf-8"] += len(changed)
     mask = np.zeros(len(strings), np.bool_)
     mask[list(changed)] = True
-    return pc.replace_with_mask(strings, mask, pa.array([changed[row] for row in sorted(changed)], pa.string()))
+    return pc.replace_with_mask(
+        strings, mask, pa.array([changed[row] for row in sorted(changed)], pa.string())
+    )
 
 
 def _decoded(strings: pa.StringArray) -> dict[int, tuple[str, bool]]:
-    """By row, the texts that are not ASCII, repaired, and whether they were valid; none of nulls."""
+    """By row, the texts that are not ASCII, repaired, and whether they were valid; none of
+    nulls.
+    """
     offsets, data, nulls = offsets_of(strings), bytes_of(strings), nulls_of(strings)
     beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
     rows = np.flatnonzero(np.diff(beyond_ascii))
-    return {int(row): _decode(bytes(data[offsets[row] : offsets[row + 1]])) for row in rows if nulls is None or not nulls[row]}
+    return {
+        int(row): _decode(bytes(data[offsets[row] : offsets[row + 1]]))
+        for row in rows
+        if nulls is None or not nulls[row]
+    }
 
 
 def _decode(data: bytes) -> tuple[str, bool]:
@@ -175,7 +217,9 @@ def _decode(data: bytes) -> tuple[str, bool]:
 
 
 def fits(array: pa.Array, declared: pa.DataType) -> pa.BooleanArray | None:
-    """Which numbers and times of a column the declared type can hold, null at nulls; None where its type says all."""
+    """Which numbers and times of a column the declared type can hold, null at nulls; None where its
+    type says all.
+    """
     if _is.is_uint64(array.type) and _is.is_integer(declared):
         return pc.less_equal(array, pa.scalar(_MAX_INT64, pa.uint64()))
     if not _is.is_timestamp(declared) or (ticks_us := _ticks_us(array.type)) == 1:
@@ -186,12 +230,16 @@ def fits(array: pa.Array, declared: pa.DataType) -> pa.BooleanArray | None:
 
 
 def _ticks_us(arrow_type: pa.DataType) -> int:
-    """Microseconds in one step of a type of times; 1 where every value is within the range of microseconds."""
+    """Microseconds in one step of a type of times; 1 where every value is within the range of
+    microseconds.
+    """
     if _is.is_date32(arrow_type):
         return 86_400_000_000
     if _is.is_date64(arrow_type):
         return 1_000
-    return {"s": 1_000_000, "ms": 1_000}.get(arrow_type.unit, 1) if _is.is_timestamp(arrow_type) else 1
+    return (
+        {"s": 1_000_000, "ms": 1_000}.get(arrow_type.unit, 1) if _is.is_timestamp(arrow_type) else 1
+    )
 
 
 def _drop_out_of_range(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.Array:
@@ -207,7 +255,11 @@ def _drop_out_of_range(array: pa.Array, declared: pa.DataType, counts: Counter[s
 
 def is_any_list(arrow_type: pa.DataType) -> bool:
     """Whether rows of this type are lists, of whatever layout."""
-    return bool(_is.is_list(arrow_type) or _is.is_large_list(arrow_type) or _is.is_fixed_size_list(arrow_type))
+    return bool(
+        _is.is_list(arrow_type)
+        or _is.is_large_list(arrow_type)
+        or _is.is_fixed_size_list(arrow_type)
+    )
 
 
 def _is_any_binary(arrow_type: pa.DataType) -> bool:

@@ -1,4 +1,6 @@
-"""Operators that make one value of a list: combine and length, and the kind of number that combine takes."""
+"""Operators that make one value of a list: combine and length, and the kind of number that combine
+takes.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,17 +30,24 @@ def combine_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
 def combine(lists: pa.ListArray, *, by: str, counts: Counter[str]) -> pa.Array:
     """mean = sum / n, sum = ((x1 + x2) + x3) ..., max or min of a list's numbers, in float64.
 
-    An empty list has none and is missing (use `fill`). A result that is not finite is null, and counted.
+    An empty list has none and is missing (use `fill`). A result that is not finite is null, and
+    counted.
     """
     values, _ = floats_of(lists.values)
     offsets = offsets_of(lists)
     lengths = np.diff(offsets)
     empty = lengths == 0
     with np.errstate(invalid="ignore", over="ignore"):
-        combined = _extremes(values, offsets, by) if by in ("max", "min") else _sums(values, lengths)
+        combined = (
+            _extremes(values, offsets, by) if by in ("max", "min") else _sums(values, lengths)
+        )
         if by == "mean":
             combined = combined / np.maximum(lengths, 1)
-    return finite(np.where(empty, 0.0, combined), either(nulls_of(lists), empty if empty.any() else None), counts)
+    return finite(
+        np.where(empty, 0.0, combined),
+        either(nulls_of(lists), empty if empty.any() else None),
+        counts,
+    )
 
 
 def length_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -57,7 +66,9 @@ def length(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
 def _sums(values: NDArray[np.float64], lengths: Integers) -> NDArray[np.float64]:
     """Sums from left to right, so that no sum depends on how rows are cut into batches."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    sums: NDArray[np.float64] = np.bincount(rows, weights=values, minlength=len(lengths)).astype(np.float64, copy=False)
+    sums: NDArray[np.float64] = np.bincount(rows, weights=values, minlength=len(lengths)).astype(
+        np.float64, copy=False
+    )
     return sums
 
 

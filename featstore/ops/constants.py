@@ -9,7 +9,9 @@ from featstore.ops.signature import number
 
 
 def literal(value: object) -> object:
-    """A param that is a constant, its type still unknown; ValueError for a mapping, and for what is no finite number."""
+    """A param that is a constant, its type still unknown; ValueError for a mapping, and for what is
+    no finite number.
+    """
     if isinstance(value, list | tuple):
         return tuple(literal(item) for item in value)
     if not isinstance(value, str | int | float | datetime.datetime):
@@ -35,6 +37,10 @@ def _plain(value: object, arrow_type: pa.DataType) -> object:
     if pa.types.is_timestamp(arrow_type) and isinstance(value, datetime.datetime):
         return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
     expected = {pa.string(): str, pa.int64(): int, pa.bool_(): bool}.get(arrow_type)
-    if expected is None or not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+    if (
+        expected is None
+        or not isinstance(value, expected)
+        or (expected is int and isinstance(value, bool))
+    ):
         raise TypeError(value)
     return value

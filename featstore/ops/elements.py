@@ -1,4 +1,6 @@
-"""Operators that choose among the elements of lists: take, slice and distinct; and overlap, which compares two lists."""
+"""Operators that choose among the elements of lists: take, slice and distinct; and overlap, which
+compares two lists.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,7 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import Integers, array_of, either, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.arrays import (
+    Integers,
+    array_of,
+    either,
+    list_of,
+    nulls_of,
+    offsets_of,
+    values_of,
+)
 from featstore.ops.lists import cut, drop_elements, is_list, offsets_from, positions_of
 from featstore.ops.numbers import finite
 
@@ -21,7 +31,9 @@ def take_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.
 
 
 def take(lists: pa.ListArray, *, n: int, end: str, counts: Counter[str]) -> pa.Array:
-    """The first (`end: head`) or last (`end: tail`) n elements of each list, in their order; all where there are fewer."""
+    """The first (`end: head`) or last (`end: tail`) n elements of each list, in their order; all
+    where there are fewer.
+    """
     return cut(lists, max_len=n, truncate=end)
 
 
@@ -31,8 +43,12 @@ def slice_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
     return types[0]
 
 
-def slice_operator(array: pa.Array, *, start: int, stop: int | None, counts: Counter[str]) -> pa.Array:
-    """x[start:stop] as Python has it: elements of a list or code points of a text, below 0 counted from the end."""
+def slice_operator(
+    array: pa.Array, *, start: int, stop: int | None, counts: Counter[str]
+) -> pa.Array:
+    """x[start:stop] as Python has it: elements of a list or code points of a text, below 0 counted
+    from the end.
+    """
     if not is_list(array.type):
         return _slice_texts(array, start, stop)
     offsets = offsets_of(array)
@@ -67,8 +83,11 @@ def overlap_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
     return pa.int64() if params["measure"] == "count" else pa.float64()
 
 
-def overlap(left: pa.ListArray, right: pa.ListArray, *, measure: str, counts: Counter[str]) -> pa.Array:
-    """What the distinct elements A and B of two lists share: |A & B|, its ratio to |A | B|, or to |A| (containment).
+def overlap(
+    left: pa.ListArray, right: pa.ListArray, *, measure: str, counts: Counter[str]
+) -> pa.Array:
+    """What the distinct elements A and B of two lists share: |A & B|, its ratio to |A | B|, or to
+    |A| (containment).
 
     Missing where a list is missing. A ratio to nothing is null, and counted as `division by zero`.
     """
@@ -89,7 +108,9 @@ def overlap(left: pa.ListArray, right: pa.ListArray, *, measure: str, counts: Co
 
 
 def _pairs(*lists: pa.ListArray) -> tuple[list[Integers], int]:
-    """Each list's elements as `row * num_codes + code`, where equal elements have equal codes; and num_codes."""
+    """Each list's elements as `row * num_codes + code`, where equal elements have equal codes; and
+    num_codes.
+    """
     encoded = pa.concat_arrays([array.values for array in lists]).dictionary_encode()
     codes = values_of(encoded.indices).astype(np.int64)
     num_codes = max(len(encoded.dictionary), 1)

@@ -1,7 +1,8 @@
 """What a first pass gathers of a column, to fit an operator's constants.
 
-A state is immutable; `add` takes a batch's values, `merge` another state. What is fitted depends on the set of rows alone: not
-on their order, on batches, threads or partitioning. Memory does not grow with the rows.
+A state is immutable; `add` takes a batch's values, `merge` another state. What is fitted depends on
+the set of rows alone: not on their order, on batches, threads or partitioning. Memory does not grow
+with the rows.
 """
 
 import math
@@ -17,7 +18,8 @@ Floats = NDArray[np.float64]
 Keys = NDArray[np.uint64]
 
 MAX_SAMPLE = 65_536
-_OFFSET = 1126  # the least float64 is 2**-1074, of 53 bits after frexp: every one is an integer times 2**-1126
+# the least float64 is 2**-1074, of 53 bits after frexp: every one is an integer times 2**-1126
+_OFFSET = 1126
 _HALF_BITS = 27
 
 
@@ -28,7 +30,9 @@ class State(Protocol):
     def num_values(self) -> int: ...
 
     def add(self, values: Floats, keys: Keys) -> Self:
-        """With the finite `values`, `(num_values,)`, of rows that have these `keys`: a hash of file and row."""
+        """With the finite `values`, `(num_values,)`, of rows that have these `keys`: a hash of file
+        and row.
+        """
         ...
 
     def merge(self, other: Self) -> Self: ...
@@ -40,10 +44,11 @@ class State(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The rows of least key: at most `MAX_SAMPLE`, so all of them where there are no more. Fits `boundaries`.
+    """The rows of least key: at most `MAX_SAMPLE`, so all of them where there are no more. Fits
+    `boundaries`.
 
-    Of more rows it is a random sample without replacement: the share of rows below a boundary is off by 0.2 percentage
-    points in standard deviation, at most (0.5 / sqrt(65,536)).
+    Of more rows it is a random sample without replacement: the share of rows below a boundary is
+    off by 0.2 percentage points in standard deviation, at most (0.5 / sqrt(65,536)).
     """
 
     num_values: int = 0
@@ -60,12 +65,21 @@ class Sample:
         if len(self.keys) == MAX_SAMPLE:
             near = keys <= self.keys[-1]
             values, keys = values[near], keys[near]
-        all_values, all_keys = np.concatenate([self.values, values]), np.concatenate([self.keys, keys])
+        all_values, all_keys = (
+            np.concatenate([self.values, values]),
+            np.concatenate([self.keys, keys]),
+        )
         chosen = np.lexsort((all_values, all_keys))[:MAX_SAMPLE]
-        return Sample(num_values=self.num_values + num_values, values=all_values[chosen], keys=all_keys[chosen])
+        return Sample(
+            num_values=self.num_values + num_values,
+            values=all_values[chosen],
+            keys=all_keys[chosen],
+        )
 
     def fit(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """`boundaries`: of n sorted values those at n i / num_buckets, rounded down, 0 < i < num_buckets, each once."""
+        """`boundaries`: of n sorted values those at n i / num_buckets, rounded down, 0 < i <
+        num_buckets, each once.
+        """
         _check_any(self.num_values)
         ordered, num_buckets = np.sort(self.values), params["num_buckets"]
         at = np.arange(1, num_buckets) * len(ordered) // num_buckets
@@ -74,7 +88,9 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """Exact sums of values and of their squares, as integers times 2**-1126 and 2**-2252. Fits `mean` and `stddev`."""
+    """Exact sums of values and of their squares, as integers times 2**-1126 and 2**-2252. Fits
+    `mean` and `stddev`.
+    """
 
     num_values: int = 0
     total: int = 0
@@ -86,8 +102,14 @@ class Moments:
         high, low = mantissas >> _HALF_BITS, mantissas & (2**_HALF_BITS - 1)
         shifts = exponents.astype(np.int64) - 53 + _OFFSET
         crossed = _sum(high * low, 2 * shifts) << (_HALF_BITS + 1)
-        squares = (_sum(high * high, 2 * shifts) << 2 * _HALF_BITS) + crossed + _sum(low * low, 2 * shifts)
-        return self.merge(Moments(num_values=len(values), total=_sum(mantissas, shifts), squares=squares))
+        squares = (
+            (_sum(high * high, 2 * shifts) << 2 * _HALF_BITS)
+            + crossed
+            + _sum(low * low, 2 * shifts)
+        )
+        return self.merge(
+            Moments(num_values=len(values), total=_sum(mantissas, shifts), squares=squares)
+        )
 
     def merge(self, other: "Moments") -> "Moments":
         return Moments(
@@ -100,7 +122,9 @@ class Moments:
         """`mean` and `stddev` (of the population), rounded once."""
         _check_any(self.num_values)
         mean = Fraction(self.total, self.num_values << _OFFSET)
-        variance = Fraction(self.squares * self.num_values - self.total**2, self.num_values**2 << 2 * _OFFSET)
+        variance = Fraction(
+            self.squares * self.num_values - self.total**2, self.num_values**2 << 2 * _OFFSET
+        )
         stddev = _root(variance)
         if stddev == 0:
             raise ValueError(f"expected values that differ, found only {float(mean)!r}")
@@ -118,10 +142,16 @@ class Range:
     def add(self, values: Floats, keys: Keys) -> "Range":
         if not len(values):
             return self
-        return self.merge(Range(num_values=len(values), min=float(values.min()), max=float(values.max())))
+        return self.merge(
+            Range(num_values=len(values), min=float(values.min()), max=float(values.max()))
+        )
 
     def merge(self, other: "Range") -> "Range":
-        return Range(num_values=self.num_values + other.num_values, min=min(self.min, other.min), max=max(self.max, other.max))
+        return Range(
+            num_values=self.num_values + other.num_values,
+            min=min(self.min, other.min),
+            max=max(self.max, other.max),
+        )
 
     def fit(self, params: Mapping[str, Any]) -> dict[str, Any]:
         _check_any(self.num_values)
@@ -132,7 +162,11 @@ class Range:
         return {"min": self.min, "max": self.max}
 
 
-STATES: Mapping[str, Callable[[], State]] = {"quantile_bucketize": Sample, "standardize": Moments, "min_max": Range}
+STATES: Mapping[str, Callable[[], State]] = {
+    "quantile_bucketize": Sample,
+    "standardize": Moments,
+    "min_max": Range,
+}
 
 
 def _check_any(num_values: int) -> None:
@@ -141,16 +175,24 @@ def _check_any(num_values: int) -> None:
 
 
 def _sum(integers: NDArray[np.int64], shifts: NDArray[np.int64]) -> int:
-    """sum(integers[i] << shifts[i]), exact: halves of 27 bits add up exactly in float64 for up to 2**25 values."""
+    """sum(integers[i] << shifts[i]), exact: halves of 27 bits add up exactly in float64 for up to
+    2**25 values.
+    """
     high, low = integers >> _HALF_BITS, integers & (2**_HALF_BITS - 1)
     highs, lows = np.bincount(shifts, high), np.bincount(shifts, low)
     used = np.flatnonzero((highs != 0) | (lows != 0))
-    return sum(((int(highs[shift]) << _HALF_BITS) + int(lows[shift])) << int(shift) for shift in used)
+    return sum(
+        ((int(highs[shift]) << _HALF_BITS) + int(lows[shift])) << int(shift) for shift in used
+    )
 
 
 def _root(square: Fraction) -> float:
-    """The square root, of at least 64 exact bits before it is rounded; float64 may hold it though not the square."""
+    """The square root, of at least 64 exact bits before it is rounded; float64 may hold it though
+    not the square.
+    """
     if not square:
         return 0.0
     shift = max(0, 64 + (square.denominator.bit_length() - square.numerator.bit_length() + 1) // 2)
-    return float(Fraction(math.isqrt((square.numerator << 2 * shift) // square.denominator), 1 << shift))
+    return float(
+        Fraction(math.isqrt((square.numerator << 2 * shift) // square.denominator), 1 << shift)
+    )

@@ -1,8 +1,8 @@
 """Operators on discrete values: hash and cross.
 
-Their results are *value hashes*: a struct of the members' h(value) in declared order, one field a member, or a flat list of
-such structs. A row is null where a member is missing. Only a slot makes a sign of them (see `slots`), so that a field is
-hashed once however many slots and crosses use it.
+Their results are *value hashes*: a struct of the members' h(value) in declared order, one field a
+member, or a flat list of such structs. A row is null where a member is missing. Only a slot makes a
+sign of them (see `slots`), so that a field is hashed once however many slots and crosses use it.
 """
 
 from collections import Counter
@@ -12,7 +12,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import Integers, Mask, array_of, either, list_of, nulls_of, offsets_of, struct_of
+from featstore.ops.arrays import (
+    Integers,
+    Mask,
+    array_of,
+    either,
+    list_of,
+    nulls_of,
+    offsets_of,
+    struct_of,
+)
 from featstore.ops.hashing import value_hash
 from featstore.ops.lists import cut, is_list, offsets_from
 
@@ -30,12 +39,17 @@ def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(value):
         return arrow_type
     if pa.types.is_floating(value) or pa.types.is_map(value):
-        raise TypeError("string, long, boolean, timestamp, or a list of these (floats are never hashed: bucketize them first)")
+        raise TypeError(
+            "string, long, boolean, timestamp, or a list of these (floats are never hashed: "
+            "bucketize them first)"
+        )
     return _members_type(1, is_list(arrow_type))
 
 
 def hash_values(array: pa.Array) -> pa.Array:
-    """h(value) of each value or list element, as value hashes of one member; value hashes are returned as they are."""
+    """h(value) of each value or list element, as value hashes of one member; value hashes are
+    returned as they are.
+    """
     if is_hashed(array.type):
         return array
     if is_list(array.type):
@@ -50,7 +64,9 @@ def hash_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.
     return types[0]
 
 
-def hash_operator(hashes: pa.Array, *, max_len: int | None, truncate: str, counts: Counter[str]) -> pa.Array:
+def hash_operator(
+    hashes: pa.Array, *, max_len: int | None, truncate: str, counts: Counter[str]
+) -> pa.Array:
     """h(value); of a list the first or last `max_len` elements, order and duplicates kept."""
     return cut(hashes, max_len=max_len, truncate=truncate) if is_list(hashes.type) else hashes
 
@@ -63,9 +79,11 @@ def cross_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
 
 
 def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.Array:
-    """The members' hashes side by side; with lists, one entry per combination, the first member outermost.
+    """The members' hashes side by side; with lists, one entry per combination, the first member
+    outermost.
 
-    Missing where a member is missing; else `[]` where a list member is empty; the first `max_cross` combinations of a row.
+    Missing where a member is missing; else `[]` where a list member is empty; the first `max_cross`
+    combinations of a row.
     """
     nulls: Mask | None = None
     for member in hashes:
@@ -83,7 +101,9 @@ def fields_of(hashes: pa.StructArray) -> list[pa.Array]:
     return [hashes.field(i) for i in range(hashes.type.num_fields)]
 
 
-def _combinations(hashes: Sequence[pa.Array], lengths: list[Integers], num_combined: Integers) -> list[pa.Array]:
+def _combinations(
+    hashes: Sequence[pa.Array], lengths: list[Integers], num_combined: Integers
+) -> list[pa.Array]:
     """Each member's fields at every combination of every row, `(sum(num_combined),)`."""
     rows = np.repeat(np.arange(len(num_combined)), num_combined)
     rank = np.arange(len(rows)) - offsets_from(num_combined)[rows]
@@ -98,16 +118,21 @@ def _combinations(hashes: Sequence[pa.Array], lengths: list[Integers], num_combi
     return taken
 
 
-def _count_combinations(lengths: list[Integers], nulls: Mask | None, max_cross: int | None) -> Integers:
+def _count_combinations(
+    lengths: list[Integers], nulls: Mask | None, max_cross: int | None
+) -> Integers:
     """Combinations of each row; ValueError where a batch has more than a list array can hold."""
-    counts: NDArray[np.float64] = np.prod(lengths, axis=0, dtype=np.float64)  # may be beyond int64 before it is capped
+    counts: NDArray[np.float64] = np.prod(
+        lengths, axis=0, dtype=np.float64
+    )  # may be beyond int64 before it is capped
     if max_cross is not None:
         counts = np.minimum(counts, max_cross)
     if nulls is not None:
         counts[nulls] = 0
     if counts.sum() > _MAX_COMBINATIONS:
         raise ValueError(
-            f"expected at most {_MAX_COMBINATIONS} combinations in a batch, found {counts.sum():.3g}: set max_cross"
+            f"expected at most {_MAX_COMBINATIONS} combinations in a batch, found "
+            f"{counts.sum():.3g}: set max_cross"
         )
     return counts.astype(np.int64)
 

@@ -1,7 +1,8 @@
 """Lists: rows of different lengths over one array of values.
 
-Between operators every list array is in *flat form*: offsets begin at 0 and cover all values, no element is null, and a null
-row has no elements. `flat` makes that form, and everything else here keeps it.
+Between operators every list array is in *flat form*: offsets begin at 0 and cover all values, no
+element is null, and a null row has no elements. `flat` makes that form, and everything else here
+keeps it.
 """
 
 from collections import Counter
@@ -68,7 +69,9 @@ def fill_null(array: pa.Array, value: pa.Scalar) -> pa.Array:
 
 
 def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> pa.ListArray:
-    """A flat list of numbers as a required column of `arrow_type`: a null row becomes the one element `mark`."""
+    """A flat list of numbers as a required column of `arrow_type`: a null row becomes the one
+    element `mark`.
+    """
     offsets, nulls = offsets_of(array), nulls_of(array)
     if nulls is None:
         return list_of(offsets, array.values, arrow_type=arrow_type)
@@ -93,7 +96,9 @@ def offsets_from(lengths: NDArray[Any]) -> Integers:
 
 def array_of_bits(mask: Mask) -> pa.BooleanArray:
     """A mask as an Arrow array of booleans."""
-    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))])
+    return pa.Array.from_buffers(
+        pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))]
+    )
 
 
 def count_nulls(array: pa.ListArray, counts: Counter[str], what: str) -> None:
@@ -103,6 +108,10 @@ def count_nulls(array: pa.ListArray, counts: Counter[str], what: str) -> None:
     if missing is None:
         return
     outside = nulls_of(array)
-    inside = np.ones(len(missing), np.bool_) if outside is None else ~np.repeat(outside, np.diff(offsets))
+    inside = (
+        np.ones(len(missing), np.bool_)
+        if outside is None
+        else ~np.repeat(outside, np.diff(offsets))
+    )
     if num_dropped := int((missing & inside).sum()):
         counts[what] += num_dropped

@@ -1,6 +1,8 @@
-"""Malformed values of raw columns: what the declared type cannot hold, found row by row and shown as text.
+"""Malformed values of raw columns: what the declared type cannot hold, found row by row and shown
+as text.
 
-Not malformed are nulls, null elements of lists, NaN and infinities: these have a meaning of their own (docs/contracts.md).
+Not malformed are nulls, null elements of lists, NaN and infinities: these have a meaning of their
+own (docs/contracts.md).
 """
 
 from collections import Counter
@@ -28,27 +30,38 @@ _is = pa.types
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Malformed values of one kind: the row of each, ascending, `(num_values,)`, and each as short text, by its number."""
+    """Malformed values of one kind: the row of each, ascending, `(num_values,)`, and each as short
+    text, by its number.
+    """
 
     what: str
     rows: Integers
     text: Callable[[int], str]
 
     def examples(self) -> Iterator[tuple[int, str]]:
-        """The first value of each of the first few rows that have any, whatever batch they came in: row and text."""
+        """The first value of each of the first few rows that have any, whatever batch they came in:
+        row and text.
+        """
         rows, numbers = np.unique(self.rows, return_index=True)
-        for row, number in zip(rows[:MAX_EXAMPLES].tolist(), numbers[:MAX_EXAMPLES].tolist(), strict=True):
+        for row, number in zip(
+            rows[:MAX_EXAMPLES].tolist(), numbers[:MAX_EXAMPLES].tolist(), strict=True
+        ):
             yield row, self.text(number)
 
 
 def find_malformed(array: pa.Array, declared: pa.DataType) -> list[Found]:
-    """What `read_column` replaces in a column that is `readable` as declared; nothing under a null."""
+    """What `read_column` replaces in a column that is `readable` as declared; nothing under a
+    null.
+    """
     if _is.is_dictionary(array.type):
         array = array.dictionary_decode()
     if _is.is_null(array.type):
         return []
     if is_list(declared):
-        return [_by_rows(found, array) for found in find_malformed(_elements(array), declared.value_type)]
+        return [
+            _by_rows(found, array)
+            for found in find_malformed(_elements(array), declared.value_type)
+        ]
     if is_map(declared):
         keys, items = entries_of(array)
         inner = find_malformed(keys, declared.key_type) + find_malformed(items, declared.item_type)
@@ -56,11 +69,17 @@ def find_malformed(array: pa.Array, declared: pa.DataType) -> list[Found]:
     if _is.is_string(declared):
         return list(_found(INVALID_UTF8, array, invalid_utf8(array)))
     fitting = fits(array, declared)
-    return [] if fitting is None else list(_found(OUT_OF_RANGE, array, values_of(pc.fill_null(pc.invert(fitting), False))))
+    return (
+        []
+        if fitting is None
+        else list(_found(OUT_OF_RANGE, array, values_of(pc.fill_null(pc.invert(fitting), False))))
+    )
 
 
 def narrowable(raw: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether some values of a column that is not `readable` as declared are: whole numbers, where longs are declared."""
+    """Whether some values of a column that is not `readable` as declared are: whole numbers, where
+    longs are declared.
+    """
     if _is.is_dictionary(raw):
         return narrowable(raw.value_type, declared)
     if is_list(declared):
@@ -69,15 +88,21 @@ def narrowable(raw: pa.DataType, declared: pa.DataType) -> bool:
     return bool(_is.is_integer(declared) and (_is.is_floating(raw) or is_decimal))
 
 
-def narrow(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> tuple[pa.Array, list[Found]]:
-    """A `narrowable` column as declared, malformed values null, and what was malformed. NaN is null, counted as `nan`."""
+def narrow(
+    array: pa.Array, declared: pa.DataType, counts: Counter[str]
+) -> tuple[pa.Array, list[Found]]:
+    """A `narrowable` column as declared, malformed values null, and what was malformed. NaN is
+    null, counted as `nan`.
+    """
     if _is.is_dictionary(array.type):
         array = array.dictionary_decode()
     if is_list(declared):
         array = _as_list(array)
         offsets = offsets_of(array)
         elements, inner = narrow(_elements(array), declared.value_type, counts)
-        return list_of(offsets - offsets[0], elements, nulls_of(array)), [_by_rows(found, array) for found in inner]
+        return list_of(offsets - offsets[0], elements, nulls_of(array)), [
+            _by_rows(found, array) for found in inner
+        ]
     return _whole_decimals(array) if _is.is_decimal(array.type) else _whole_floats(array, counts)
 
 
@@ -87,8 +112,12 @@ def all_wrong(array: pa.Array) -> list[Found]:
 
 
 def find_unequal(lists: list[pa.Array]) -> list[Found]:
-    """Rows whose lists, those of one sequence, differ in length, or of which only some are missing (length -1)."""
-    lengths = [values_of(pc.fill_null(pc.list_value_length(array), -1).cast(pa.int64())) for array in lists]
+    """Rows whose lists, those of one sequence, differ in length, or of which only some are missing
+    (length -1).
+    """
+    lengths = [
+        values_of(pc.fill_null(pc.list_value_length(array), -1).cast(pa.int64())) for array in lists
+    ]
     rows: Integers = np.flatnonzero(np.any([length != lengths[0] for length in lengths], axis=0))
 
     def text(number: int) -> str:
@@ -105,7 +134,9 @@ def without_views(array: pa.Array) -> pa.Array:
 
 def short_text(value: object) -> str:
     """A value as its reader would write it, on one line and not long."""
-    if isinstance(value, int) and value.bit_length() > _MAX_BITS:  # Python refuses to write some of these
+    if (
+        isinstance(value, int) and value.bit_length() > _MAX_BITS
+    ):  # Python refuses to write some of these
         return f"an integer of {value.bit_length():,} bits"
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
@@ -127,13 +158,19 @@ def _found(what: str, array: pa.Array, mask: Mask) -> Iterator[Found]:
 
 def _text(array: pa.Array, row: int) -> str:
     value = array.slice(row, 1)
-    if _is.is_string(value.type) or _is.is_large_string(value.type) or _is.is_string_view(value.type):
+    if (
+        _is.is_string(value.type)
+        or _is.is_large_string(value.type)
+        or _is.is_string_view(value.type)
+    ):
         try:
             return short_text(value[0].as_py())
         except UnicodeDecodeError:
             value = value.cast(pa.string(), safe=False).cast(pa.binary())
     if _is.is_timestamp(value.type) or _is.is_date(value.type):
-        return short_text(value.view(pa.int32() if _is.is_date32(value.type) else pa.int64())[0].as_py())
+        return short_text(
+            value.view(pa.int32() if _is.is_date32(value.type) else pa.int64())[0].as_py()
+        )
     try:
         return short_text(value[0].as_py())
     except (ValueError, OverflowError):  # a Python date cannot be every Arrow date
@@ -151,16 +188,24 @@ def _as_list(array: pa.Array) -> pa.ListArray:
 
 
 def _by_rows(found: Found, array: pa.Array) -> Found:
-    """What was found in the elements of lists or maps, by the rows that hold them; elements under a null are none."""
+    """What was found in the elements of lists or maps, by the rows that hold them; elements under a
+    null are none.
+    """
     offsets = offsets_of(array if is_map(array.type) else _as_list(array))
     rows: Integers = np.searchsorted(offsets - offsets[0], found.rows, side="right") - 1
     nulls = nulls_of(array)
-    return replace(found, rows=rows) if nulls is None else _outside(replace(found, rows=rows), ~nulls[rows])
+    return (
+        replace(found, rows=rows)
+        if nulls is None
+        else _outside(replace(found, rows=rows), ~nulls[rows])
+    )
 
 
 def _outside(found: Found, kept: Mask) -> Found:
     numbers = np.flatnonzero(kept)
-    return replace(found, rows=found.rows[kept], text=lambda number: found.text(int(numbers[number])))
+    return replace(
+        found, rows=found.rows[kept], text=lambda number: found.text(int(numbers[number]))
+    )
 
 
 def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list[Found]]:
@@ -173,7 +218,10 @@ def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list
     with np.errstate(invalid="ignore"):
         inside = (values >= -(2.0**63)) & (values < 2.0**63)
         whole = inside & (np.floor(values) == values)
-    found = [*_found(OUT_OF_RANGE, array, there & ~inside), *_found(NOT_WHOLE, array, there & inside & ~whole)]
+    found = [
+        *_found(OUT_OF_RANGE, array, there & ~inside),
+        *_found(NOT_WHOLE, array, there & inside & ~whole),
+    ]
     good = there & whole
     return array_of(np.where(good, values, 0.0).astype(np.int64), ~good), found
 
@@ -185,6 +233,10 @@ def _whole_decimals(array: pa.Array) -> tuple[pa.Array, list[Found]]:
     inside = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
     whole = pc.equal(pc.trunc(numbers), numbers)
     bad = [(OUT_OF_RANGE, pc.invert(inside)), (NOT_WHOLE, pc.and_not(inside, whole))]
-    found = [one for what, mask in bad for one in _found(what, array, values_of(pc.fill_null(mask, False)))]
+    found = [
+        one
+        for what, mask in bad
+        for one in _found(what, array, values_of(pc.fill_null(mask, False)))
+    ]
     good = pc.fill_null(pc.and_(inside, whole), False)
     return pc.if_else(good, numbers, pa.scalar(None, wide)).cast(pa.int64()), found

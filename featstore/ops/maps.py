@@ -1,7 +1,8 @@
-"""Operators on maps: lookup (one map, by a key or a list of keys) and match (a map of maps, by two keys).
+"""Operators on maps: lookup (one map, by a key or a list of keys) and match (a map of maps, by two
+keys).
 
-A key is found by its text: a long key column finds the text of its decimals. Where a map has a key twice the last value
-counts, as the Parquet format says.
+A key is found by its text: a long key column finds the text of its decimals. Where a map has a key
+twice the last value counts, as the Parquet format says.
 """
 
 from collections import Counter
@@ -10,7 +11,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from featstore.ops.arrays import Integers, Mask, array_of, either, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.arrays import (
+    Integers,
+    Mask,
+    array_of,
+    either,
+    list_of,
+    nulls_of,
+    offsets_of,
+    values_of,
+)
 from featstore.ops.combining import combine, combined_type
 from featstore.ops.lists import drop_elements, is_list
 
@@ -22,7 +32,9 @@ def is_map(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_map(arrow_type))
 
 
-def map_of(offsets: Integers, entries: pa.StructArray, nulls: Mask | None, arrow_type: pa.DataType) -> pa.MapArray:
+def map_of(
+    offsets: Integers, entries: pa.StructArray, nulls: Mask | None, arrow_type: pa.DataType
+) -> pa.MapArray:
     """A map array of `len(offsets) - 1` rows over entries of key and value, none of them null."""
     names = [arrow_type.key_field, arrow_type.item_field]
     fields = pa.StructArray.from_arrays([entries.field(0), entries.field(1)], fields=names)
@@ -49,8 +61,11 @@ def lookup_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> p
     return combined_type(pa.list_(maps.item_type))
 
 
-def lookup(maps: pa.MapArray, keys: pa.Array, *, combiner: str | None, counts: Counter[str]) -> pa.Array:
-    """map[key]; of a list of keys the values that are found, in the keys' order, or these combined (see `combine`).
+def lookup(
+    maps: pa.MapArray, keys: pa.Array, *, combiner: str | None, counts: Counter[str]
+) -> pa.Array:
+    """map[key]; of a list of keys the values that are found, in the keys' order, or these combined
+    (see `combine`).
 
     Missing where the map or the key is missing, or the map has no such key.
     """
@@ -85,9 +100,11 @@ def match(maps: pa.MapArray, outer: pa.Array, inner: pa.Array, *, counts: Counte
 
 
 def _find(maps: pa.MapArray, keys: pa.Array, rows: Integers) -> Integers:
-    """Where, among the entries of the maps' slice, the map of `rows[i]` has `keys[i]`; -1 where it does not.
+    """Where, among the entries of the maps' slice, the map of `rows[i]` has `keys[i]`; -1 where it
+    does not.
 
-    Keys become codes that are equal where the texts are, and (row, code) pairs are searched for in sorted order.
+    Keys become codes that are equal where the texts are, and (row, code) pairs are searched for in
+    sorted order.
     """
     texts, _ = entries_of(maps)
     encoded = pa.concat_arrays([texts, keys.cast(pa.string())]).dictionary_encode()

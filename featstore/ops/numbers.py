@@ -24,7 +24,11 @@ _NUMBERS = "double, long or boolean"
 
 def is_number(arrow_type: pa.DataType) -> bool:
     """Whether a canonical type can be read as float64."""
-    return bool(pa.types.is_floating(arrow_type) or pa.types.is_integer(arrow_type) or pa.types.is_boolean(arrow_type))
+    return bool(
+        pa.types.is_floating(arrow_type)
+        or pa.types.is_integer(arrow_type)
+        or pa.types.is_boolean(arrow_type)
+    )
 
 
 def identity_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -39,8 +43,12 @@ def identity_type(types: Sequence[pa.DataType], params: Mapping[str, object]) ->
     return pa.float64()
 
 
-def identity(array: pa.Array, *, max_len: int | None, truncate: str, counts: Counter[str]) -> pa.Array:
-    """x as float64; of a list the first or last `max_len` elements. Infinities are null, in a list dropped; counted."""
+def identity(
+    array: pa.Array, *, max_len: int | None, truncate: str, counts: Counter[str]
+) -> pa.Array:
+    """x as float64; of a list the first or last `max_len` elements. Infinities are null, in a list
+    dropped; counted.
+    """
     if not is_list(array.type):
         values, nulls = floats_of(array)
         return finite(values, nulls, counts)
@@ -75,8 +83,16 @@ def clip_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.
     return float_type(types, params)
 
 
-def clip(array: pa.Array, *, min: float | None, max: float | None, counts: Counter[str]) -> pa.Array:  # noqa: A002
-    """min where x < min, max where x > max, else x. An infinity becomes the bound on its side; without one it is null."""
+def clip(
+    array: pa.Array,
+    *,
+    min: float | None,  # noqa: A002  named as in a spec
+    max: float | None,  # noqa: A002
+    counts: Counter[str],
+) -> pa.Array:
+    """min where x < min, max where x > max, else x. An infinity becomes the bound on its side;
+    without one it is null.
+    """
     values, nulls = floats_of(array)
     return finite(np.clip(values, min, max), nulls, counts)
 
@@ -88,7 +104,9 @@ def ratio_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
 
 
 def ratio(numerator: pa.Array, denominator: pa.Array, *, counts: Counter[str]) -> pa.Array:
-    """x / y. Null, and counted, where y is 0 (`division by zero`) or the result is not finite; missing where either is."""
+    """x / y. Null, and counted, where y is 0 (`division by zero`) or the result is not finite;
+    missing where either is.
+    """
     above, nulls = floats_of(numerator)
     below, missing = floats_of(denominator)
     nulls = either(nulls, missing)
@@ -104,7 +122,9 @@ def ratio(numerator: pa.Array, denominator: pa.Array, *, counts: Counter[str]) -
 
 
 def power(array: pa.Array, *, exponent: float, counts: Counter[str]) -> pa.Array:
-    """x to the power of `exponent`. Null, and counted, where that is no finite number, as 0 to a negative power."""
+    """x to the power of `exponent`. Null, and counted, where that is no finite number, as 0 to a
+    negative power.
+    """
     values, nulls = floats_of(array)
     with np.errstate(all="ignore"):
         powers = np.power(values, exponent)
@@ -136,18 +156,24 @@ def bucketize_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -
 def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter[str]) -> pa.Array:
     """The number of boundaries <= x: 0 below the first, i + 1 for `b[i] <= x < b[i + 1]`.
 
-    The comparison is exact: a long is compared with the least long that is not below the boundary, as float64 cannot tell
-    longs beyond 2^53 apart.
+    The comparison is exact: a long is compared with the least long that is not below the boundary,
+    as float64 cannot tell longs beyond 2^53 apart.
     """
     if pa.types.is_integer(array.type):
-        bounds, values, nulls = np.array(whole_boundaries(boundaries), np.int64), values_of(array), nulls_of(array)
+        bounds, values, nulls = (
+            np.array(whole_boundaries(boundaries), np.int64),
+            values_of(array),
+            nulls_of(array),
+        )
     else:
         bounds, (values, nulls) = np.asarray(boundaries), floats_of(array)
     return array_of(np.searchsorted(bounds, values, side="right").astype(np.int64), nulls)
 
 
 def whole_boundaries(boundaries: Sequence[float]) -> list[int]:
-    """For each boundary the least long that is not below it; boundaries that no long reaches, which come last, are left out."""
+    """For each boundary the least long that is not below it; boundaries that no long reaches, which
+    come last, are left out.
+    """
     return [max(whole, -(2**63)) for whole in map(math.ceil, boundaries) if whole < 2**63]
 
 
@@ -157,13 +183,17 @@ def num_buckets(params: Mapping[str, Any]) -> int:
 
 
 def floats_of(array: pa.Array) -> tuple[NDArray[np.float64], Mask | None]:
-    """Values as float64 and the mask of nulls; 0 where null, so that nulls neither warn nor count."""
+    """Values as float64 and the mask of nulls; 0 where null, so that nulls neither warn nor
+    count.
+    """
     values: NDArray[Any] = values_of(array).astype(np.float64, copy=False)
     nulls = nulls_of(array)
     return (values, nulls) if nulls is None else (np.where(nulls, 0.0, values), nulls)
 
 
-def finite(values: NDArray[np.float64], nulls: Mask | None, counts: Counter[str], what: str = NOT_FINITE) -> pa.Array:
+def finite(
+    values: NDArray[np.float64], nulls: Mask | None, counts: Counter[str], what: str = NOT_FINITE
+) -> pa.Array:
     """The values with all that is no finite number as null, which is counted."""
     bad = ~np.isfinite(values)
     if num_found := int(bad.sum()):

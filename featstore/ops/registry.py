@@ -1,22 +1,55 @@
 """The operators by name."""
 
-from featstore.ops import choices, combining, elements, ids, maps, numbers, scaling, texts, timestamps, vocabularies
+from featstore.ops import (
+    choices,
+    combining,
+    elements,
+    ids,
+    maps,
+    numbers,
+    scaling,
+    texts,
+    timestamps,
+    vocabularies,
+)
 from featstore.ops.constants import literal
-from featstore.ops.signature import Operator, Param, integer, number, one_of, positive_int, positive_number, text
+from featstore.ops.signature import (
+    Operator,
+    Param,
+    integer,
+    number,
+    one_of,
+    positive_int,
+    positive_number,
+    text,
+)
 
 _MAX_LEN = Param(expected="an integer, 1 to 2147483647", read=positive_int)
 _TRUNCATE = Param(expected="head or tail", read=one_of("head", "tail"), default="head")
 _BOUND = Param(expected="a finite number", read=number)
-_ZONE = Param(expected="an IANA time zone, such as UTC or America/New_York", read=timestamps.time_zone, default="UTC")
-_BOUNDARIES = Param(expected="strictly increasing finite numbers", read=numbers.boundaries, required=True)
+_ZONE = Param(
+    expected="an IANA time zone, such as UTC or America/New_York",
+    read=timestamps.time_zone,
+    default="UTC",
+)
+_BOUNDARIES = Param(
+    expected="strictly increasing finite numbers", read=numbers.boundaries, required=True
+)
 _COUNT = Param(expected="an integer, 1 to 2147483647", read=positive_int, required=True)
 _N = Param(expected="an integer, 1 to 2147483647", read=positive_int, default=1)
 _FITTED = Param(expected="a finite number", read=number, required=True)
-_CONSTANT = Param(expected="a constant: text, finite number, boolean, timestamp, or a list of these", read=literal)
+_CONSTANT = Param(
+    expected="a constant: text, finite number, boolean, timestamp, or a list of these", read=literal
+)
 
 
 def _choice(*names: str, required: bool = True, default: str | None = None) -> Param:
-    return Param(expected=f"one of {', '.join(names)}", read=one_of(*names), required=required, default=default)
+    return Param(
+        expected=f"one of {', '.join(names)}",
+        read=one_of(*names),
+        required=required,
+        default=default,
+    )
 
 
 _ALL = (
@@ -43,7 +76,12 @@ _ALL = (
         params={"max_len": _MAX_LEN, "truncate": _TRUNCATE},
     ),
     Operator(name="log1p", function=numbers.log1p, result=numbers.float_type),
-    Operator(name="clip", function=numbers.clip, result=numbers.clip_type, params={"min": _BOUND, "max": _BOUND}),
+    Operator(
+        name="clip",
+        function=numbers.clip,
+        result=numbers.clip_type,
+        params={"min": _BOUND, "max": _BOUND},
+    ),
     Operator(
         name="bucketize",
         function=numbers.bucketize,
@@ -55,7 +93,11 @@ _ALL = (
         name="quantile_bucketize",
         function=numbers.bucketize,
         result=numbers.bucketize_type,
-        params={"num_buckets": Param(expected="an integer, 2 to 65536", read=numbers.bucket_count, required=True)},
+        params={
+            "num_buckets": Param(
+                expected="an integer, 2 to 65536", read=numbers.bucket_count, required=True
+            )
+        },
         num_values=numbers.num_buckets,
         frozen={"boundaries": _BOUNDARIES},
         fit_only=("num_buckets",),
@@ -64,25 +106,49 @@ _ALL = (
         name="standardize",
         function=scaling.standardize,
         result=numbers.float_type,
-        frozen={"mean": _FITTED, "stddev": Param(expected="a number above 0", read=positive_number, required=True)},
+        frozen={
+            "mean": _FITTED,
+            "stddev": Param(expected="a number above 0", read=positive_number, required=True),
+        },
     ),
-    Operator(name="min_max", function=scaling.min_max, result=numbers.float_type, frozen={"min": _FITTED, "max": _FITTED}),
+    Operator(
+        name="min_max",
+        function=scaling.min_max,
+        result=numbers.float_type,
+        frozen={"min": _FITTED, "max": _FITTED},
+    ),
     Operator(
         name="vocabulary",
         function=vocabularies.find_in_vocabulary,
         result=vocabularies.vocabulary_type,
         params={
-            "file": Param(expected="the path of a text file, relative to the spec", read=text, required=True),
+            "file": Param(
+                expected="the path of a text file, relative to the spec", read=text, required=True
+            ),
             "unknown": _choice("missing", "index", required=False, default="missing"),
         },
         num_values=vocabularies.num_indices,
-        frozen={"vocabulary": Param(expected="a vocabulary", read=vocabularies.recorded, required=True)},
+        frozen={
+            "vocabulary": Param(expected="a vocabulary", read=vocabularies.recorded, required=True)
+        },
         fit_only=("file",),
         fills=False,
     ),
-    Operator(name="hour", function=timestamps.hour, result=timestamps.time_type, params={"tz": _ZONE}),
-    Operator(name="day_of_week", function=timestamps.day_of_week, result=timestamps.time_type, params={"tz": _ZONE}),
-    Operator(name="is_weekend", function=timestamps.is_weekend, result=timestamps.weekend_type, params={"tz": _ZONE}),
+    Operator(
+        name="hour", function=timestamps.hour, result=timestamps.time_type, params={"tz": _ZONE}
+    ),
+    Operator(
+        name="day_of_week",
+        function=timestamps.day_of_week,
+        result=timestamps.time_type,
+        params={"tz": _ZONE},
+    ),
+    Operator(
+        name="is_weekend",
+        function=timestamps.is_weekend,
+        result=timestamps.weekend_type,
+        params={"tz": _ZONE},
+    ),
     Operator(
         name="time_since",
         function=timestamps.time_since,
@@ -101,7 +167,10 @@ _ALL = (
     ),
     Operator(name="match", function=maps.match, result=maps.match_type, min_inputs=3, max_inputs=3),
     Operator(
-        name="combine", function=combining.combine, result=combining.combine_type, params={"by": _choice(*combining.COMBINERS)}
+        name="combine",
+        function=combining.combine,
+        result=combining.combine_type,
+        params={"by": _choice(*combining.COMBINERS)},
     ),
     Operator(name="length", function=combining.length, result=combining.length_type),
     Operator(
@@ -129,7 +198,12 @@ _ALL = (
         max_inputs=2,
     ),
     Operator(
-        name="fill", function=choices.fill, result=choices.fill_type, params={"value": _CONSTANT}, min_inputs=1, max_inputs=None
+        name="fill",
+        function=choices.fill,
+        result=choices.fill_type,
+        params={"value": _CONSTANT},
+        min_inputs=1,
+        max_inputs=None,
     ),
     Operator(
         name="where",
@@ -147,7 +221,9 @@ _ALL = (
         min_inputs=1,
         max_inputs=2,
     ),
-    Operator(name="ratio", function=numbers.ratio, result=numbers.ratio_type, min_inputs=2, max_inputs=2),
+    Operator(
+        name="ratio", function=numbers.ratio, result=numbers.ratio_type, min_inputs=2, max_inputs=2
+    ),
     Operator(
         name="power",
         function=numbers.power,

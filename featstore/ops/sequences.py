@@ -1,6 +1,7 @@
 """Sequence groups: list columns that say different things of the same events, kept aligned.
 
-Were each column cleaned by itself, a null in one of them would move its later elements against those of the others.
+Were each column cleaned by itself, a null in one of them would move its later elements against
+those of the others.
 """
 
 from collections import Counter
@@ -15,21 +16,33 @@ from featstore.ops.lists import cut, drop_elements, offsets_from, positions_of
 
 def aligned_type(types: list[pa.DataType]) -> pa.DataType:
     """The type of aligned lists: one list of structs, a field for each column in order."""
-    return pa.list_(pa.struct([pa.field(str(i), arrow_type.value_type) for i, arrow_type in enumerate(types)]))
+    return pa.list_(
+        pa.struct([pa.field(str(i), arrow_type.value_type) for i, arrow_type in enumerate(types)])
+    )
 
 
-def align(*lists: pa.ListArray, max_len: int | None, truncate: str, empty_as_null: bool, counts: Counter[str]) -> pa.ListArray:
-    """The events of each row, as one flat list of structs: the first or last `max_len` that are complete.
+def align(
+    *lists: pa.ListArray,
+    max_len: int | None,
+    truncate: str,
+    empty_as_null: bool,
+    counts: Counter[str],
+) -> pa.ListArray:
+    """The events of each row, as one flat list of structs: the first or last `max_len` that are
+    complete.
 
-    An event is dropped where a column has a null, NaN, infinity or number beyond float32 (or "", with `empty_as_null`), counted
-    as `incomplete elements`. A row whose lists differ in length, or of which some are missing, is missing, counted as
-    `lengths differ`.
+    An event is dropped where a column has a null, NaN, infinity or number beyond float32 (or "",
+    with `empty_as_null`), counted as `incomplete elements`. A row whose lists differ in length, or
+    of which some are missing, is missing, counted as `lengths differ`.
     """
     nulls, differ = _missing_rows(lists)
     if num_found := int(differ.sum()):
         counts["lengths differ"] += num_found
     lengths = np.where(nulls, 0, np.diff(offsets_of(lists[0])))
-    columns = [array.values.take(array_of(positions_of(offsets_of(array)[:-1], lengths))) for array in lists]
+    columns = [
+        array.values.take(array_of(positions_of(offsets_of(array)[:-1], lengths)))
+        for array in lists
+    ]
     dropped = np.zeros(int(lengths.sum()), np.bool_)
     for column in columns:
         dropped |= _incomplete(column, empty_as_null)
@@ -50,7 +63,10 @@ def column_of(events: pa.ListArray, *, position: int) -> pa.ListArray:
 def _missing_rows(lists: tuple[pa.ListArray, ...]) -> tuple[Mask, Mask]:
     """Rows that are missing, and those among them that should not be."""
     missing = [values_of(pc.is_null(array)) for array in lists]
-    lengths = [np.where(null, -1, np.diff(offsets_of(array))) for array, null in zip(lists, missing, strict=True)]
+    lengths = [
+        np.where(null, -1, np.diff(offsets_of(array)))
+        for array, null in zip(lists, missing, strict=True)
+    ]
     differ = np.any([length != lengths[0] for length in lengths], axis=0)
     return differ | missing[0], differ
 

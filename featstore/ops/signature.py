@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 MAX_COUNT = 2**31 - 1
-OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_null", "encode", "share_slot")
+OPTIONS = (
+    "slot",
+    "name",
+    "op",
+    "of",
+    "store",
+    "default",
+    "fill",
+    "empty_as_null",
+    "encode",
+    "share_slot",
+)
 """What any node of a spec may say beside its operator's params."""
 
 
@@ -15,7 +26,8 @@ OPTIONS = ("slot", "name", "op", "of", "store", "default", "fill", "empty_as_nul
 class Param:
     """One parameter of an operator.
 
-    `read` returns the value in its canonical form, or raises ValueError or TypeError; `expected` says in words what it takes.
+    `read` returns the value in its canonical form, or raises ValueError or TypeError; `expected`
+    says in words what it takes.
     """
 
     expected: str
@@ -26,15 +38,18 @@ class Param:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """One operator: `function(*arrays, counts=Counter, **params) -> array`, pure but for what it adds to `counts`.
+    """One operator: `function(*arrays, counts=Counter, **params) -> array`, pure but for what it
+    adds to `counts`.
 
-    All arrays have as many elements as the batch has rows. `result` gives the result's type from the inputs' types and the
-    params; it raises TypeError with the types it expects, and ValueError with what is wrong among the params. An operator
-    with `hashes` gets value hashes (see `ids`) in place of its inputs. `num_values` says how many values, from 0 on, an
-    operator can give, where that is known: only then can a slot store indices.
+    All arrays have as many elements as the batch has rows. `result` gives the result's type from
+    the inputs' types and the params; it raises TypeError with the types it expects, and ValueError
+    with what is wrong among the params. An operator with `hashes` gets value hashes (see `ids`) in
+    place of its inputs. `num_values` says how many values, from 0 on, an operator can give, where
+    that is known: only then can a slot store indices.
 
-    `frozen` are params that no spec gives, but its lock: fitted by a first pass, or recorded of a file. `fit_only` names the
-    spec's params that say how, which the function does not get. Without `fills` a node may have no `fill`.
+    `frozen` are params that no spec gives, but its lock: fitted by a first pass, or recorded of a
+    file. `fit_only` names the spec's params that say how, which the function does not get. Without
+    `fills` a node may have no `fill`.
     """
 
     name: str
@@ -64,7 +79,11 @@ def positive_int(value: object) -> int:
 
 def integer(value: object) -> int:
     """An integer of 32 bits: no text or list is longer, and Spark SQL takes no more."""
-    if isinstance(value, bool) or not isinstance(value, int) or not -MAX_COUNT <= value <= MAX_COUNT:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not -MAX_COUNT <= value <= MAX_COUNT
+    ):
         raise ValueError(value)
     return value
 
@@ -78,7 +97,11 @@ def text(value: object) -> str:
 
 def number(value: object) -> float:
     """A finite number, as float."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) <= sys.float_info.max
+    ):
         raise ValueError(value)
     return float(value)
 

@@ -1,4 +1,5 @@
-"""XXH64 in plain integers, for few values: a handful of numpy calls costs more than hashing a short text this way.
+"""XXH64 in plain integers, for few values: a handful of numpy calls costs more than hashing a short
+text this way.
 
 The same function as `hashing.xxh64`, which stays the one for batches; a test holds them together.
 """
@@ -37,7 +38,9 @@ def _stripes(data: bytes, end: int, seed: int) -> int:
     for at in range(0, end, 32):
         for i in range(4):
             lanes[i] = _round(lanes[i], int.from_bytes(data[at + 8 * i : at + 8 * i + 8], "little"))
-    merged = sum(_rotate(lane, turn) for lane, turn in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
+    merged = (
+        sum(_rotate(lane, turn) for lane, turn in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
+    )
     for lane in lanes:
         merged = ((merged ^ _round(0, lane)) * _P1 + _P4) & _MASK
     return merged

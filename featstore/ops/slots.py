@@ -1,4 +1,6 @@
-"""An operator's result as a slot's column: signs, indices or float32, missing marked (design: slots hold no nulls)."""
+"""An operator's result as a slot's column: signs, indices or float32, missing marked (design: slots
+hold no nulls).
+"""
 
 from collections import Counter
 
@@ -37,8 +39,8 @@ def index_list_column(lists: pa.ListArray, *, arrow_type: pa.DataType) -> pa.Arr
 
 
 def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[str]) -> pa.Array:
-    """Float64 as float32, missing NaN; lists of float32, missing `[NaN]`. What float32 cannot hold is missing (in a list
-    dropped), and counted."""
+    """Float64 as float32, missing NaN; lists of float32, missing `[NaN]`. What float32 cannot hold
+    is missing (in a list dropped), and counted."""
     if is_list(arrow_type):
         return _float_lists(array, arrow_type, counts)
     floats = _cast(values_of(array))
@@ -48,7 +50,9 @@ def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[st
     return array_of(floats)
 
 
-def _float_lists(lists: pa.ListArray, arrow_type: pa.DataType, counts: Counter[str]) -> pa.ListArray:
+def _float_lists(
+    lists: pa.ListArray, arrow_type: pa.DataType, counts: Counter[str]
+) -> pa.ListArray:
     floats = _cast(values_of(lists.values))
     overflows = _overflows(floats, counts)
     narrow = list_of(offsets_of(lists), array_of(floats), nulls_of(lists))

@@ -1,4 +1,6 @@
-"""Operators on texts: lower, split, tokenize, and weighted, which reads `value:weight` lists. Arrow's UTF-8 kernels."""
+"""Operators on texts: lower, split, tokenize, and weighted, which reads `value:weight` lists.
+Arrow's UTF-8 kernels.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,15 +10,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import Integers, array_of, bytes_of, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.arrays import (
+    Integers,
+    array_of,
+    bytes_of,
+    list_of,
+    nulls_of,
+    offsets_of,
+    values_of,
+)
 from featstore.ops.lists import drop_elements, is_list, offsets_from, positions_of
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
-# Unicode's white space, as Python's str.split has it. Arrow's utf8_split_whitespace (26.0) looks at bytes behind a text that
-# ends in white space, so that the last word of a batch may keep it.
-_WHITE_SPACE = r"[\t-\r\x1C-\x20\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]+"
+# Unicode's white space, as Python's str.split has it. Arrow's utf8_split_whitespace (26.0) looks at
+# bytes behind a text that ends in white space, so that the last word of a batch may keep it.
+_WHITE_SPACE = (
+    r"[\t-\r\x1C-\x20\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}"
+    r"\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]+"
+)
 
 
 def lower_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -44,7 +57,8 @@ def split(array: pa.StringArray, *, separator: str, counts: Counter[str]) -> pa.
 
 
 def tokenize(array: pa.StringArray, *, by: str, n: int, counts: Counter[str]) -> pa.Array:
-    """All runs of n words (between Unicode white space; joined by a space) or of n code points, in order.
+    """All runs of n words (between Unicode white space; joined by a space) or of n code points, in
+    order.
 
     A text of fewer than n has none.
     """
@@ -58,14 +72,19 @@ def weighted_type(types: Sequence[pa.DataType], params: Mapping[str, object]) ->
 
 
 def weighted(lists: pa.ListArray, *, part: str, separator: str, counts: Counter[str]) -> pa.Array:
-    """Of `value:weight` texts the values, or the weights: two nodes of the same list and separator are aligned.
+    """Of `value:weight` texts the values, or the weights: two nodes of the same list and separator
+    are aligned.
 
-    The last separator counts; a text without one has weight 1. Elements whose weight is no decimal number within float32 are
-    dropped from both, and counted as `malformed weights`.
+    The last separator counts; a text without one has weight 1. Elements whose weight is no decimal
+    number within float32 are dropped from both, and counted as `malformed weights`.
     """
     pieces = _flat_pieces(pc.split_pattern(lists.values, separator, max_splits=1, reverse=True))
     starts, num_pieces = offsets_of(pieces)[:-1], np.diff(offsets_of(pieces))
-    texts = pieces.values.take(array_of(starts + 1, num_pieces < 2)) if len(starts) else pa.array([], pa.string())
+    texts = (
+        pieces.values.take(array_of(starts + 1, num_pieces < 2))
+        if len(starts)
+        else pa.array([], pa.string())
+    )
     weights = _decimals(texts)
     dropped = ~(np.abs(weights) <= _LARGEST)
     if num_dropped := int(dropped.sum()):
@@ -81,7 +100,9 @@ def _decimals(texts: pa.StringArray) -> NDArray[np.float64]:
     return np.where(values_of(pc.is_null(texts)), 1.0, values_of(pc.fill_null(numbers, 1.0)))
 
 
-def _with_empty(pieces: pa.ListArray, texts: pa.StringArray) -> tuple[pa.ListArray, NDArray[np.bool_]]:
+def _with_empty(
+    pieces: pa.ListArray, texts: pa.StringArray
+) -> tuple[pa.ListArray, NDArray[np.bool_]]:
     """Flat pieces, and a mask of the one that an empty text has."""
     pieces = _flat_pieces(pieces)
     empty = values_of(pc.fill_null(pc.equal(pc.binary_length(texts), 0), False))
@@ -107,7 +128,9 @@ def _word_runs(array: pa.StringArray, n: int) -> pa.ListArray:
 
 
 def _character_runs(array: pa.StringArray, n: int) -> pa.ListArray:
-    """Runs of code points, cut from the bytes: a byte that is no continuation begins a code point."""
+    """Runs of code points, cut from the bytes: a byte that is no continuation begins a code
+    point.
+    """
     offsets, data = offsets_of(array), bytes_of(array)
     begins = np.flatnonzero((data & 0xC0) != 0x80)
     begins = begins[(begins >= offsets[0]) & (begins < offsets[-1])]
@@ -116,7 +139,9 @@ def _character_runs(array: pa.StringArray, n: int) -> pa.ListArray:
     lengths = ends[firsts + n] - ends[firsts]
     cut = data[positions_of(ends[firsts], lengths)]
     texts = pa.Array.from_buffers(
-        pa.string(), len(firsts), [None, pa.py_buffer(offsets_from(lengths).astype(np.int32)), pa.py_buffer(cut)]
+        pa.string(),
+        len(firsts),
+        [None, pa.py_buffer(offsets_from(lengths).astype(np.int32)), pa.py_buffer(cut)],
     )
     return list_of(offsets_from(num_runs), texts, nulls_of(array))
 

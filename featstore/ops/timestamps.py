@@ -9,7 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import Integers, Mask, array_of, either, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.arrays import (
+    Integers,
+    Mask,
+    array_of,
+    either,
+    list_of,
+    nulls_of,
+    offsets_of,
+    values_of,
+)
 from featstore.ops.lists import drop_elements, is_list
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -17,7 +26,13 @@ _END_OF_TABLES_US = 2_145_916_800_000_000  # 2038-01-01
 _HOST_ZONES = ("localtime", "posixrules", "local")  # another zone on each host
 _QUARTER_US = 900_000_000
 _LAST_QUARTER = 281_557_920  # Python's calendar ends with 9999; later instants are taken as UTC
-UNITS = {"second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000, "day": 86_400_000_000, "week": 604_800_000_000}
+UNITS = {
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
 
 
 def time_zone(value: object) -> str:
@@ -52,18 +67,26 @@ def _local(array: pa.Array, tz: str) -> pa.Array:
     local = pc.local_timestamp(array.cast(pa.timestamp("us", tz=tz)))
     instants = values_of(array)
     nulls = nulls_of(array)
-    late = instants >= _END_OF_TABLES_US if nulls is None else (instants >= _END_OF_TABLES_US) & ~nulls
+    late = (
+        instants >= _END_OF_TABLES_US if nulls is None else (instants >= _END_OF_TABLES_US) & ~nulls
+    )
     return _by_rule(instants, nulls, local, np.flatnonzero(late), tz) if late.any() else local
 
 
-def _by_rule(instants: Integers, nulls: Mask | None, local: pa.Array, late: Integers, tz: str) -> pa.Array:
+def _by_rule(
+    instants: Integers, nulls: Mask | None, local: pa.Array, late: Integers, tz: str
+) -> pa.Array:
     """Corrects late rows: Arrow's tables of zones end with 2037, from where the zone's rule holds.
 
     Offsets change at full quarters of an hour only, so each quarter that occurs is looked up once.
     """
     quarters, which = np.unique(instants[late] // _QUARTER_US, return_inverse=True)
     zone = zoneinfo.ZoneInfo(tz)
-    known = [_EPOCH + datetime.timedelta(minutes=15 * int(quarter)) for quarter in quarters if quarter <= _LAST_QUARTER]
+    known = [
+        _EPOCH + datetime.timedelta(minutes=15 * int(quarter))
+        for quarter in quarters
+        if quarter <= _LAST_QUARTER
+    ]
     shifts = np.zeros(len(quarters), np.int64)
     shifts[: len(known)] = [_offset_us(instant.astimezone(zone)) for instant in known]
     shown = values_of(local).copy()
@@ -88,29 +111,39 @@ def is_weekend(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
 
 def since_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
     now, past = types
-    if not pa.types.is_timestamp(now) or not pa.types.is_timestamp(past.value_type if is_list(past) else past):
+    if not pa.types.is_timestamp(now) or not pa.types.is_timestamp(
+        past.value_type if is_list(past) else past
+    ):
         raise TypeError("a timestamp, then a timestamp or list<timestamp>")
     return pa.list_(pa.float64()) if is_list(past) else pa.float64()
 
 
 def time_since(now: pa.Array, past: pa.Array, *, unit: str, counts: Counter[str]) -> pa.Array:
-    """(now - past) / unit with its fraction, below 0 where `past` is later; of a list of times one for each.
+    """(now - past) / unit with its fraction, below 0 where `past` is later; of a list of times one
+    for each.
 
-    Missing where either is missing. Differences beyond int64 microseconds are null (in lists dropped), counted as `overflow`.
+    Missing where either is missing. Differences beyond int64 microseconds are null (in lists
+    dropped), counted as `overflow`.
     """
     if not is_list(past.type):
         nulls = either(nulls_of(now), nulls_of(past))
         elapsed, overflows = _elapsed(values_of(now), values_of(past), nulls, counts)
-        return array_of(elapsed / UNITS[unit], either(nulls, overflows if overflows.any() else None))
+        return array_of(
+            elapsed / UNITS[unit], either(nulls, overflows if overflows.any() else None)
+        )
     rows = np.repeat(np.arange(len(past)), np.diff(offsets_of(past)))
     unknown = nulls_of(now)
     missing = None if unknown is None else unknown[rows]
     elapsed, overflows = _elapsed(values_of(now)[rows], values_of(past.values), missing, counts)
-    lists = list_of(offsets_of(past), array_of(elapsed / UNITS[unit]), either(nulls_of(past), unknown))
+    lists = list_of(
+        offsets_of(past), array_of(elapsed / UNITS[unit]), either(nulls_of(past), unknown)
+    )
     return drop_elements(lists, overflows if missing is None else overflows | missing)
 
 
-def _elapsed(now: Integers, past: Integers, nulls: Mask | None, counts: Counter[str]) -> tuple[Integers, Mask]:
+def _elapsed(
+    now: Integers, past: Integers, nulls: Mask | None, counts: Counter[str]
+) -> tuple[Integers, Mask]:
     """Microseconds from past to now, and where int64 cannot hold them: there the sign is wrong."""
     elapsed = now - past
     overflows: Mask = ((now ^ past) & (now ^ elapsed)) < 0

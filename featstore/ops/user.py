@@ -1,7 +1,9 @@
-"""Operators of users: `op: my_package.my_module:function` in a spec names a function with the decorator `operator`.
+"""Operators of users: `op: my_package.my_module:function` in a spec names a function with the
+decorator `operator`.
 
-Arrays come as they do to built-in operators, and what the function returns is held to the same rules: as many values as there
-are rows, of the declared type, NaN and infinities as null (counted), lists without null elements.
+Arrays come as they do to built-in operators, and what the function returns is held to the same
+rules: as many values as there are rows, of the declared type, NaN and infinities as null (counted),
+lists without null elements.
 """
 
 import dataclasses
@@ -29,14 +31,20 @@ _PARAMS = (str, int, float, bool)
 
 
 def operator(
-    *, inputs: Sequence[pa.DataType], result: pa.DataType, params: Mapping[str, object] | None = None
+    *,
+    inputs: Sequence[pa.DataType],
+    result: pa.DataType,
+    params: Mapping[str, object] | None = None,
 ) -> Callable[[Function], Function]:
-    """Declares a function an operator: `function(*arrays, **params)` gives an array, or what has `__arrow_c_array__`.
+    """Declares a function an operator: `function(*arrays, **params)` gives an array, or what has
+    `__arrow_c_array__`.
 
-    `inputs` and `result` are string, int64, float64, bool, timestamp[us, UTC], or lists of these; inputs may be maps too. A
-    param has its default, or its type (str, int, float, bool) where it must be given. The function must be pure and treat each
-    row alone. If it has a parameter `counts`, it gets a Counter for what it drops or replaces. TypeError for other types, for
-    params that have the name of an option of all nodes, and for a function that does not take these inputs and params.
+    `inputs` and `result` are string, int64, float64, bool, timestamp[us, UTC], or lists of these;
+    inputs may be maps too. A param has its default, or its type (str, int, float, bool) where it
+    must be given. The function must be pure and treat each row alone. If it has a parameter
+    `counts`, it gets a Counter for what it drops or replaces. TypeError for other types, for params
+    that have the name of an option of all nodes, and for a function that does not take these inputs
+    and params.
     """
     for arrow_type in (*inputs, result):
         if (
@@ -44,7 +52,9 @@ def operator(
             or not _is_canonical(arrow_type)
             or (is_map(arrow_type) and arrow_type is result)
         ):
-            raise TypeError(f"expected {', '.join(map(str, _VALUES))} or lists of these, found {arrow_type!s}")
+            raise TypeError(
+                f"expected {', '.join(map(str, _VALUES))} or lists of these, found {arrow_type!s}"
+            )
     if not inputs:
         raise TypeError("expected one input or more, found none")
     read = {name: _param(name, default) for name, default in (params or {}).items()}
@@ -65,7 +75,9 @@ def operator(
     return declare
 
 
-def _check_takes(function: Callable[..., Any], num_inputs: int, params: Mapping[str, Param]) -> None:
+def _check_takes(
+    function: Callable[..., Any], num_inputs: int, params: Mapping[str, Param]
+) -> None:
     """TypeError where the function would refuse to be called, as far as its signature tells."""
     try:
         signature = inspect.signature(function)
@@ -76,7 +88,10 @@ def _check_takes(function: Callable[..., Any], num_inputs: int, params: Mapping[
         signature.bind(*[None] * num_inputs, **dict.fromkeys(params), **counts)
     except TypeError as error:
         names = "".join(f", {name}" for name in params)
-        expected = f"expected a function of {num_inputs} arrays and the params declared{names and ' (' + names[2:] + ')'}"
+        expected = (
+            f"expected a function of {num_inputs} arrays and the params "
+            f"declared{names and ' (' + names[2:] + ')'}"
+        )
         raise TypeError(f"{expected}, found {function.__name__}{signature}: {error}") from error
 
 
@@ -86,7 +101,9 @@ def is_user_operator(name: str) -> bool:
 
 
 def load_operator(name: str) -> Operator:
-    """The operator `package.module:function`. The module is imported, so a spec runs code; ValueError where it is none."""
+    """The operator `package.module:function`. The module is imported, so a spec runs code;
+    ValueError where it is none.
+    """
     if not _NAME.fullmatch(name):
         raise ValueError("package.module:function")
     module, _, attribute = name.partition(":")
@@ -94,7 +111,9 @@ def load_operator(name: str) -> Operator:
         function = getattr(importlib.import_module(module), attribute, None)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a module is anybody's code: whatever it raises is told with its place
+    except (
+        BaseException
+    ) as error:  # a module is anybody's code: whatever it raises is told with its place
         raise ValueError(f"a module that can be imported ({_told(error)})") from error
     try:
         return dataclasses.replace(declared_operator(function), name=name)
@@ -111,7 +130,9 @@ def declared_operator(function: object) -> Operator:
     """What the decorator `operator` declared of a function; TypeError for one without it."""
     declared = getattr(function, _ATTRIBUTE, None)
     if not isinstance(declared, Operator):
-        raise TypeError(f"expected a function with the decorator featstore.operator, found {function!r}")
+        raise TypeError(
+            f"expected a function with the decorator featstore.operator, found {function!r}"
+        )
     return declared
 
 
@@ -124,7 +145,9 @@ def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..
         array = _array(given)
         if array is None or len(array) != len(arrays[0]) or not readable(array.type, declared):
             found = type(given).__name__ if array is None else f"{len(array)} of {array.type}"
-            raise ValueError(f"expected an array of {len(arrays[0])} values of {declared}, found {found}")
+            raise ValueError(
+                f"expected an array of {len(arrays[0])} values of {declared}, found {found}"
+            )
         cleaned = clean(read_column(array, declared=declared, counts=counts), counts=counts)
         value = declared.value_type if is_list(declared) else declared
         if not pa.types.is_floating(value):
@@ -144,7 +167,11 @@ def _takes_counts(function: Callable[..., Any]) -> bool:
 def _array(given: object) -> pa.Array | None:
     if isinstance(given, pa.ChunkedArray):
         return pa.concat_arrays(given.chunks) if given.num_chunks else pa.array([], given.type)
-    return pa.array(given) if isinstance(given, pa.Array) or hasattr(given, "__arrow_c_array__") else None
+    return (
+        pa.array(given)
+        if isinstance(given, pa.Array) or hasattr(given, "__arrow_c_array__")
+        else None
+    )
 
 
 def _result_type(
@@ -160,10 +187,16 @@ def _result_type(
 
 def _param(name: str, default: object) -> Param:
     if name in (*OPTIONS, "counts"):
-        raise TypeError(f"param {name!r}: expected a name that is no option of all nodes, nor counts, found {name!r}")
+        raise TypeError(
+            f"param {name!r}: expected a name that is no option of all nodes, nor counts, found "
+            f"{name!r}"
+        )
     kind = default if isinstance(default, type) else type(default)
     if kind not in _PARAMS:
-        raise TypeError(f"param {name!r}: expected a default or a type (str, int, float, bool), found {default!r}")
+        raise TypeError(
+            f"param {name!r}: expected a default or a type (str, int, float, bool), found "
+            f"{default!r}"
+        )
 
     def read(value: object) -> object:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -174,11 +207,16 @@ def _param(name: str, default: object) -> Param:
 
     required = default is kind
     return Param(
-        expected=f"a value of type {kind.__name__}", read=read, required=required, default=None if required else default
+        expected=f"a value of type {kind.__name__}",
+        read=read,
+        required=required,
+        default=None if required else default,
     )
 
 
 def _is_canonical(arrow_type: pa.DataType) -> bool:
     if is_map(arrow_type):
-        return arrow_type.key_type == pa.string() and (is_map(arrow_type.item_type) or arrow_type.item_type in _VALUES[:3])
+        return arrow_type.key_type == pa.string() and (
+            is_map(arrow_type.item_type) or arrow_type.item_type in _VALUES[:3]
+        )
     return (arrow_type.value_type if is_list(arrow_type) else arrow_type) in _VALUES

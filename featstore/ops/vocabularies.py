@@ -20,12 +20,21 @@ _UNKNOWN = "not in vocabulary"
 
 
 class Vocabulary:
-    """Distinct texts by index, named by a digest: equal digests are equal vocabularies. Pickled by content, safe for threads.
+    """Distinct texts by index, named by a digest: equal digests are equal vocabularies. Pickled by
+    content, safe for threads.
 
-    `marks` are digests of its first 1, 2, 4, ... values. `num_unrecorded` says how many values its file has beyond these.
+    `marks` are digests of its first 1, 2, 4, ... values. `num_unrecorded` says how many values its
+    file has beyond these.
     """
 
-    def __init__(self, values: pa.StringArray, digest: str, *, marks: tuple[str, ...] = (), num_unrecorded: int = 0) -> None:
+    def __init__(
+        self,
+        values: pa.StringArray,
+        digest: str,
+        *,
+        marks: tuple[str, ...] = (),
+        num_unrecorded: int = 0,
+    ) -> None:
         self.values = values
         self.digest = digest
         self.marks = marks
@@ -35,7 +44,10 @@ class Vocabulary:
         return len(self.values)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Vocabulary) and (len(self), self.digest) == (len(other), other.digest)
+        return isinstance(other, Vocabulary) and (len(self), self.digest) == (
+            len(other),
+            other.digest,
+        )
 
     def __hash__(self) -> int:
         return hash((len(self), self.digest))
@@ -63,7 +75,9 @@ class Vocabulary:
         return found
 
 
-def _candidates(waiting: Integers, at: Integers, hashes: NDArray[Any], wanted: NDArray[Any]) -> Integers:
+def _candidates(
+    waiting: Integers, at: Integers, hashes: NDArray[Any], wanted: NDArray[Any]
+) -> Integers:
     waiting = waiting[at[waiting] < len(hashes)]
     same: NDArray[np.bool_] = hashes[at[waiting]] == wanted[waiting]
     return waiting[same]
@@ -73,7 +87,9 @@ _SORTING = threading.Lock()
 
 
 def _sorted_hashes(vocabulary: Vocabulary) -> tuple[NDArray[Any], Integers]:
-    """Value hashes in ascending order and the indices that they belong to: kept, as sorting millions takes seconds."""
+    """Value hashes in ascending order and the indices that they belong to: kept, as sorting
+    millions takes seconds.
+    """
     with _SORTING:
         return _sort(vocabulary)
 
@@ -92,11 +108,14 @@ def vocabulary_type(types: Sequence[pa.DataType], params: Mapping[str, object]) 
     return pa.list_(pa.int64()) if is_list(types[0]) else pa.int64()
 
 
-def find_in_vocabulary(array: pa.Array, *, vocabulary: Vocabulary, unknown: str, counts: Counter[str]) -> pa.Array:
+def find_in_vocabulary(
+    array: pa.Array, *, vocabulary: Vocabulary, unknown: str, counts: Counter[str]
+) -> pa.Array:
     """The index of x, an integer by its decimal text, in the vocabulary: its line, counted from 0.
 
-    With `unknown: missing` a value that it does not have is missing, in a list dropped. With `unknown: index` it is 0 and the
-    n-th line has n, so that no growth moves or takes it. Either is counted.
+    With `unknown: missing` a value that it does not have is missing, in a list dropped. With
+    `unknown: index` it is 0 and the n-th line has n, so that no growth moves or takes it. Either is
+    counted.
     """
     if is_list(array.type):
         indices = _indices(array.values, vocabulary, unknown, counts)
@@ -108,7 +127,9 @@ def find_in_vocabulary(array: pa.Array, *, vocabulary: Vocabulary, unknown: str,
     return array_of(indices, missing if missing.any() else None)
 
 
-def _indices(array: pa.Array, vocabulary: Vocabulary, unknown: str, counts: Counter[str]) -> Integers:
+def _indices(
+    array: pa.Array, vocabulary: Vocabulary, unknown: str, counts: Counter[str]
+) -> Integers:
     indices = vocabulary.find(array if array.type == pa.string() else array.cast(pa.string()))
     if num_unknown := int((indices == NOT_FOUND).sum()) - array.null_count:
         counts[_UNKNOWN] += num_unknown

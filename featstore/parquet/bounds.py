@@ -18,7 +18,8 @@ from featstore.parquet.footers import CheckedFooter, Chunk
 from featstore.parquet.page_header import ReadAt, read_page_header
 
 CLAIMS_MORE = (
-    "expected pages with no more values, and no more bytes, than the footer's number of values allows, "
+    "expected pages with no more values, and no more bytes, than the footer's number of values "
+    "allows, "
     "found pages that claim more; the file is damaged: write it again"
 )
 
@@ -32,7 +33,8 @@ _HEADER_BYTES = 1 << 20  # a page's header may take so many
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 12}
 _ANY_CODEC = 0
 
-# A chunk as the kernels take it: first byte, bytes, codec, values, and the bytes that a page may claim.
+# A chunk as the kernels take it: first byte, bytes, codec, values, and the bytes that a page may
+# claim.
 Bounds = tuple[int, int, int, int, int]
 
 

@@ -64,7 +64,9 @@ class Chunk(NamedTuple):
 
 _ZSTD = 6
 _MOST_RAW_BYTES = 1 << 48  # what a damaged footer says may be anything
-_CODEC, _STORED_BYTES, _RAW_BYTES = (Chunk._fields.index(name) for name in ("codec", "stored_bytes", "raw_bytes"))
+_CODEC, _STORED_BYTES, _RAW_BYTES = (
+    Chunk._fields.index(name) for name in ("codec", "stored_bytes", "raw_bytes")
+)
 _OF_CHUNK = [CHUNK[name] for name in Chunk._fields[:5]]
 
 
@@ -113,7 +115,8 @@ class CheckedFooter:
         return Chunk._make(self._numbers[row_group, leaf].tolist())
 
     def room_bytes(self, row_groups: Sequence[int], leaves: Sequence[int]) -> int:
-        """The most bytes that one of these column chunks has, as stored and as decompressed together.
+        """The most bytes that one of these column chunks has, as stored and as decompressed
+        together.
 
         Those of Zstandard count twice: a page and what it is decompressed to are copied once more.
         """

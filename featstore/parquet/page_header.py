@@ -1,8 +1,8 @@
 """What the header of a page says of its size, its values and its checksum: Parquet's PageHeader in
 Thrift's compact protocol.
 
-The kernels read headers themselves (`_native/pages.h`); this is for machines without a compiler, for
-files that are read in place, and what tests compare the kernels with.
+The kernels read headers themselves (`_native/pages.h`); this is for machines without a compiler,
+for files that are read in place, and what tests compare the kernels with.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageHeader:
-    """`num_bytes` of the header, `size_bytes` of the page behind it as it is stored, and their `crc`,
-    None where the header has none. `raw_bytes` of the page as decompressed; `num_levels` that a page
-    of data claims, 0 of any other."""
+    """`num_bytes` of the header, `size_bytes` of the page behind it as it is stored, and their
+    `crc`, None where the header has none. `raw_bytes` of the page as decompressed; `num_levels`
+    that a page of data claims, 0 of any other."""
 
     num_bytes: int
     size_bytes: int

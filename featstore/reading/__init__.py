@@ -1,4 +1,5 @@
-"""Local Parquet files to columns: footers parsed once, row groups read one by one, Arrow turned into numpy buffers.
+"""Local Parquet files to columns: footers parsed once, row groups read one by one, Arrow turned
+into numpy buffers.
 
 | file | holds |
 |---|---|

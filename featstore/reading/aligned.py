@@ -1,4 +1,6 @@
-"""Files with the same rows in the same row groups, read as one: a base data file and its slot groups' files."""
+"""Files with the same rows in the same row groups, read as one: a base data file and its slot
+groups' files.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -38,11 +40,18 @@ def aligned_reader(
     as_values: bool = False,
     most_room_bytes: int | None = None,
 ) -> RowsReader:
-    """Reads each selected column from the last of `groups` that has it, else from the base file; options as `RowGroupReader`.
+    """Reads each selected column from the last of `groups` that has it, else from the base file;
+    options as `RowGroupReader`.
 
-    The caller closes the footers. DataFileError where a group's file is not cut into row groups as the base file is.
+    The caller closes the footers. DataFileError where a group's file is not cut into row groups as
+    the base file is.
     """
-    make = partial(RowGroupReader, use_threads=use_threads, as_values=as_values, most_room_bytes=most_room_bytes)
+    make = partial(
+        RowGroupReader,
+        use_threads=use_threads,
+        as_values=as_values,
+        most_room_bytes=most_room_bytes,
+    )
     return AlignedReader(footer, groups, selection, make) if groups else make(footer, selection)
 
 
@@ -63,12 +72,16 @@ class AlignedReader:
             found = group.resolve(selection)
             mine = Selection(
                 slots=tuple(slot for slot in selection.slots if found.slots[slot.name] is not None),
-                others=tuple(field for field in selection.others if found.others[field.name] is not None),
+                others=tuple(
+                    field for field in selection.others if found.others[field.name] is not None
+                ),
             )
             selection = _without(selection, mine)
             self._readers.append(make(group, mine))
         self._readers.append(make(footer, selection))
-        self.columns = _united([_renamed(reader.columns, i) for i, reader in enumerate(self._readers)])
+        self.columns = _united(
+            [_renamed(reader.columns, i) for i, reader in enumerate(self._readers)]
+        )
 
     @property
     def parts(self) -> list[tuple[Footer, FileColumns]]:
@@ -79,9 +92,18 @@ class AlignedReader:
         """The rows of these row groups, in order, with the columns of all files."""
         row_groups = list(row_groups)
         parts = [(i, r.read(row_groups)) for i, r in enumerate(self._readers) if r.columns.leaves]
-        columns = {f"{i}/{name}": part.table.column(name) for i, part in parts for name in part.table.column_names}
+        columns = {
+            f"{i}/{name}": part.table.column(name)
+            for i, part in parts
+            for name in part.table.column_names
+        }
         num_rows = sum(self._footer.row_group_rows[index] for index in row_groups)
-        return Rows(file_name=self._footer.name, num_rows=num_rows, table=pa.table(columns), columns=self.columns)
+        return Rows(
+            file_name=self._footer.name,
+            num_rows=num_rows,
+            table=pa.table(columns),
+            columns=self.columns,
+        )
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """None: several files are not read slice by slice."""
@@ -101,8 +123,10 @@ class AlignedReader:
 def _require_same_cuts(base: Footer, group: Footer) -> None:
     if base.row_group_rows != group.row_group_rows:
         raise DataFileError(
-            f"{group.name}: expected the {len(base.row_group_rows)} row groups of {base.name} ({base.num_rows} rows), found "
-            f"{len(group.row_group_rows)} ({group.num_rows} rows); write the slot group of this partition again"
+            f"{group.name}: expected the {len(base.row_group_rows)} row groups of {base.name} "
+            f"({base.num_rows} rows), found "
+            f"{len(group.row_group_rows)} ({group.num_rows} rows); write the slot group of this "
+            f"partition again"
         )
 
 

@@ -1,7 +1,8 @@
-"""Arrow columns to numpy buffers: views where the column holds no null, and missing marks where it does.
+"""Arrow columns to numpy buffers: views where the column holds no null, and missing marks where it
+does.
 
-Scalars become values (num_rows,), fixed widths values (num_rows, width), lists `Ragged`. Ids are int64 from end to end: they
-never pass through floating point, which keeps only 53 bits of them.
+Scalars become values (num_rows,), fixed widths values (num_rows, width), lists `Ragged`. Ids are
+int64 from end to end: they never pass through floating point, which keeps only 53 bits of them.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ _DTYPES: dict[pa.DataType, np.dtype[Any]] = {
 class Ragged:
     """Lists: row i is `values[offsets[i]:offsets[i + 1]]`.
 
-    `offsets` (num_rows + 1,) is of any integer width and may begin above 0, as views of Arrow's buffers do.
+    `offsets` (num_rows + 1,) is of any integer width and may begin above 0, as views of Arrow's
+    buffers do.
     """
 
     values: Array
@@ -44,12 +46,13 @@ Values = Array | Ragged
 
 
 def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
-    """The column as int64 ids or float32 values in the slot's shape, without nulls: views of the column where possible.
+    """The column as int64 ids or float32 values in the slot's shape, without nulls: views of the
+    column where possible.
 
-    A null scalar is the missing mark, a null list one mark, an empty list stays empty, null elements of a list are dropped.
-    A float64 that float32 cannot hold is read as a null, which is what an extraction makes of it.
-    Marks may be written into the column's own memory, beneath its nulls, which is nobody's to read.
-    ValueError, or ArrowInvalid, where values do not fit the slot.
+    A null scalar is the missing mark, a null list one mark, an empty list stays empty, null
+    elements of a list are dropped. A float64 that float32 cannot hold is read as a null, which is
+    what an extraction makes of it. Marks may be written into the column's own memory, beneath its
+    nulls, which is nobody's to read. ValueError, or ArrowInvalid, where values do not fit the slot.
     """
     array = _one_array(column)
     if slot.is_list:
@@ -67,9 +70,11 @@ def missing_values(slot: Slot, num_rows: int) -> Values:
 
 
 def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
-    """A numeric column as float32 (num_rows,) and which rows hold a value, bool (num_rows,), or None where all do.
+    """A numeric column as float32 (num_rows,) and which rows hold a value, bool (num_rows,), or
+    None where all do.
 
-    NaN is no value, nor is what float32 cannot hold, and what stands in `values` where there is no value is NaN.
+    NaN is no value, nor is what float32 cannot hold, and what stands in `values` where there is no
+    value is NaN.
     """
     array = _as_float32(_one_array(column))
     values = _view(array.fill_null(np.nan) if array.null_count else array)
@@ -78,25 +83,32 @@ def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
 
 
 def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """The column in another type: a float64, also in a list, is null where float32 is asked for and cannot hold it.
+    """The column in another type: a float64, also in a list, is null where float32 is asked for and
+    cannot hold it.
 
     ArrowInvalid where a value does not fit any other type.
     """
     if column.type == type_:
         return column
     if type_ == pa.float32() or (_is_list(type_) and type_.value_type == pa.float32()):
-        column = pa.chunked_array([narrowed(chunk) for chunk in column.chunks] or [pa.nulls(0, type_)])
+        column = pa.chunked_array(
+            [narrowed(chunk) for chunk in column.chunks] or [pa.nulls(0, type_)]
+        )
     return column.cast(type_)
 
 
 def narrowed(array: pa.Array) -> pa.Array:
-    """Numbers, or lists of them, as float32: null, or a null element, where a float64 is beyond it."""
+    """Numbers, or lists of them, as float32: null, or a null element, where a float64 is beyond
+    it.
+    """
     if not _is_list(array.type):
         return _as_float32(array)
     elements = _as_float32(array.values)
     own_buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(array.type) else 2]
     type_ = _list_type(array.type, elements.type)
-    return pa.Array.from_buffers(type_, len(array), own_buffers, array.null_count, array.offset, [elements])
+    return pa.Array.from_buffers(
+        type_, len(array), own_buffers, array.null_count, array.offset, [elements]
+    )
 
 
 def truncate(ragged: Ragged, max_len: int) -> Ragged:
@@ -111,7 +123,11 @@ def truncate(ragged: Ragged, max_len: int) -> Ragged:
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+    return (
+        column.chunk(0)
+        if column.num_chunks == 1
+        else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+    )
 
 
 def _dtype(slot: Slot) -> type[np.int64] | type[np.float32]:
@@ -138,13 +154,17 @@ def _typed(array: pa.Array, slot: Slot) -> pa.Array:
 
 
 def _as_float32(array: pa.Array) -> pa.Array:
-    """Numbers as float32; null where a finite float64 is beyond it. Infinities stay what they are."""
+    """Numbers as float32; null where a finite float64 is beyond it. Infinities stay what they
+    are.
+    """
     if array.type == pa.float32():
         return array
     floats = array.cast(pa.float32(), safe=False)
     if array.type != pa.float64() or not pc.any(is_infinite := pc.is_inf(floats)).as_py():
         return floats
-    return pc.if_else(pc.and_(is_infinite, pc.is_finite(array)), pa.scalar(None, pa.float32()), floats)
+    return pc.if_else(
+        pc.and_(is_infinite, pc.is_finite(array)), pa.scalar(None, pa.float32()), floats
+    )
 
 
 def _is_list(type_: pa.DataType) -> bool:
@@ -166,7 +186,9 @@ def missing_mark(slot: Slot) -> bytes:
 
 
 def _view(array: pa.Array) -> Array:
-    """The values of a primitive array without nulls; `to_numpy` would make floats of ids with nulls."""
+    """The values of a primitive array without nulls; `to_numpy` would make floats of ids with
+    nulls.
+    """
     dtype = _DTYPES[array.type]
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
@@ -182,7 +204,8 @@ def _validity(array: pa.Array) -> Array:
 def _ragged(array: pa.Array, slot: Slot) -> Ragged:
     if pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_type))
-    # `offsets` of a slice are those of the slice, but count in `values`, which are those of the whole.
+    # `offsets` of a slice are those of the slice, but count in `values`, which are those of the
+    # whole.
     offsets, elements = _view(array.offsets), _typed(array.values, slot)
     if not len(array):
         return Ragged(np.empty(0, _dtype(slot)), np.zeros(1, np.int64))
@@ -193,7 +216,9 @@ def _ragged(array: pa.Array, slot: Slot) -> Ragged:
     return _compiled_without_nulls(array, elements, offsets, slot)
 
 
-def _compiled_without_nulls(array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot) -> Ragged:
+def _compiled_without_nulls(
+    array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot
+) -> Ragged:
     """What `_without_nulls` does, in one pass."""
     assert KERNELS is not None
     new_offsets = np.empty(len(array) + 1, np.int64)
@@ -212,7 +237,9 @@ def _bits(array: pa.Array) -> tuple[pa.Buffer | bytes, int]:
 
 
 def _without_nulls(array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot) -> Ragged:
-    """Drops null elements, and what offsets keep under null lists; gives each null list one missing mark."""
+    """Drops null elements, and what offsets keep under null lists; gives each null list one missing
+    mark.
+    """
     is_list = _validity(array)
     begin, end = int(offsets[0]), int(offsets[-1])
     kept = np.repeat(is_list, np.diff(offsets))

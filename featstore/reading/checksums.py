@@ -1,8 +1,8 @@
 """Pages compared with the checksums in their headers, without decoding them: done once for a file
 that came over a network.
 
-Parquet's checksum is the CRC-32 of a page as it is stored, without its header; of a V2 page the levels
-are part of it. Writers may leave it out. Format:
+Parquet's checksum is the CRC-32 of a page as it is stored, without its header; of a V2 page the
+levels are part of it. Writers may leave it out. Format:
 parquet.apache.org/docs/file-format/data-pages/checksumming.
 """
 
@@ -24,18 +24,19 @@ _ROOM_BYTES = 256 << 10  # small enough for the processor's cache, large enough 
 
 
 def require_intact(footer: Footer, held: Sequence[Span] | None) -> None:
-    """DataFileError, naming file, column and row group, where a page of a local file is not what was
-    written.
+    """DataFileError, naming file, column and row group, where a page of a local file is not what
+    was written.
 
-    Checks the column chunks that lie in `held`, ascending spans of the file, None for all of it. A page
-    without a checksum counts as intact if it ends within its column chunk.
+    Checks the column chunks that lie in `held`, ascending spans of the file, None for all of it. A
+    page without a checksum counts as intact if it ends within its column chunk.
     """
     chunks = [chunk for chunk in _chunks(footer) if is_held(chunk.span, held)]
     damaged = _first_damaged(footer.descriptor, [chunk.span for chunk in chunks])
     if damaged is not None:
         chunk = chunks[damaged]
         raise DataFileError(
-            f"{footer.name}: column {chunk.column!r}: row group {chunk.row_group}: expected pages that "
+            f"{footer.name}: column {chunk.column!r}: row group {chunk.row_group}: expected pages "
+            f"that "
             "match the checksums in their headers, found other bytes; if they are so in the store, "
             "write the file again"
         )
@@ -59,20 +60,29 @@ def _chunks(footer: Footer) -> Iterator[_Chunk]:
 def _first_damaged(file: int, spans: Sequence[Span]) -> int | None:
     """The first of the column chunks that is not intact."""
     size_bytes = os.fstat(file).st_size
-    outside = next((place for place, (first, end) in enumerate(spans) if not 0 <= first <= end <= size_bytes), None)
+    outside = next(
+        (place for place, (first, end) in enumerate(spans) if not 0 <= first <= end <= size_bytes),
+        None,
+    )
     if outside is not None or not spans:
         return outside
     if KERNELS is None:
         return next((place for place, span in enumerate(spans) if not _is_intact(file, span)), None)
-    found = int(KERNELS.first_damaged(file, np.array(spans, np.int64), pa.allocate_buffer(_ROOM_BYTES)))
+    found = int(
+        KERNELS.first_damaged(file, np.array(spans, np.int64), pa.allocate_buffer(_ROOM_BYTES))
+    )
     return None if found < 0 else found
 
 
 def _is_intact(file: int, span: Span) -> bool:
-    """Whether a column chunk consists of whole pages that match their checksums, where they have one."""
+    """Whether a column chunk consists of whole pages that match their checksums, where they have
+    one.
+    """
     at, end = span
     while at < end:
-        header = read_page_header(lambda num_bytes, first: os.pread(file, num_bytes, first), at, end)
+        header = read_page_header(
+            lambda num_bytes, first: os.pread(file, num_bytes, first), at, end
+        )
         if header is None or at + header.num_bytes + header.size_bytes > end:
             return False
         first, at = at + header.num_bytes, at + header.num_bytes + header.size_bytes

@@ -24,7 +24,9 @@ _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The columns that a job reads: slots, found by number and then by name, and other columns, found by name."""
+    """The columns that a job reads: slots, found by number and then by name, and other columns,
+    found by name.
+    """
 
     slots: tuple[Slot, ...] = ()
     others: tuple[pa.Field, ...] = ()
@@ -40,7 +42,8 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class FileColumns:
-    """A selection in one file: for each selected name the file's column, or None where the file has none.
+    """A selection in one file: for each selected name the file's column, or None where the file has
+    none.
 
     `places`: the numbers of the leaf columns below each column of the file that is read.
     """
@@ -58,7 +61,10 @@ class FileColumns:
     def column_of(self, leaf: str) -> str:
         """The column that a leaf column is below."""
         leaves = iter(self.leaves)
-        return next((name for name, found in self.places.items() if leaf in islice(leaves, len(found))), leaf)
+        return next(
+            (name for name, found in self.places.items() if leaf in islice(leaves, len(found))),
+            leaf,
+        )
 
     def places_of(self, leaves: Collection[str]) -> list[tuple[int, str]]:
         """The numbers of these leaf columns, and the column that each is below."""
@@ -69,14 +75,21 @@ class FileColumns:
     def leaves_besides(self, names: Collection[str]) -> list[str]:
         """The leaf columns but those below columns of these names."""
         leaves = iter(self.leaves)
-        return [leaf for name, found in self.places.items() for leaf in islice(leaves, len(found)) if name not in names]
+        return [
+            leaf
+            for name, found in self.places.items()
+            for leaf in islice(leaves, len(found))
+            if name not in names
+        ]
 
 
 class Footer:
-    """One Parquet file, by local path or open for reading; close() it, or use it as a context manager. Not thread-safe.
+    """One Parquet file, by local path or open for reading; close() it, or use it as a context
+    manager. Not thread-safe.
 
-    `name` is what errors call the file: its path in the table rather than where it was staged. Pages are compared with their
-    checksums as they are decoded, where they have one, unless `is_checked` says that they were since they came here.
+    `name` is what errors call the file: its path in the table rather than where it was staged.
+    Pages are compared with their checksums as they are decoded, where they have one, unless
+    `is_checked` says that they were since they came here.
     """
 
     def __init__(
@@ -99,7 +112,9 @@ class Footer:
             self.footer = read_checked(self._source, size_bytes)
             self.schema: pa.Schema = self.footer.schema
         except FileNotFoundError:
-            raise DataFileError(f"{self.name}: expected a data file, found none; was it vacuumed?") from None
+            raise DataFileError(
+                f"{self.name}: expected a data file, found none; was it vacuumed?"
+            ) from None
         except DAMAGE as error:
             self.close()
             what = f"expected a Parquet file, found something else: {first_line(error)}"
@@ -129,8 +144,8 @@ class Footer:
         return self.arrow_file(None)
 
     def arrow_file(self, columns: FileColumns | None) -> pq.ParquetFile:
-        """The file with the columns of a selection alone, None for all, as Arrow reads it; closed with
-        the footer. Its leaf columns are numbered anew."""
+        """The file with the columns of a selection alone, None for all, as Arrow reads it; closed
+        with the footer. Its leaf columns are numbered anew."""
         key = None if columns is None else columns.names
         if key not in self._files:
             self._files[key] = self._opened(columns)
@@ -149,7 +164,9 @@ class Footer:
                 **options,
             )
 
-    def metadata_of(self, names: Collection[str] | None, *, with_statistics: bool = False) -> pq.FileMetaData:
+    def metadata_of(
+        self, names: Collection[str] | None, *, with_statistics: bool = False
+    ) -> pq.FileMetaData:
         """The footer as Arrow has it, with the columns of these names alone, None for all."""
         by_name = self.footer.layout.by_name
         places = None if names is None else [place for name in names for place in by_name[name]]
@@ -169,8 +186,8 @@ class Footer:
 
     @contextmanager
     def kept(self, row_group: int, places: Iterable[int]) -> Iterator[None]:
-        """Fetches these column chunks of a file that is read in place, and keeps them in memory until
-        the end of the block; of a local file nothing."""
+        """Fetches these column chunks of a file that is read in place, and keeps them in memory
+        until the end of the block; of a local file nothing."""
         if self._kept is None:
             yield
             return
@@ -224,10 +241,14 @@ class Footer:
         return self.footer.room_bytes(row_groups, places)
 
     def resolve(self, selection: Selection) -> FileColumns:
-        """Finds the selected columns. DataFileError where one has a type that cannot be what was selected, and where two
-        columns have its name or its number: nothing says which of them is meant."""
+        """Finds the selected columns. DataFileError where one has a type that cannot be what was
+        selected, and where two columns have its name or its number: nothing says which of them is
+        meant."""
         by_number = self._numbered({slot.number for slot in selection.slots})
-        slots = {slot.name: self._slot_column(slot, by_number.get(slot.number)) for slot in selection.slots}
+        slots = {
+            slot.name: self._slot_column(slot, by_number.get(slot.number))
+            for slot in selection.slots
+        }
         others = {field.name: self._other_column(field) for field in selection.others}
         wanted = {name for name in (*slots.values(), *others.values()) if name is not None}
         places = self._places(wanted)
@@ -235,7 +256,9 @@ class Footer:
         return FileColumns(slots=slots, others=others, leaves=leaves, places=places)
 
     def _numbered(self, numbers: Collection[int | None]) -> dict[int | None, pa.Field]:
-        """The slot columns of these numbers. Most of a file's columns are none of them, and to describe each takes long."""
+        """The slot columns of these numbers. Most of a file's columns are none of them, and to
+        describe each takes long.
+        """
         wanted = dict[int | None, pa.Field]()
         for column in self.schema:
             number = _slot_number(column)
@@ -243,7 +266,8 @@ class Footer:
                 continue
             if number in wanted:
                 raise DataFileError(
-                    f"{self.name}: expected one column of slot number {number}, found {wanted[number].name!r} and "
+                    f"{self.name}: expected one column of slot number {number}, found "
+                    f"{wanted[number].name!r} and "
                     f"{column.name!r}; write the file anew without one of them"
                 )
             wanted[number] = column
@@ -254,18 +278,29 @@ class Footer:
         if field is None or pa.types.is_null(field.type):
             return None
         found = Slot.from_field(field)
-        if found is not None and None not in (found.number, slot.number) and found.number != slot.number:
+        if (
+            found is not None
+            and None not in (found.number, slot.number)
+            and found.number != slot.number
+        ):
             return None
         if found is None or found.kind is not slot.kind or not _fits(found, slot):
-            raise DataFileError(f"{self.name}: column {field.name!r}: expected {slot.arrow_type()}, found {field.type}")
+            raise DataFileError(
+                f"{self.name}: column {field.name!r}: expected {slot.arrow_type()}, found "
+                f"{field.type}"
+            )
         return str(field.name)
 
     def _other_column(self, expected: pa.Field) -> str | None:
         field = self._field(expected.name)
         if field is None or pa.types.is_null(field.type) or _is_slot(field):
             return None
-        if field.type != expected.type and not (_is_number(field.type) and _is_number(expected.type)):
-            raise DataFileError(f"{self.name}: column {field.name!r}: expected {expected.type}, found {field.type}")
+        if field.type != expected.type and not (
+            _is_number(field.type) and _is_number(expected.type)
+        ):
+            raise DataFileError(
+                f"{self.name}: column {field.name!r}: expected {expected.type}, found {field.type}"
+            )
         return str(field.name)
 
     def _field(self, name: str) -> pa.Field | None:
@@ -319,7 +354,9 @@ def _slot_number(field: pa.Field) -> int | None:
 
 
 def _is_slot(field: pa.Field) -> bool:
-    """Whether the file says so: a slot that has since been renamed is not the label or kept column that took its name."""
+    """Whether the file says so: a slot that has since been renamed is not the label or kept column
+    that took its name.
+    """
     return (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
 
 
@@ -331,6 +368,8 @@ def _is_number(type_: pa.DataType) -> bool:
 def _decoded_bytes(leaf: Leaf, chunk: Chunk, num_rows: int) -> int:
     """Values, offsets of lists and texts, and validity bits."""
     width = _WIDTHS.get(leaf.physical_type)
-    values = chunk.num_values * width if width is not None else chunk.raw_bytes + 4 * chunk.num_values
+    values = (
+        chunk.num_values * width if width is not None else chunk.raw_bytes + 4 * chunk.num_values
+    )
     offsets = 4 * num_rows if "." in leaf.path else 0
     return int(values + offsets + chunk.num_values // 4)

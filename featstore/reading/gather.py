@@ -1,8 +1,8 @@
 """Rows of decoded columns in another order: gathered straight into the batches' memory.
 
-A window's column comes in pieces, one for each row group, which are joined first: to find a row's piece costs more. `Places`
-says which rows, in which order, and where one batch ends and the next begins. Each function has a compiled path and a numpy
-path with equal results.
+A window's column comes in pieces, one for each row group, which are joined first: to find a row's
+piece costs more. `Places` says which rows, in which order, and where one batch ends and the next
+begins. Each function has a compiled path and a numpy path with equal results.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,9 @@ Take = Callable[[int], Array]  # uint8 memory of at least so many bytes
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The rows wanted: int32 (num_rows,); `cuts` int64 (num_parts + 1,), from 0 to num_rows, where parts begin and end."""
+    """The rows wanted: int32 (num_rows,); `cuts` int64 (num_parts + 1,), from 0 to num_rows, where
+    parts begin and end.
+    """
 
     rows: Array
     cuts: Array
@@ -65,12 +67,18 @@ def list_values(piece: Ragged) -> Array:
 
 
 def join_offsets(pieces: Sequence[Ragged], out: Array) -> None:
-    """Writes the offsets of joined lists, from 0, to `out` (num_rows + 1,), wherever those of the pieces begin."""
+    """Writes the offsets of joined lists, from 0, to `out` (num_rows + 1,), wherever those of the
+    pieces begin.
+    """
     out[0] = row = before = 0
     for piece in pieces:
         first = int(piece.offsets[0])
         np.subtract(
-            piece.offsets[1:], first - before, out=out[row + 1 : row + len(piece) + 1], dtype=np.int64, casting="unsafe"
+            piece.offsets[1:],
+            first - before,
+            out=out[row + 1 : row + len(piece) + 1],
+            dtype=np.int64,
+            casting="unsafe",
         )
         row, before = row + len(piece), before + int(piece.offsets[-1]) - first
 
@@ -85,7 +93,9 @@ def rebased(offsets: Array, cuts: Array, out: Array) -> None:
 
 
 def gather_values(values: Array, places: Places, starts: Array, out: Array) -> None:
-    """Writes each part's rows to `out` (one dimension, the values' dtype) from element `starts[part]` on."""
+    """Writes each part's rows to `out` (one dimension, the values' dtype) from element
+    `starts[part]` on.
+    """
     width = int(np.prod(values.shape[1:], dtype=np.int64))
     if KERNELS is None:
         for part, (first, end) in enumerate(pairwise(places.cuts.tolist())):
@@ -94,24 +104,45 @@ def gather_values(values: Array, places: Places, starts: Array, out: Array) -> N
         return
     begins = starts * out.itemsize
     ends = begins + places.part_rows * width * out.itemsize
-    KERNELS.gather(values, width * out.itemsize, b"", 8, places.rows, places.cuts, begins, ends, out)
+    KERNELS.gather(
+        values, width * out.itemsize, b"", 8, places.rows, places.cuts, begins, ends, out
+    )
 
 
 def gather_offsets(offsets: Array, places: Places, out: Array) -> None:
-    """Writes the offsets of the gathered lists, each part's from 0, to `out`, int64 (num_rows + num_parts,)."""
+    """Writes the offsets of the gathered lists, each part's from 0, to `out`, int64 (num_rows +
+    num_parts,).
+    """
     if KERNELS is not None:
-        KERNELS.gather_offsets(offsets, offsets.itemsize, int(offsets[-1]), places.rows, places.cuts, out)
+        KERNELS.gather_offsets(
+            offsets, offsets.itemsize, int(offsets[-1]), places.rows, places.cuts, out
+        )
         return
     lengths = np.diff(offsets)[places.rows]
-    parts = [np.cumsum(lengths[first:end], dtype=np.int64) for first, end in pairwise(places.cuts.tolist())]
+    parts = [
+        np.cumsum(lengths[first:end], dtype=np.int64)
+        for first, end in pairwise(places.cuts.tolist())
+    ]
     np.concatenate([np.concatenate([np.zeros(1, np.int64), part]) for part in parts], out=out)
 
 
 def gather_lists(lists: Ragged, places: Places, starts: Array, ends: Array, out: Array) -> None:
-    """Writes the values of each part's lists to `out`, from element `starts[part]` to just before `ends[part]`."""
+    """Writes the values of each part's lists to `out`, from element `starts[part]` to just before
+    `ends[part]`.
+    """
     if KERNELS is not None:
         begins, ends, offsets = starts * out.itemsize, ends * out.itemsize, lists.offsets
-        KERNELS.gather(lists.values, out.itemsize, offsets, offsets.itemsize, places.rows, places.cuts, begins, ends, out)
+        KERNELS.gather(
+            lists.values,
+            out.itemsize,
+            offsets,
+            offsets.itemsize,
+            places.rows,
+            places.cuts,
+            begins,
+            ends,
+            out,
+        )
         return
     for part, (first, end) in enumerate(pairwise(places.cuts.tolist())):
         out[starts[part] : ends[part]] = _lists(lists, places.rows[first:end])

@@ -1,4 +1,6 @@
-"""The marks of missing values (0, `[0]`, NaN, `[NaN]`) of slot columns, shown as null again, and nulls as marks."""
+"""The marks of missing values (0, `[0]`, NaN, `[NaN]`) of slot columns, shown as null again, and
+nulls as marks.
+"""
 
 from collections.abc import Iterable
 
@@ -13,7 +15,9 @@ from featstore.schema import Slot, SlotKind
 
 
 def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
-    """The table with missing slot values as null, beside nulls that it holds; columns that are no slot stay as they are."""
+    """The table with missing slot values as null, beside nulls that it holds; columns that are no
+    slot stay as they are.
+    """
     for slot in slots:
         index = table.schema.get_field_index(slot.name)
         if index >= 0:
@@ -25,15 +29,23 @@ def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
 
 
 def nan_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A label's, a weight's or a kept column with NaN as null, as which it counts in slots too; other types as they are."""
+    """A label's, a weight's or a kept column with NaN as null, as which it counts in slots too;
+    other types as they are.
+    """
     if not pa.types.is_floating(column.type):
         return column
     is_nan = pc.is_nan(column)
-    return pc.if_else(is_nan, pa.scalar(None, column.type), column) if pc.any(is_nan).as_py() else column
+    return (
+        pc.if_else(is_nan, pa.scalar(None, column.type), column)
+        if pc.any(is_nan).as_py()
+        else column
+    )
 
 
 def nulls_to_marks(batch: pa.RecordBatch, slots: Iterable[Slot]) -> pa.RecordBatch:
-    """The batch with its slot columns as data files hold them: nulls as marks, null elements of lists dropped."""
+    """The batch with its slot columns as data files hold them: nulls as marks, null elements of
+    lists dropped.
+    """
     chosen = {slot.name: slot for slot in slots}
     columns = [_to_mark(column, chosen[name]) if name in chosen else column
                for name, column in zip(batch.schema.names, batch.columns, strict=True)]  # fmt: skip
@@ -49,7 +61,10 @@ def _to_mark(array: pa.Array, slot: Slot) -> pa.Array:
         whole = list_of(offsets_of(elements), elements.values.cast(value), nulls_of(elements))
         return mark_missing(whole, slot.missing, slot.arrow_type())
     if slot.width is not None:
-        rows = pc.fill_null(array.take(pa.array(np.arange(len(array)))).cast(pa.list_(value)), _missing_list(slot, value))
+        rows = pc.fill_null(
+            array.take(pa.array(np.arange(len(array)))).cast(pa.list_(value)),
+            _missing_list(slot, value),
+        )
         return rows.cast(slot.arrow_type())
     return pc.fill_null(array.cast(value), pa.scalar(slot.missing, value))
 
@@ -63,7 +78,9 @@ def _to_null(array: pa.Array, slot: Slot) -> pa.Array:
         return _lists_to_null(array, slot)
     if slot.width is not None:
         elements = array.values.slice(array.offset * slot.width, len(array) * slot.width)
-        return _with_nulls(array, np.asarray(_mark_flags(elements, slot).reshape(-1, slot.width).all(axis=1)))
+        return _with_nulls(
+            array, np.asarray(_mark_flags(elements, slot).reshape(-1, slot.width).all(axis=1))
+        )
     return pc.if_else(_is_mark(array, slot), pa.scalar(None, array.type), array)
 
 

@@ -1,9 +1,11 @@
-"""Slots' column chunks of local files as the compiled kernels decode them: into values without nulls, in one pass.
+"""Slots' column chunks of local files as the compiled kernels decode them: into values without
+nulls, in one pass.
 
-Arrow spends most of a row group's time on lists: levels, a validity bitmap, and then copies without the nulls. The kernels
-write at once what a batch holds: a null scalar is the missing mark, a null list one mark, an empty list stays empty, null
-elements are dropped. They know what Spark, Arrow and featstore write: int64 and float32, scalars and lists of them, plain or
-from a dictionary, V1 and V2 pages, snappy, Zstandard or none. Whatever else there is, and whatever is damaged, is Arrow's to
+Arrow spends most of a row group's time on lists: levels, a validity bitmap, and then copies without
+the nulls. The kernels write at once what a batch holds: a null scalar is the missing mark, a null
+list one mark, an empty list stays empty, null elements are dropped. They know what Spark, Arrow and
+featstore write: int64 and float32, scalars and lists of them, plain or from a dictionary, V1 and V2
+pages, snappy, Zstandard or none. Whatever else there is, and whatever is damaged, is Arrow's to
 read, or to refuse. Formats: parquet.apache.org/docs/file-format.
 """
 
@@ -23,7 +25,8 @@ from featstore.reading.footer import FileColumns, Footer
 from featstore.schema import Slot, SlotKind
 
 _CODECS = {0, 1, 6}  # none, snappy, Zstandard
-# A bit each: PLAIN, PLAIN_DICTIONARY and RLE_DICTIONARY, and RLE and BIT_PACKED, which are of levels.
+# A bit each: PLAIN, PLAIN_DICTIONARY and RLE_DICTIONARY, and RLE and BIT_PACKED, which are of
+# levels.
 _ENCODINGS = 1 << 0 | 1 << 2 | 1 << 8 | 1 << 3 | 1 << 4
 _PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
 _MOST_VALUES = 2**31 - 1  # offsets of 32 bits count so many
@@ -34,7 +37,9 @@ _SLOP_BYTES, _ALIGNMENT_BYTES = 64, 64  # decompression may write behind a page
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """A slot's column in the file: levels as the format counts them; definition levels below `null_below` are a null."""
+    """A slot's column in the file: levels as the format counts them; definition levels below
+    `null_below` are a null.
+    """
 
     name: str
     place: int
@@ -46,32 +51,45 @@ class _Column:
 
 
 class PageReader:
-    """Decodes those of a file's slot columns that the kernels know, all columns of a row group in one call without the
-    interpreter's lock (but for Zstandard's pages). The caller closes the footer."""
+    """Decodes those of a file's slot columns that the kernels know, all columns of a row group in
+    one call without the interpreter's lock (but for Zstandard's pages). The caller closes the
+    footer."""
 
     def __init__(self, footer: Footer, slots: Iterable[Slot], columns: FileColumns) -> None:
         self._footer = footer
         self._columns: list[_Column] = []
         if KERNELS is not None and footer.is_local and sys.byteorder == "little":
-            self._columns += [column for slot in slots if (column := _column(footer, slot, columns)) is not None]
+            self._columns += [
+                column for slot in slots if (column := _column(footer, slot, columns)) is not None
+            ]
 
     def read(self, row_groups: Sequence[int], num_threads: int = 1) -> dict[str, pa.Array]:
-        """The columns of these row groups' rows, in order, by their name in the file, without nulls. What is left out is to be
-        read in another way. StateError where the footer says that nobody wants them any more; DataFileError where the pages of
-        a column claim more than the footer allows: nobody may read those."""
+        """The columns of these row groups' rows, in order, by their name in the file, without
+        nulls. What is left out is to be read in another way. StateError where the footer says that
+        nobody wants them any more; DataFileError where the pages of a column claim more than the
+        footer allows: nobody may read those."""
         try:
             found = self._decoded(row_groups, num_threads)
-        except (ValueError, OverflowError, MemoryError):  # Arrow tells what is wrong with the footer, if anything is
+        except (
+            ValueError,
+            OverflowError,
+            MemoryError,
+        ):  # Arrow tells what is wrong with the footer, if anything is
             return {}
         self._footer.require_wanted()
         for out, num_values in found:
             if num_values < _NOT_READ:
                 raise self._footer.beyond_bounds(row_groups[_BEYOND_FIRST - num_values], out.name)
-        return {out.name: out.array(num_values) for out, num_values in found if num_values != _NOT_READ}
+        return {
+            out.name: out.array(num_values) for out, num_values in found if num_values != _NOT_READ
+        }
 
     def _decoded(self, row_groups: Sequence[int], num_threads: int) -> "list[tuple[_Out, int]]":
         """Each column, and how many values it has, or what the kernels say instead."""
-        outs, rows = self._outs(row_groups), [self._footer.row_group_rows[index] for index in row_groups]
+        outs, rows = (
+            self._outs(row_groups),
+            [self._footer.row_group_rows[index] for index in row_groups],
+        )
         if not outs:
             return []
         assert KERNELS is not None
@@ -94,13 +112,22 @@ class PageReader:
         if not self._columns or not row_groups:
             return []
         num_rows = sum(self._footer.row_group_rows[index] for index in row_groups)
-        chunks = [[self._footer.chunk(index, column.place) for index in row_groups] for column in self._columns]
-        outs = [_Out(column, of, num_rows) for column, of in zip(self._columns, chunks, strict=True) if _are_known(of)]
+        chunks = [
+            [self._footer.chunk(index, column.place) for index in row_groups]
+            for column in self._columns
+        ]
+        outs = [
+            _Out(column, of, num_rows)
+            for column, of in zip(self._columns, chunks, strict=True)
+            if _are_known(of)
+        ]
         return sorted(outs, key=lambda out: -out.num_values)
 
 
 def _decompressed(page: bytes, size_bytes: int) -> bytes:
-    """A Zstandard page of exactly this size; b"" for one of another, of which Arrow's codec would not tell."""
+    """A Zstandard page of exactly this size; b"" for one of another, of which Arrow's codec would
+    not tell.
+    """
     found: bytes
     if _content_bytes(page) == size_bytes:  # the codec compares the two
         found = pa.decompress(page, size_bytes, "zstd", asbytes=True)
@@ -111,7 +138,9 @@ def _decompressed(page: bytes, size_bytes: int) -> bytes:
 
 
 def _content_bytes(frame: bytes) -> int | None:
-    """The size that a Zstandard frame's header tells, None where it tells none: RFC 8878, section 3.1.1.1."""
+    """The size that a Zstandard frame's header tells, None where it tells none: RFC 8878, section
+    3.1.1.1.
+    """
     if len(frame) < 5 or frame[:4] != _ZSTD_MAGIC:
         return None
     flags = frame[4]
@@ -131,7 +160,12 @@ def _are_known(chunks: list[Chunk]) -> bool:
 def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
     """The slot's column, None where it is not one that the kernels know."""
     name = columns.slots[slot.name]
-    if name is None or name in columns.others.values() or slot.width is not None or len(columns.places[name]) != 1:
+    if (
+        name is None
+        or name in columns.others.values()
+        or slot.width is not None
+        or len(columns.places[name]) != 1
+    ):
         return None
     place, field = columns.places[name][0], footer.schema.field(name)
     leaf = footer.leaf(place)
@@ -167,7 +201,9 @@ class _Out:
         self.num_values = sum(chunk.num_values for chunk in chunks)
         width = len(column.mark)
         offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
-        self.chunks = [(*_place(chunk), chunk.num_values, most_page_bytes(chunk, width)) for chunk in chunks]
+        self.chunks = [
+            (*_place(chunk), chunk.num_values, most_page_bytes(chunk, width)) for chunk in chunks
+        ]
         self._memory = allocated(offset_bytes, self.num_values * width)
         self.room_bytes = max(_room_bytes(chunk, width) for chunk in chunks)
 
@@ -189,7 +225,9 @@ class _Out:
         values = pa.Array.from_buffers(value_type, num_values, [None, self._memory.values], 0)
         if not self._column.max_repetition:
             return values
-        return pa.Array.from_buffers(type_, self._num_rows, [None, self._memory.offsets], 0, children=[values])
+        return pa.Array.from_buffers(
+            type_, self._num_rows, [None, self._memory.offsets], 0, children=[values]
+        )
 
 
 class Memory(NamedTuple):
@@ -204,17 +242,25 @@ class Memory(NamedTuple):
 def allocated(offset_bytes: int, value_bytes: int) -> Memory:
     """Memory for a column's offsets and for its values.
 
-    One piece, since another thread may take the interpreter's lock each time that Arrow is asked for
-    some. Under sanitizers each has its own, so that they see a write beyond its end (fuzz/separate.py).
+    One piece, since another thread may take the interpreter's lock each time that Arrow is asked
+    for some. Under sanitizers each has its own, so that they see a write beyond its end
+    (fuzz/separate.py).
     """
     values_at = _aligned(offset_bytes)
     memory = pa.allocate_buffer(values_at + value_bytes)
     view = memoryview(memory)
-    return Memory(view[:offset_bytes], view[values_at:], memory.slice(0, offset_bytes), memory.slice(values_at))
+    return Memory(
+        view[:offset_bytes],
+        view[values_at:],
+        memory.slice(0, offset_bytes),
+        memory.slice(values_at),
+    )
 
 
 def _room_bytes(chunk: Chunk, width: int) -> int:
-    """What a chunk takes while it is decoded: as it is stored, and behind that its dictionary and one page at a time."""
+    """What a chunk takes while it is decoded: as it is stored, and behind that its dictionary and
+    one page at a time.
+    """
     decompressed = chunk.num_values * width + most_page_bytes(chunk, width)
     return _aligned(chunk.stored_bytes + min(chunk.raw_bytes, decompressed) + _SLOP_BYTES)
 

@@ -1,4 +1,6 @@
-"""Row groups of one open data file, one at a time, as Arrow columns under the names of the table."""
+"""Row groups of one open data file, one at a time, as Arrow columns under the names of the
+table.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -32,21 +34,29 @@ class Rows:
         return int(self.table.nbytes)
 
     def slot(self, slot: Slot) -> Values:
-        """The slot's value and offset buffers, views of Arrow's where possible; missing marks where the file has none."""
+        """The slot's value and offset buffers, views of Arrow's where possible; missing marks where
+        the file has none.
+        """
         name = self.columns.slots[slot.name]
         if name is None:
             return missing_values(slot, self.num_rows)
         try:
             return slot_values(self.table.column(name), slot)
         except DAMAGE as error:
-            raise DataFileError(f"{self.file_name}: column {name!r}: expected {slot.arrow_type()}, found {error}") from error
+            raise DataFileError(
+                f"{self.file_name}: column {name!r}: expected {slot.arrow_type()}, found {error}"
+            ) from error
 
     def other(self, field: pa.Field) -> pa.ChunkedArray:
-        """Another column in the type that the table gives it; nulls where the file has no such column."""
+        """Another column in the type that the table gives it; nulls where the file has no such
+        column.
+        """
         return self._typed(self.columns.others[field.name], field.type)
 
     def slot_column(self, slot: Slot) -> pa.ChunkedArray:
-        """The slot as Arrow column, marks and nulls as they are in the file; nulls where the file has no such slot."""
+        """The slot as Arrow column, marks and nulls as they are in the file; nulls where the file
+        has no such slot.
+        """
         return self._typed(self.columns.slots[slot.name], slot.arrow_type(nullable=True))
 
     def _typed(self, name: str | None, type_: pa.DataType) -> pa.ChunkedArray:
@@ -56,26 +66,34 @@ class Rows:
         try:
             return as_type(column, type_)
         except DAMAGE as error:
-            raise DataFileError(f"{self.file_name}: column {name!r}: expected {type_}, found {error}") from error
+            raise DataFileError(
+                f"{self.file_name}: column {name!r}: expected {type_}, found {error}"
+            ) from error
 
     def take(self, indices: np.ndarray) -> "Rows":
         """The rows at these places, in this order."""
         return replace(self, num_rows=len(indices), table=self.table.take(pa.array(indices)))
 
     def pieces(self) -> list["Rows"]:
-        """The same rows, cut where the memory of any column is: views, each of one piece of memory a column."""
+        """The same rows, cut where the memory of any column is: views, each of one piece of memory
+        a column.
+        """
         if not self.table.num_columns:
             return [self]
-        tables = [pa.Table.from_batches([batch]) for batch in self.table.to_batches()] or [self.table]
+        tables = [pa.Table.from_batches([batch]) for batch in self.table.to_batches()] or [
+            self.table
+        ]
         return [replace(self, num_rows=table.num_rows, table=table) for table in tables]
 
 
 class RowGroupReader:
-    """Reads a selection of an open file; the caller closes the footer and lets go of one result before asking for the next.
+    """Reads a selection of an open file; the caller closes the footer and lets go of one result
+    before asking for the next.
 
-    `as_values`: of slots only `Rows.slot` will be asked, which is quicker where nulls are marks from the first.
-    `most_room_bytes`: the memory that threads may take besides the decoded columns, each as much as the longest column
-    chunk needs; there are as many threads as fit into it, and one in any case.
+    `as_values`: of slots only `Rows.slot` will be asked, which is quicker where nulls are marks
+    from the first. `most_room_bytes`: the memory that threads may take besides the decoded columns,
+    each as much as the longest column chunk needs; there are as many threads as fit into it, and
+    one in any case.
     """
 
     def __init__(
@@ -99,7 +117,8 @@ class RowGroupReader:
         return [(self.footer, self.columns)]
 
     def read(self, row_groups: Iterable[int]) -> Rows:
-        """The rows of these row groups, in order. DataFileError where the file turns out to be damaged.
+        """The rows of these row groups, in order. DataFileError where the file turns out to be
+        damaged.
 
         What the kernels decode is one piece of memory a column, what Arrow does one a row group.
         """
@@ -109,7 +128,9 @@ class RowGroupReader:
         table = self._table(row_groups, self.columns.leaves_besides(found), num_threads)
         table = self._united(table, found) if found else table
         num_rows = sum(self.footer.row_group_rows[index] for index in row_groups)
-        return Rows(file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns)
+        return Rows(
+            file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns
+        )
 
     def _united(self, table: pa.Table, found: dict[str, pa.Array]) -> pa.Table:
         columns = dict[str, pa.Array | pa.ChunkedArray](found)
@@ -117,23 +138,37 @@ class RowGroupReader:
         return pa.table({name: columns[name] for name in self.columns.places})
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
-        """A row group's rows, at most so many at a time, in less memory and more time; None where no column is read."""
+        """A row group's rows, at most so many at a time, in less memory and more time; None where
+        no column is read.
+        """
         return self._slices(row_group, num_rows) if self.columns.leaves else None
 
     def _slices(self, row_group: int, num_rows: int) -> Iterator[Rows]:
-        leaves, file = list(self.columns.leaves), self.footer.reopened(self.columns, _SLICE_BUFFER_BYTES)
+        leaves, file = (
+            list(self.columns.leaves),
+            self.footer.reopened(self.columns, _SLICE_BUFFER_BYTES),
+        )
         self.footer.require_within(row_group, self.columns.places_of(leaves))
         try:
             use_threads = self._most_threads > 1
-            found = file.iter_batches(num_rows, row_groups=[row_group], columns=leaves, use_threads=use_threads)
+            found = file.iter_batches(
+                num_rows, row_groups=[row_group], columns=leaves, use_threads=use_threads
+            )
             for batch in found:
                 table = pa.Table.from_batches([batch])
-                yield Rows(file_name=self.footer.name, num_rows=batch.num_rows, table=table, columns=self.columns)
+                yield Rows(
+                    file_name=self.footer.name,
+                    num_rows=batch.num_rows,
+                    table=table,
+                    columns=self.columns,
+                )
         except DAMAGE as error:
             raise self._unreadable(row_group, leaves, error) from error
 
     def size_bytes(self, row_groups: Iterable[int]) -> int:
-        """The memory that the decoded columns of these row groups take, by their numbers of values; of texts an estimate."""
+        """The memory that the decoded columns of these row groups take, by their numbers of values;
+        of texts an estimate.
+        """
         return sum(self.footer.decoded_bytes(index, self.columns) for index in row_groups)
 
     def room_bytes(self, row_groups: Iterable[int]) -> int:
@@ -142,7 +177,9 @@ class RowGroupReader:
         return room_bytes * self._num_threads(room_bytes)
 
     def _num_threads(self, room_bytes: int) -> int:
-        """How many threads decode, where each takes so much room: as many as fit, one in any case."""
+        """How many threads decode, where each takes so much room: as many as fit, one in any
+        case.
+        """
         most = min(self._most_threads, len(self.columns.leaves))
         if self._most_room_bytes is not None and room_bytes:
             most = min(most, self._most_room_bytes // room_bytes)
@@ -150,12 +187,16 @@ class RowGroupReader:
 
     def _no_rows(self) -> pa.Table:
         names = {*self.columns.slots.values(), *self.columns.others.values()} - {None}
-        return self.footer.schema.empty_table().select(sorted(name for name in names if name is not None))
+        return self.footer.schema.empty_table().select(
+            sorted(name for name in names if name is not None)
+        )
 
     def _table(self, row_groups: list[int], leaves: list[str], num_threads: int) -> pa.Table:
         # Arrow takes a thread for each column, or none.
         use_threads = num_threads == min(self._most_threads, len(self.columns.leaves)) > 1
-        tables = [self._row_group(index, leaves, use_threads) for index in row_groups] or [self._no_rows()]
+        tables = [self._row_group(index, leaves, use_threads) for index in row_groups] or [
+            self._no_rows()
+        ]
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def _row_group(self, index: int, leaves: list[str], use_threads: bool) -> pa.Table:
@@ -171,7 +212,8 @@ class RowGroupReader:
                 raise self._unreadable(index, leaves, error) from error
         if table.num_rows != (expected := self.footer.row_group_rows[index]):
             raise DataFileError(
-                f"{self.footer.name}: row group {index}: expected {expected} rows, as the footer says, found {table.num_rows}"
+                f"{self.footer.name}: row group {index}: expected {expected} rows, as the footer "
+                f"says, found {table.num_rows}"
             )
         return table
 
@@ -180,11 +222,16 @@ class RowGroupReader:
         return self.footer.arrow_file(self.columns)
 
     def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
-        """What is wrong with a row group, of which columns are read one by one to find the first that cannot be."""
+        """What is wrong with a row group, of which columns are read one by one to find the first
+        that cannot be.
+        """
         for leaf in leaves:
             try:
                 self._file.read_row_group(index, columns=[leaf], use_threads=False)
             except DAMAGE as found:
                 name = self.columns.column_of(leaf)
-                return DataFileError(f"{self.footer.name}: column {name!r}: row group {index} cannot be read: {found}")
+                return DataFileError(
+                    f"{self.footer.name}: column {name!r}: row group {index} cannot be read: "
+                    f"{found}"
+                )
         return DataFileError(f"{self.footer.name}: row group {index} cannot be read: {error}")

@@ -9,14 +9,18 @@ from featstore.reading.footer import FileColumns, Footer, Selection
 
 Span = tuple[int, int]
 _MAGIC = b"PAR1"
-_END_BYTES = 8  # of a Parquet file: the length of the metadata before them, four bytes little-endian, and the magic
+# of a Parquet file: the length of the metadata before them, four bytes little-endian, and the magic
+_END_BYTES = 8
 
 
-def plan_spans(tail: bytes, size_bytes: int, selection: Selection, name: str) -> tuple[Span, ...] | int:
-    """The bytes `(first, end)` of the column chunks that a selection reads, from the last bytes of a file.
+def plan_spans(
+    tail: bytes, size_bytes: int, selection: Selection, name: str
+) -> tuple[Span, ...] | int:
+    """The bytes `(first, end)` of the column chunks that a selection reads, from the last bytes of
+    a file.
 
-    Where the footer is not in them whole: how many of the last bytes it takes. DataFileError, with `name`, where the file is
-    no Parquet, or its columns cannot be what was selected.
+    Where the footer is not in them whole: how many of the last bytes it takes. DataFileError, with
+    `name`, where the file is no Parquet, or its columns cannot be what was selected.
     """
     if len(tail) < min(_END_BYTES, size_bytes):
         return min(_END_BYTES, size_bytes)
@@ -29,7 +33,9 @@ def plan_spans(tail: bytes, size_bytes: int, selection: Selection, name: str) ->
 
 
 def is_held(span: Span, held: Sequence[Span] | None) -> bool:
-    """Whether all of a span is in one of the spans that are there, ascending and not touching; None is all."""
+    """Whether all of a span is in one of the spans that are there, ascending and not touching; None
+    is all.
+    """
     if held is None:
         return True
     place = bisect_right(held, span[0], key=lambda other: other[0]) - 1
@@ -37,9 +43,11 @@ def is_held(span: Span, held: Sequence[Span] | None) -> bool:
 
 
 def require_held(footer: Footer, columns: FileColumns, held: Sequence[Span] | None) -> None:
-    """DataFileError, naming slot and file, where a column that is to be read lies where nothing was staged.
+    """DataFileError, naming slot and file, where a column that is to be read lies where nothing was
+    staged.
 
-    `held` is what was, ascending; None is all. What was not staged reads as zeros: it must never get as far as a reader.
+    `held` is what was, ascending; None is all. What was not staged reads as zeros: it must never
+    get as far as a reader.
     """
     if held is None:
         return
@@ -47,8 +55,10 @@ def require_held(footer: Footer, columns: FileColumns, held: Sequence[Span] | No
         if not is_held((first, end), held):
             slot = path.partition(".")[0]
             raise DataFileError(
-                f"{footer.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged file, found that only other "
-                "columns were staged; stage the file for a selection that has the slot, or with staging mode whole"
+                f"{footer.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged "
+                f"file, found that only other "
+                "columns were staged; stage the file for a selection that has the slot, or with "
+                "staging mode whole"
             )
 
 

@@ -1,4 +1,6 @@
-"""Rows of a data file as Arrow tables with missing as null: what notebooks, profiles and SQL see."""
+"""Rows of a data file as Arrow tables with missing as null: what notebooks, profiles and SQL
+see.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,12 +14,16 @@ from featstore.schema import SlotSchema
 
 
 def read_tables(
-    footer: Footer, schema: SlotSchema, partition: Mapping[str, str | None], groups: Sequence[Footer] = ()
+    footer: Footer,
+    schema: SlotSchema,
+    partition: Mapping[str, str | None],
+    groups: Sequence[Footer] = (),
 ) -> Iterator[pa.Table]:
-    """One table for each row group, with the columns of `schema` in its order; the file's partition fills the partition keys.
+    """One table for each row group, with the columns of `schema` in its order; the file's partition
+    fills the partition keys.
 
-    `groups` are its slot groups' files, open too. Missing values are null, whether a file marks them, holds
-    nulls, or lacks the column; and so is NaN, in any column.
+    `groups` are its slot groups' files, open too. Missing values are null, whether a file marks
+    them, holds nulls, or lacks the column; and so is NaN, in any column.
     """
     keys = {field.name for field in schema.partition_keys}
     others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
@@ -25,8 +31,15 @@ def read_tables(
     target = schema.to_arrow(nullable=True, partition_keys=True)
     for index in range(len(footer.row_group_rows)):
         rows = reader.read([index])
-        columns = {name: nan_to_null(_constant(partition.get(name), target.field(name).type, rows.num_rows)) for name in keys}
-        columns |= {field.name: nan_to_null(rows.other(field)) for field in others} | _slots(rows, schema)
+        columns = {
+            name: nan_to_null(
+                _constant(partition.get(name), target.field(name).type, rows.num_rows)
+            )
+            for name in keys
+        }
+        columns |= {field.name: nan_to_null(rows.other(field)) for field in others} | _slots(
+            rows, schema
+        )
         yield pa.table([columns[name] for name in target.names], schema=target)
 
 

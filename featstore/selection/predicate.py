@@ -1,7 +1,9 @@
-"""Which values a `where` can have over whole row groups, judged by the least and largest values of their columns. Pure.
+"""Which values a `where` can have over whole row groups, judged by the least and largest values of
+their columns. Pure.
 
-A predicate is true, false or null for a row. For each of several row groups, `outcomes` says which of the three some row of it
-may give; it errs on the side of "may". Conditions that bounds say nothing about, such as a sample, may be anything.
+A predicate is true, false or null for a row. For each of several row groups, `outcomes` says which
+of the three some row of it may give; it errs on the side of "may". Conditions that bounds say
+nothing about, such as a sample, may be anything.
 """
 
 import functools
@@ -39,7 +41,8 @@ def evaluate(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """A column in each of several row groups: its least and largest value, in the column's type, null where unknown.
+    """A column in each of several row groups: its least and largest value, in the column's type,
+    null where unknown.
 
     `may_be_null`, `may_be_value`: whether a row may hold null, as which NaN counts, or a value.
     """
@@ -99,12 +102,16 @@ class IsNull:
         known = ranges.columns.get(self.column)
         if known is None:
             return Unknown().outcomes(ranges)
-        return Outcomes(known.may_be_null, known.may_be_value, np.zeros(ranges.num_row_groups, bool))
+        return Outcomes(
+            known.may_be_null, known.may_be_value, np.zeros(ranges.num_row_groups, bool)
+        )
 
 
 @dataclass(frozen=True)
 class Compare:
-    """A column against a literal, by one of `= != < <= > >=`. Arrow compares the bounds, as it does the rows."""
+    """A column against a literal, by one of `= != < <= > >=`. Arrow compares the bounds, as it does
+    the rows.
+    """
 
     column: str
     comparison: str
@@ -124,14 +131,18 @@ class Compare:
             inside = self._may(known.low, "<=", True) & self._may(known.high, ">=", True)
             outside = self._may(known.low, "=", False) | self._may(known.high, "=", False)
             return (inside, outside) if self.comparison == "=" else (outside, inside)
-        first, last = (known.low, known.high) if self.comparison in ("<", "<=") else (known.high, known.low)
+        first, last = (
+            (known.low, known.high) if self.comparison in ("<", "<=") else (known.high, known.low)
+        )
         return self._may(first, self.comparison, True), self._may(last, self.comparison, False)
 
     def _may(self, bounds: pa.Array, comparison: str, value: bool) -> Flags:
         """Whether each bound may compare so: what is unknown may."""
         expression = _COMPARISONS[comparison](self.value, self.literal)
         found = evaluate(expression, pa.table({self.column: bounds})).combine_chunks()
-        may: Flags = np.asarray(pc.equal(pc.fill_null(found, value), value).cast(pa.uint8())).astype(bool)
+        may: Flags = np.asarray(
+            pc.equal(pc.fill_null(found, value), value).cast(pa.uint8())
+        ).astype(bool)
         return may
 
 
@@ -153,7 +164,9 @@ class IsIn:
         begin = np.searchsorted(self._sorted, least, "left")
         is_met = np.searchsorted(self._sorted, greatest, "right") > begin
         is_one = ~unsure & is_met & (least == greatest)
-        return Outcomes((unsure | is_met) & known.may_be_value, ~is_one & known.may_be_value, known.may_be_null)
+        return Outcomes(
+            (unsure | is_met) & known.may_be_value, ~is_one & known.may_be_value, known.may_be_null
+        )
 
     def _bounds(self, bounds: pa.Array) -> pa.Array:
         return evaluate(self.value, pa.table({self.column: bounds})).combine_chunks()
@@ -169,7 +182,9 @@ class IsIn:
 
 
 def _sortable(values: pa.Array) -> NDArray[Any]:
-    """Values without nulls in an order that numpy knows. Texts are in the order of their code points, as in Arrow."""
+    """Values without nulls in an order that numpy knows. Texts are in the order of their code
+    points, as in Arrow.
+    """
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
     found: NDArray[Any] = values.to_numpy(zero_copy_only=False)

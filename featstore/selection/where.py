@@ -1,8 +1,10 @@
-"""What a job asks for: slot names and globs to ordered names, and `where` text to an Arrow expression.
+"""What a job asks for: slot names and globs to ordered names, and `where` text to an Arrow
+expression.
 
-`where` is SQL: `= == != < <= > >= in between is null and or not % ()` over columns, and `sample(column, rate, seed)`. sqlglot
-parses it; every node outside that grammar is refused. Comparison with null is null, and a row is kept where the predicate is
-true, as in SQL. NaN is null, in any column. The other marks of missing values, which only slots have, must come as nulls.
+`where` is SQL: `= == != < <= > >= in between is null and or not % ()` over columns, and
+`sample(column, rate, seed)`. sqlglot parses it; every node outside that grammar is refused.
+Comparison with null is null, and a row is kept where the predicate is true, as in SQL. NaN is null,
+in any column. The other marks of missing values, which only slots have, must come as nulls.
 """
 
 import contextlib
@@ -56,24 +58,33 @@ _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(colu
 
 
 def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The names that the patterns ask for, each once: patterns in their order, a glob's matches in the order of `names`.
+    """The names that the patterns ask for, each once: patterns in their order, a glob's matches in
+    the order of `names`.
 
     SelectionError where a pattern matches nothing, with the nearest names.
     """
     chosen: dict[str, None] = {}
     for pattern in patterns:
-        found = [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        found = (
+            [pattern]
+            if pattern in names
+            else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        )
         if not found:
-            raise SelectionError(f"no slot matches {pattern!r} among {len(names)} slots{nearest(pattern, names)}")
+            raise SelectionError(
+                f"no slot matches {pattern!r} among {len(names)} slots{nearest(pattern, names)}"
+            )
         chosen.update(dict.fromkeys(found))
     return tuple(chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One `sample(column, rate, seed)`: the same values everywhere, and those of a lower rate are among those of a higher.
+    """One `sample(column, rate, seed)`: the same values everywhere, and those of a lower rate are
+    among those of a higher.
 
-    A value is kept where `xxhash64(int seed, xxhash64(text)) & (2^63 - 1) < rate * 2^63`; null gives null.
+    A value is kept where `xxhash64(int seed, xxhash64(text)) & (2^63 - 1) < rate * 2^63`; null
+    gives null.
     """
 
     column: str
@@ -88,13 +99,18 @@ class Sample:
         """Which values are in the sample: bool (num_values,)."""
         if self.rate >= 1:
             return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
-        kept = pc.less(hashing.sign(self.seed, hashing.value_hash(values)), pa.scalar(int(self.rate * 2**63), pa.int64()))
+        kept = pc.less(
+            hashing.sign(self.seed, hashing.value_hash(values)),
+            pa.scalar(int(self.rate * 2**63), pa.int64()),
+        )
         return pc.if_else(pc.is_valid(values), kept, pa.scalar(None, pa.bool_()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """One term of the top-level `and`: an Arrow expression, the columns that it reads, its samples, and the same for bounds."""
+    """One term of the top-level `and`: an Arrow expression, the columns that it reads, its samples,
+    and the same for bounds.
+    """
 
     expression: pc.Expression
     columns: frozenset[str]
@@ -104,7 +120,9 @@ class Term:
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         """The term's value for each row: bool or null (num_rows,)."""
         for sample in self.samples:
-            table = table.append_column(sample.name, sample.mask(table.column(sample.column).combine_chunks()))
+            table = table.append_column(
+                sample.name, sample.mask(table.column(sample.column).combine_chunks())
+            )
         return evaluate(self.expression, table)
 
 
@@ -121,17 +139,26 @@ class Where:
         return frozenset().union(*(term.columns for term in self.terms))
 
     def matches_partition(self, values: Mapping[str, str | None]) -> bool | None:
-        """Whether the rows of a partition can match: False none, True all, None where the rows themselves decide."""
+        """Whether the rows of a partition can match: False none, True all, None where the rows
+        themselves decide.
+        """
         decided = [term for term in self.terms if term.columns <= values.keys()]
         known = {name: value for name, value in values.items() if name in self.types}
-        row = pa.table({name: pa.array([value], pa.string()).cast(self.types[name]) for name, value in known.items()})
+        row = pa.table(
+            {
+                name: pa.array([value], pa.string()).cast(self.types[name])
+                for name, value in known.items()
+            }
+        )
         if not all(term.mask(row)[0].as_py() for term in decided):
             return False
         return True if len(decided) == len(self.terms) else None
 
     def can_match(self, ranges: Ranges) -> Flags:
         """Whether any row of each row group can match, for all that is known of them."""
-        return functools.reduce(operator.and_, (term.predicate.outcomes(ranges).true for term in self.terms))
+        return functools.reduce(
+            operator.and_, (term.predicate.outcomes(ranges).true for term in self.terms)
+        )
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         """Which rows to keep: bool (num_rows,), without nulls."""
@@ -140,7 +167,9 @@ class Where:
 
 
 def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
-    """Parses a predicate over the given columns; SelectionError for bad syntax, unknown columns and unlike types."""
+    """Parses a predicate over the given columns; SelectionError for bad syntax, unknown columns and
+    unlike types.
+    """
     tree = parse_tree(text)
     try:
         nodes = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
@@ -163,9 +192,16 @@ class _Builder:
         self.used, self.samples = set(), {}
         expression = self.predicate(node)
         if not self.used:
-            raise SelectionError(f"where {self.text!r}: expected a predicate over columns, found {_sql(node)!r}")
+            raise SelectionError(
+                f"where {self.text!r}: expected a predicate over columns, found {_sql(node)!r}"
+            )
         samples = tuple(self.samples.values())
-        return Term(expression=expression, columns=frozenset(self.used), samples=samples, predicate=self.bounded(node))
+        return Term(
+            expression=expression,
+            columns=frozenset(self.used),
+            samples=samples,
+            predicate=self.bounded(node),
+        )
 
     def bounded(self, node: Node) -> Predicate:
         """The same for bounds of columns, of a node that `predicate` took."""
@@ -186,7 +222,10 @@ class _Builder:
         if type(node) in _SYMBOLS:
             return self.compare(node.this, _SYMBOLS[type(node)], node.expression)
         if isinstance(node, exp.Between):
-            return And(self.compare(node.this, ">=", node.args["low"]), self.compare(node.this, "<=", node.args["high"]))
+            return And(
+                self.compare(node.this, ">=", node.args["low"]),
+                self.compare(node.this, "<=", node.args["high"]),
+            )
         if isinstance(node, exp.In):
             return self.within(node.this, node.expressions)
         return Unknown()
@@ -226,7 +265,9 @@ class _Builder:
         return self.boolean(node)
 
     def membership(self, node: Node, items: list[Node]) -> pc.Expression:
-        """Whether a value is one of a list, which may be long: literals are looked up in a table of hashes."""
+        """Whether a value is one of a list, which may be long: literals are looked up in a table of
+        hashes.
+        """
         if all(map(_is_literal, items)):
             value, values = self.lookup(node, items)
             return pc.if_else(value.is_valid(), value.isin(values), pa.scalar(None, pa.bool_()))
@@ -234,7 +275,9 @@ class _Builder:
         return _joined([value == other for other in others], operator.or_)
 
     def lookup(self, node: Node, items: list[Node]) -> tuple[pc.Expression, pa.Array]:
-        """A value and the literals that it is looked up among, of one type. Integers that it cannot have are left out."""
+        """A value and the literals that it is looked up among, of one type. Integers that it cannot
+        have are left out.
+        """
         time = self.require_alike(node, *items)
         literals = [self.literal(item) for item in items]
         if any(map(self.is_float, (node, *items))):
@@ -244,12 +287,18 @@ class _Builder:
         if pa.types.is_integer(type_):
             can_be = np.iinfo(type_.to_pandas_dtype())
             literals = [number for number in literals if can_be.min <= int(number) <= can_be.max]
-        return self.operand(node, time), pa.array(literals, type_) if time is None else self.instants(literals, time)
+        return self.operand(node, time), pa.array(
+            literals, type_
+        ) if time is None else self.instants(literals, time)
 
     def type_of(self, node: Node) -> pa.DataType:
         node = _bare(node)
         column = node.this if isinstance(node, exp.Mod) else node
-        return self.columns[self.column(column.name)] if isinstance(column, exp.Column) else pa.scalar(self.literal(node)).type
+        return (
+            self.columns[self.column(column.name)]
+            if isinstance(column, exp.Column)
+            else pa.scalar(self.literal(node)).type
+        )
 
     def boolean(self, node: Node) -> pc.Expression:
         """A node that is true or false by itself: a sample, a literal, or a boolean column."""
@@ -262,12 +311,18 @@ class _Builder:
         raise self.refuse(node)
 
     def require_alike(self, *nodes: Node) -> pa.DataType | None:
-        """The type of time that values are to be compared as, if it is one. SelectionError unless they are of one kind."""
+        """The type of time that values are to be compared as, if it is one. SelectionError unless
+        they are of one kind.
+        """
         families: dict[str, Node] = {}
         for node in nodes:
             families.setdefault(self.family(node), node)
-        time = next((self.columns[node.name] for family, node in families.items() if family == "time"), None)
-        if time is not None and all(node.is_string for node in nodes if isinstance(node, exp.Literal)):
+        time = next(
+            (self.columns[node.name] for family, node in families.items() if family == "time"), None
+        )
+        if time is not None and all(
+            node.is_string for node in nodes if isinstance(node, exp.Literal)
+        ):
             families.pop("text", None)
         if len(families) > 1 or families.keys() & {"list", "other"}:
             some = nodes if len(nodes) <= 3 else families.values()
@@ -291,15 +346,17 @@ class _Builder:
         return _is_fraction(node)
 
     def as_float(self, node: Node) -> pc.Expression:
-        """A number to be compared with others as float64. Arrow would look for a type between two, such as float32, and refuse
-        integers that are no values of it."""
+        """A number to be compared with others as float64. Arrow would look for a type between two,
+        such as float32, and refuse integers that are no values of it."""
         node = _bare(node)
         if isinstance(node, exp.Column | exp.Mod):
             return self.operand(node).cast(pa.float64(), safe=False)
         return pc.scalar(float(self.literal(node)))
 
     def operand(self, node: Node, time: pa.DataType | None = None) -> pc.Expression:
-        """A column, a remainder or a literal; text is read as a time of the type `time`, where that is given."""
+        """A column, a remainder or a literal; text is read as a time of the type `time`, where that
+        is given.
+        """
         if isinstance(node, exp.Paren):
             return self.operand(node.this, time)
         if isinstance(node, exp.Column) and not node.table:
@@ -310,11 +367,17 @@ class _Builder:
         return pc.scalar(literal if time is None else self.instant(literal, time))
 
     def value(self, name: str) -> pc.Expression:
-        """A column's values: NaN is null, as a missing slot is; engines do not agree on how it compares."""
+        """A column's values: NaN is null, as a missing slot is; engines do not agree on how it
+        compares.
+        """
         value, type_ = pc.field(name), self.columns[name]
         if pa.types.is_decimal(type_):
             return value.cast(pa.float64())
-        return pc.if_else(pc.is_nan(value), pa.scalar(None, type_), value) if pa.types.is_floating(type_) else value
+        return (
+            pc.if_else(pc.is_nan(value), pa.scalar(None, type_), value)
+            if pa.types.is_floating(type_)
+            else value
+        )
 
     def instant(self, text: pa.Scalar, time: pa.DataType) -> pa.Scalar:
         """Text as a date or timestamp; without a zone it is read as UTC."""
@@ -332,17 +395,24 @@ class _Builder:
             return pa.array([self.instant(pa.scalar(text), time) for text in texts], time)
 
     def remainder(self, node: exp.Mod) -> pc.Expression:
-        """`a % n` of an integer column, with the sign of `a` as in Spark: Arrow divides integers towards zero.
+        """`a % n` of an integer column, with the sign of `a` as in Spark: Arrow divides integers
+        towards zero.
 
-        What 1 and -1 leave over is found without a division, which would take the least int64 out of range.
+        What 1 and -1 leave over is found without a division, which would take the least int64 out
+        of range.
         """
         value, divisor = node.this, self.literal(node.expression)
         if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor == 0:
             raise SelectionError(
-                f"where {self.text!r}: expected an integer other than 0 after %, found {_sql(node.expression)}"
+                f"where {self.text!r}: expected an integer other than 0 after %, found "
+                f"{_sql(node.expression)}"
             )
-        if not isinstance(value, exp.Column) or not pa.types.is_integer(self.columns[self.column(value.name)]):
-            raise SelectionError(f"where {self.text!r}: expected an integer column before %, found {_sql(value)}")
+        if not isinstance(value, exp.Column) or not pa.types.is_integer(
+            self.columns[self.column(value.name)]
+        ):
+            raise SelectionError(
+                f"where {self.text!r}: expected an integer column before %, found {_sql(value)}"
+            )
         column = pc.field(value.name)
         if abs(divisor) == 1:
             return column - column
@@ -358,31 +428,48 @@ class _Builder:
             return str(unsigned.this)
         number = sign * (int(unsigned.this) if unsigned.is_int else float(unsigned.this))
         if isinstance(number, int) and not -(2**63) <= number < 2**63:
-            raise SelectionError(f"where {self.text!r}: expected an integer of 64 bits, found {_sql(node)}")
+            raise SelectionError(
+                f"where {self.text!r}: expected an integer of 64 bits, found {_sql(node)}"
+            )
         if math.isinf(number):
-            raise SelectionError(f"where {self.text!r}: expected a number of 64 bits, found {_sql(node)}")
+            raise SelectionError(
+                f"where {self.text!r}: expected a number of 64 bits, found {_sql(node)}"
+            )
         return number
 
     def column(self, name: str) -> str:
         if name not in self.columns and name.lower() == "nan":
             raise self.nan(name)
         if name not in self.columns:
-            raise SelectionError(f"where {self.text!r}: no column {name!r}{nearest(name, self.columns)}")
+            raise SelectionError(
+                f"where {self.text!r}: no column {name!r}{nearest(name, self.columns)}"
+            )
         self.used.add(name)
         return name
 
     def sample(self, node: exp.Anonymous) -> pc.Expression:
         arguments = node.expressions
         if len(arguments) != 3 or not isinstance(arguments[0], exp.Column):
-            raise SelectionError(f"where {self.text!r}: expected sample(column, rate, seed), found {_sql(node)}")
+            raise SelectionError(
+                f"where {self.text!r}: expected sample(column, rate, seed), found {_sql(node)}"
+            )
         rate, seed = self.literal(arguments[1]), self.literal(arguments[2])
         is_seed = isinstance(seed, int) and not isinstance(seed, bool) and -(2**31) <= seed < 2**31
         if isinstance(rate, str) or not 0 <= rate <= 1 or not is_seed:
-            raise SelectionError(f"where {self.text!r}: expected a rate from 0 to 1 and an int32 seed, found {_sql(node)}")
+            raise SelectionError(
+                f"where {self.text!r}: expected a rate from 0 to 1 and an int32 seed, found "
+                f"{_sql(node)}"
+            )
         drawn = Sample(column=self.column(arguments[0].name), rate=float(rate), seed=int(seed))
         type_ = self.columns[drawn.column]
-        if not (pa.types.is_integer(type_) or _family(type_) in ("text", "boolean") or pa.types.is_timestamp(type_)):
-            raise SelectionError(f"where {self.text!r}: sample needs a scalar column with a text form, found {type_}")
+        if not (
+            pa.types.is_integer(type_)
+            or _family(type_) in ("text", "boolean")
+            or pa.types.is_timestamp(type_)
+        ):
+            raise SelectionError(
+                f"where {self.text!r}: sample needs a scalar column with a text form, found {type_}"
+            )
         self.samples[drawn.name] = drawn
         return pc.field(drawn.name)
 
@@ -400,7 +487,10 @@ class _Builder:
         raise self.refuse(node)
 
     def nan(self, found: str) -> SelectionError:
-        return SelectionError(f"where {self.text!r}: NaN counts as null: expected `is null` or `is not null`, found {found!r}")
+        return SelectionError(
+            f"where {self.text!r}: NaN counts as null: expected `is null` or `is not null`, found "
+            f"{found!r}"
+        )
 
     def refuse(self, node: Node) -> SelectionError:
         if isinstance(node, exp.IsNan):
@@ -409,7 +499,9 @@ class _Builder:
 
 
 def _joined(parts: list[T], join: Callable[[T, T], T]) -> T:
-    """All parts joined, in pairs of pairs: of many parts a chain would be too deep for whoever walks it."""
+    """All parts joined, in pairs of pairs: of many parts a chain would be too deep for whoever
+    walks it.
+    """
     while len(parts) > 1:
         pairs = itertools.zip_longest(parts[::2], parts[1::2])
         parts = [left if right is None else join(left, right) for left, right in pairs]
@@ -443,4 +535,10 @@ def _family(type_: pa.DataType) -> str:
         return "text"
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
         return "time"
-    return "boolean" if pa.types.is_boolean(type_) else "list" if pa.types.is_nested(type_) else "other"
+    return (
+        "boolean"
+        if pa.types.is_boolean(type_)
+        else "list"
+        if pa.types.is_nested(type_)
+        else "other"
+    )

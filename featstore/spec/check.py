@@ -23,30 +23,40 @@ RECORD = "run `featstore spec lint SPEC --update-lock`"
 
 
 def check_document(spec: Spec) -> None:
-    """Names, numbers and sequences are as the functions below say; whatever `lint` finds of these, this refuses."""
+    """Names, numbers and sequences are as the functions below say; whatever `lint` finds of these,
+    this refuses.
+    """
     for error in document_errors(spec, spec.retired):
         raise error
 
 
 def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
-    """All that is wrong with a spec before its nodes are built, in order; `retired` are numbers of its lock too."""
+    """All that is wrong with a spec before its nodes are built, in order; `retired` are numbers of
+    its lock too.
+    """
     yield from name_errors(spec)
     yield from number_errors(spec, retired)
     yield from sequence_errors(spec)
 
 
 def name_errors(spec: Spec) -> Iterator[SpecError]:
-    """Each name that is taken already. Nodes have names of their own, and stored columns of all roles are told apart without
-    regard to case, as SQL does."""
+    """Each name that is taken already. Nodes have names of their own, and stored columns of all
+    roles are told apart without regard to case, as SQL does."""
     nodes: dict[str, str] = {}
     for node in spec.nodes:
         if node.name in nodes:
-            yield wrong(f"{node.where}.name", f"a name of its own, not that of {nodes[node.name]}", node.name)
+            yield wrong(
+                f"{node.where}.name",
+                f"a name of its own, not that of {nodes[node.name]}",
+                node.name,
+            )
         nodes.setdefault(node.name, node.where)
     columns: dict[str, str] = {}
     for where, name in _stored_names(spec):
         if name.casefold() in columns:
-            yield wrong(where, f"a column name of its own, not that of {columns[name.casefold()]}", name)
+            yield wrong(
+                where, f"a column name of its own, not that of {columns[name.casefold()]}", name
+            )
         columns.setdefault(name.casefold(), where)
 
 
@@ -66,7 +76,9 @@ def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
         if node.slot in retired:
             in_lock = "which the lock file knows as retired: give the slot a number of its own"
             note = "which is in `retired`" if node.slot in spec.retired else in_lock
-            yield wrong(f"{node.where}.slot", "a number that was never used before", node.slot, note=note)
+            yield wrong(
+                f"{node.where}.slot", "a number that was never used before", node.slot, note=note
+            )
         if node.slot in owners:
             owner = owners[node.slot]
             note = f"which is that of {owner.where} ({owner.name!r})"
@@ -94,16 +106,22 @@ def sequence_errors(spec: Spec) -> Iterator[SpecError]:
 
 
 def share_errors(spec: Spec, slots: Mapping[int | None, Slot]) -> Iterator[SpecError]:
-    """A shared slot number is that of another slot of the spec, both holding signs, and the other sharing none itself."""
+    """A shared slot number is that of another slot of the spec, both holding signs, and the other
+    sharing none itself.
+    """
     shared = {node.slot for node in spec.nodes if node.share_slot is not None}
     for node in spec.nodes:
         if node.share_slot is None:
             continue
         where, owner = f"{node.where}.share_slot", slots.get(node.share_slot)
         if owner is None or node.share_slot in shared:
-            yield wrong(where, "the number of another slot, which shares none itself", node.share_slot)
+            yield wrong(
+                where, "the number of another slot, which shares none itself", node.share_slot
+            )
             continue
-        bad = [slot for slot in (owner, slots.get(node.slot)) if slot is None or not _holds_signs(slot)]
+        bad = [
+            slot for slot in (owner, slots.get(node.slot)) if slot is None or not _holds_signs(slot)
+        ]
         if bad:
             note = "" if bad[0] is None else f"of which {bad[0].name!r} holds none"
             yield wrong(where, "two stored slots that hold signs", node.share_slot, note=note)
@@ -116,14 +134,20 @@ def _holds_signs(slot: Slot) -> bool:
 def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
     """Whether a name means a node (True) or an input column (False), read by the node `reader`.
 
-    A node that has the name of its own input reads the input. Where another node does, it would be unclear which is meant.
+    A node that has the name of its own input reads the input. Where another node does, it would be
+    unclear which is meant.
     """
     is_node = name in spec.by_name and name != reader
     if is_node and name in spec.inputs:
-        expected = f"one meaning of {name!r} (an input and the node of {spec.by_name[name].where}: rename that node)"
+        expected = (
+            f"one meaning of {name!r} (an input and the node of {spec.by_name[name].where}: rename "
+            f"that node)"
+        )
         raise wrong(where, expected, name)
     if not is_node and name not in spec.inputs:
-        raise wrong(where, "an input column or a node", name, {*spec.inputs, *spec.by_name} - {name})
+        raise wrong(
+            where, "an input column or a node", name, {*spec.inputs, *spec.by_name} - {name}
+        )
     return is_node
 
 
@@ -135,18 +159,27 @@ def ordered(spec: Spec) -> list[Node]:
     except graphlib.CycleError as error:
         cycle: list[str] = list(reversed(error.args[1]))
         raise SpecError(
-            f"{spec.by_name[cycle[0]].where}.of: expected no cycle, found {' reads '.join(map(repr, cycle))}"
+            f"{spec.by_name[cycle[0]].where}.of: expected no cycle, found "
+            f"{' reads '.join(map(repr, cycle))}"
         ) from error
 
 
 def nodes_read(spec: Spec, node: Node) -> list[str]:
     """The names in `of` that are nodes."""
-    return [name for i, name in enumerate(node.of) if resolve(spec, name, node.name, of_path(node, i))]
+    return [
+        name for i, name in enumerate(node.of) if resolve(spec, name, node.name, of_path(node, i))
+    ]
 
 
 def inputs_read(spec: Spec) -> list[str]:
-    """The input columns that anything needs, in declared order. The references must have been resolved before."""
-    read = {name for node in spec.nodes for name in node.of} | {*spec.labels.values(), spec.weight, *spec.keep}
+    """The input columns that anything needs, in declared order. The references must have been
+    resolved before.
+    """
+    read = {name for node in spec.nodes for name in node.of} | {
+        *spec.labels.values(),
+        spec.weight,
+        *spec.keep,
+    }
     for sequence in spec.sequences:
         read |= set(sequence.of) if read & set(sequence.of) else set()
     return [name for name in spec.inputs if name in read]
@@ -187,8 +220,14 @@ def read_params(node: Node, operator: Operator) -> dict[str, object]:
     for name, value in node.params.items():
         if name not in operator.params:
             known = (*operator.params, *OPTIONS)
-            expected = f"a param of {operator.name} ({', '.join(operator.params) or 'it has none'}) or an option of all nodes"
-            raise SpecError(f"{node.where}.{name}: expected {expected}, found {name!r} ({value!r}){nearest(name, known)}")
+            expected = (
+                f"a param of {operator.name} ({', '.join(operator.params) or 'it has none'}) or an "
+                f"option of all nodes"
+            )
+            raise SpecError(
+                f"{node.where}.{name}: expected {expected}, found {name!r} "
+                f"({value!r}){nearest(name, known)}"
+            )
     return {name: _read_param(node, operator, name) for name in operator.params}
 
 
@@ -197,7 +236,9 @@ def _read_param(node: Node, operator: Operator, name: str) -> object:
     if value is None and not param.required:
         return param.default
     if value is None:
-        raise SpecError(f"{node.where}: expected `{name}` for {operator.name} ({param.expected}), found none")
+        raise SpecError(
+            f"{node.where}: expected `{name}` for {operator.name} ({param.expected}), found none"
+        )
     try:
         return param.read(value)
     except (TypeError, ValueError) as error:
@@ -205,13 +246,19 @@ def _read_param(node: Node, operator: Operator, name: str) -> object:
 
 
 def frozen_params(spec: Spec, node: Node, operator: Operator) -> dict[str, object]:
-    """The operator's frozen params, which the spec carries of its lock; SpecError, saying what to do, where it has none."""
+    """The operator's frozen params, which the spec carries of its lock; SpecError, saying what to
+    do, where it has none.
+    """
     if not operator.frozen:
         return {}
     if operator.reads_vocabulary:
         file = str(node.params.get("file"))
-        found: Mapping[str, object] = {"vocabulary": spec.vocabularies[file]} if file in spec.vocabularies else {}
-        missing = f"{node.where}.file: expected {file!r} recorded in the lock, found it not: {RECORD}"
+        found: Mapping[str, object] = (
+            {"vocabulary": spec.vocabularies[file]} if file in spec.vocabularies else {}
+        )
+        missing = (
+            f"{node.where}.file: expected {file!r} recorded in the lock, found it not: {RECORD}"
+        )
     else:
         found = spec.fitted[node.name].params if node.name in spec.fitted else {}
         missing = f"{node.where}: {node.op} ({node.name!r}) is not fitted: {FIT}"
@@ -220,7 +267,11 @@ def frozen_params(spec: Spec, node: Node, operator: Operator) -> dict[str, objec
     try:
         return {name: param.read(found[name]) for name, param in operator.frozen.items()}
     except (TypeError, ValueError) as error:
-        raise wrong(f"{node.where}: lock: fitted.{node.name}", "what `featstore spec fit` writes", dict(found)) from error
+        raise wrong(
+            f"{node.where}: lock: fitted.{node.name}",
+            "what `featstore spec fit` writes",
+            dict(found),
+        ) from error
 
 
 def called_params(operator: Operator, params: Mapping[str, object]) -> dict[str, object]:
@@ -229,14 +280,21 @@ def called_params(operator: Operator, params: Mapping[str, object]) -> dict[str,
 
 
 def default_of(node: Node, i: int) -> object:
-    """The default of the i-th input: of an operator with several, `default` maps names to values."""
+    """The default of the i-th input: of an operator with several, `default` maps names to
+    values.
+    """
     if node.default is None or len(node.of) == 1:
         return node.default
     if not isinstance(node.default, Mapping):
         raise wrong(f"{node.where}.default", "a mapping of names in `of` to values", node.default)
     for name in node.default:
         if name not in node.of:
-            raise wrong(f"{node.where}.default.{name}", f"a name in `of` ({', '.join(node.of)})", name, node.of)
+            raise wrong(
+                f"{node.where}.default.{name}",
+                f"a name in `of` ({', '.join(node.of)})",
+                name,
+                node.of,
+            )
     return node.default.get(node.of[i])
 
 

@@ -23,7 +23,9 @@ class SlotChange:
 
 
 def diff(old_url: str, new_url: str) -> str:
-    """The changed slots between two specs at paths or URLs, a line each. SpecError where either is wrong."""
+    """The changed slots between two specs at paths or URLs, a line each. SpecError where either is
+    wrong.
+    """
     old, new = load_spec(old_url), load_spec(new_url)
     for spec in (old, new):
         build_graph(spec)
@@ -33,7 +35,9 @@ def diff(old_url: str, new_url: str) -> str:
 
 
 def vocabulary_changes(old: Lock, new: Lock) -> Iterator[str]:
-    """Files of which another number of values is recorded: only what was unknown has other values then."""
+    """Files of which another number of values is recorded: only what was unknown has other values
+    then.
+    """
     for file in sorted(old.vocabularies.keys() & new.vocabularies.keys()):
         before, after = old.vocabularies[file], new.vocabularies[file]
         if before != after:
@@ -41,19 +45,24 @@ def vocabulary_changes(old: Lock, new: Lock) -> Iterator[str]:
 
 
 def slot_changes(old: Lock, new: Lock) -> Iterator[SlotChange]:
-    """By number, ascending. Slots are the same if their numbers are: a name that gets another number is a removed and an added
-    slot, as all its ids differ."""
+    """By number, ascending. Slots are the same if their numbers are: a name that gets another
+    number is a removed and an added slot, as all its ids differ."""
     old_numbers, new_numbers = (
-        {slot.name: number for number, slot in sorted(lock.slots.items(), reverse=True)} for lock in (old, new)
+        {slot.name: number for number, slot in sorted(lock.slots.items(), reverse=True)}
+        for lock in (old, new)
     )
     for number in sorted(old.slots.keys() | new.slots.keys()):
         before, after = old.slots.get(number), new.slots.get(number)
         if before is None and after is not None:
             was = old_numbers.get(after.name)
-            yield SlotChange(what="added", number=number, name=after.name, note=f"was {was}" if was else "")
+            yield SlotChange(
+                what="added", number=number, name=after.name, note=f"was {was}" if was else ""
+            )
         elif after is None and before is not None:
             now = new_numbers.get(before.name)
-            yield SlotChange(what="removed", number=number, name=before.name, note=f"now {now}" if now else "")
+            yield SlotChange(
+                what="removed", number=number, name=before.name, note=f"now {now}" if now else ""
+            )
         elif before is not None and after is not None:
             yield from _same_number(number, before, after)
 

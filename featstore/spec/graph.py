@@ -1,7 +1,8 @@
 """A spec, checked and made into ordered steps.
 
-A step is one operator function bound to its params. Equal steps are one step: a column is read once and hashed once, however
-many slots and crosses use it. All that can be wrong in a spec beyond its structure is found here, before any data is read.
+A step is one operator function bound to its params. Equal steps are one step: a column is read once
+and hashed once, however many slots and crosses use it. All that can be wrong in a spec beyond its
+structure is found here, before any data is read.
 """
 
 import collections.abc
@@ -29,7 +30,8 @@ _built: dict[int, "Graph"] = {}
 class Step:
     """`function(*inputs, **params)`, where inputs are positions of raw columns or of earlier steps.
 
-    `owner` is what its errors and counts name: a slot, an inner node or a column. A step with `counted` takes `counts`.
+    `owner` is what its errors and counts name: a slot, an inner node or a column. A step with
+    `counted` takes `counts`.
     """
 
     function: Callable[..., pa.Array]
@@ -45,8 +47,9 @@ class Step:
 class Graph:
     """Raw columns take the positions `0 ... len(columns) - 1`, steps the positions after them.
 
-    `outputs` are the positions of the columns of `schema`, in its order; `sources` by slot all positions that it is made of,
-    its own with them; `required` the raw columns among those, the others being read for labels, weight and kept columns only.
+    `outputs` are the positions of the columns of `schema`, in its order; `sources` by slot all
+    positions that it is made of, its own with them; `required` the raw columns among those, the
+    others being read for labels, weight and kept columns only.
     """
 
     columns: Mapping[str, pa.DataType]
@@ -62,10 +65,11 @@ class Graph:
 
 
 def build_graph(spec: Spec) -> Graph:
-    """The graph of a spec; SpecError, beginning with its file and the path in it, for the first thing that is wrong.
+    """The graph of a spec; SpecError, beginning with its file and the path in it, for the first
+    thing that is wrong.
 
-    It is built once for each spec object, which never changes, and forgotten with it: of 200 slots that takes 20 ms, and every
-    data file asks for it.
+    It is built once for each spec object, which never changes, and forgotten with it: of 200 slots
+    that takes 20 ms, and every data file asks for it.
     """
     found = _built.get(id(spec))
     if found is None:
@@ -85,8 +89,12 @@ def _build(spec: Spec) -> Graph:
     stored = _described(spec, stored, builder.meanings)
     for error in check.share_errors(spec, {slot.number: slot for slot, _ in stored}):
         raise error
-    labels = [builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()]
-    weight = [builder.add_label(name, name, "weight") for name in (spec.weight,) if name is not None]
+    labels = [
+        builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()
+    ]
+    weight = [
+        builder.add_label(name, name, "weight") for name in (spec.weight,) if name is not None
+    ]
     kept = [builder.add_kept(name, f"keep[{i}]") for i, name in enumerate(spec.keep)]
     schema = SlotSchema(
         slots=tuple(slot for slot, _ in stored),
@@ -103,11 +111,16 @@ def _build(spec: Spec) -> Graph:
     )
 
 
-def _described(spec: Spec, stored: list[tuple[Slot, int]], meanings: Mapping[str, str]) -> list[tuple[Slot, int]]:
+def _described(
+    spec: Spec, stored: list[tuple[Slot, int]], meanings: Mapping[str, str]
+) -> list[tuple[Slot, int]]:
     """The slots with what their metadata says of their sub-DAG."""
     paths, hashes = operator_paths(spec), stored_hashes(spec, meanings)
     return [
-        (replace(slot, op_path=paths[slot.name], meaning=hashes[slot.name][:MEANING_DIGITS]), position)
+        (
+            replace(slot, op_path=paths[slot.name], meaning=hashes[slot.name][:MEANING_DIGITS]),
+            position,
+        )
         for slot, position in stored
     ]
 
@@ -126,13 +139,19 @@ class Builder:
         self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
 
     def add_node(self, node: Node) -> None:
-        """The steps of one node, whose inputs are there already: defaults, value hashes, the operator, fill."""
+        """The steps of one node, whose inputs are there already: defaults, value hashes, the
+        operator, fill.
+        """
         operator = check.operator_of(node)
         params = check.read_params(node, operator)
         inputs = [self._operand(node, operator, i) for i in range(len(node.of))]
-        arrow_type = self._result_type(node, operator, [self._type(position) for position in inputs], params)
+        arrow_type = self._result_type(
+            node, operator, [self._type(position) for position in inputs], params
+        )
         called = check.called_params(operator, params | self._frozen(node, operator))
-        result = self._add(operator.function, inputs, called, arrow_type, (node.name, node.op), counted=True)
+        result = self._add(
+            operator.function, inputs, called, arrow_type, (node.name, node.op), counted=True
+        )
         self._results[node.name] = result if node.fill is None else self._filled(node, result)
         if node.encode == "index":
             _check_index(node, operator)
@@ -145,7 +164,8 @@ class Builder:
         frozen = check.frozen_params(self._spec, node, operator)
         if not operator.fills and node.fill is not None:
             raise SpecError(
-                f"{node.where}.fill: expected no `fill` with {node.op}, as it would pass for one of its values, found "
+                f"{node.where}.fill: expected no `fill` with {node.op}, as it would pass for one "
+                f"of its values, found "
                 f"{node.fill!r}; give `unknown: index` to tell unknown values from missing ones"
             )
         meaning.check_fit(self._spec, node, self.meanings)
@@ -158,13 +178,19 @@ class Builder:
         slot = _slot(self._spec, node, arrow_type)
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
-            return slot, self._add(slots.float_column, [position], {"arrow_type": stored}, stored, name, counted=True)
+            return slot, self._add(
+                slots.float_column, [position], {"arrow_type": stored}, stored, name, counted=True
+            )
         if slot.num_indices is not None and slot.is_list:
-            return slot, self._add(slots.index_list_column, [position], {"arrow_type": stored}, stored, name)
+            return slot, self._add(
+                slots.index_list_column, [position], {"arrow_type": stored}, stored, name
+            )
         if slot.num_indices is not None:
             return slot, self._add(slots.index_column, [position], {}, stored, name)
         params = {"slot": node.share_slot or node.slot, "arrow_type": stored}
-        return slot, self._add(slots.sign_column, [self._hashed(position, name)], params, stored, name)
+        return slot, self._add(
+            slots.sign_column, [self._hashed(position, name)], params, stored, name
+        )
 
     def add_label(self, name: str, source: str, where: str) -> tuple[pa.Field, int]:
         """A label or the weight: a copy of a node's result or of an input, which holds numbers."""
@@ -187,7 +213,11 @@ class Builder:
             position = waiting.pop()
             if position not in found:
                 found.add(position)
-                waiting += self.steps[position - len(self.columns)].inputs if position >= len(self.columns) else ()
+                waiting += (
+                    self.steps[position - len(self.columns)].inputs
+                    if position >= len(self.columns)
+                    else ()
+                )
         return frozenset(found)
 
     def _operand(self, node: Node, operator: Operator, i: int) -> int:
@@ -205,13 +235,16 @@ class Builder:
         try:
             return self._hashed(position, name)
         except TypeError as error:
-            raise wrong(where, str(error), node.of[i], note=f"a {_named(self._type(position))}") from error
+            raise wrong(
+                where, str(error), node.of[i], note=f"a {_named(self._type(position))}"
+            ) from error
 
     def _check_no_sequence(self, node: Node, name: str) -> None:
         if name in self._sequences and name not in self._results:
             where = f"{self._sequences[name].where}.empty_as_null"
             raise SpecError(
-                f"{node.where}.empty_as_null: expected it at {where}, for all columns that belong together, found here"
+                f"{node.where}.empty_as_null: expected it at {where}, for all columns that belong "
+                f"together, found here"
             )
 
     def _without_empty(self, node: Node, position: int) -> int:
@@ -219,30 +252,48 @@ class Builder:
         if (arrow_type.value_type if lists.is_list(arrow_type) else arrow_type) != pa.string():
             if len(node.of) > 1:
                 return position
-            raise SpecError(f"{node.where}.empty_as_null: expected a string input, found a {_named(arrow_type)}")
+            raise SpecError(
+                f"{node.where}.empty_as_null: expected a string input, found a {_named(arrow_type)}"
+            )
         return self._add(columns.empty_as_null, [position], {}, arrow_type, (node.name, node.op))
 
     def _filled(self, node: Node, position: int) -> int:
         if ids.is_hashed(self._type(position)):
             raise SpecError(
-                f"{node.where}.fill: expected `default` with {node.op}, which has no value of its own, found `fill`"
+                f"{node.where}.fill: expected `default` with {node.op}, which has no value of its "
+                f"own, found `fill`"
             )
         return self._replaced(position, node.fill, (node.name, node.op), f"{node.where}.fill")
 
     def _replaced(self, position: int, value: object, name: tuple[str, str], where: str) -> int:
         arrow_type = self._type(position)
         if ids.is_hashed(arrow_type):
-            raise SpecError(f"{where}: expected a default at the node that is read, found one for its value hash")
-        return self._add(lists.fill_null, [position], {"value": check.constant(value, arrow_type, where)}, arrow_type, name)
+            raise SpecError(
+                f"{where}: expected a default at the node that is read, found one for its value "
+                f"hash"
+            )
+        return self._add(
+            lists.fill_null,
+            [position],
+            {"value": check.constant(value, arrow_type, where)},
+            arrow_type,
+            name,
+        )
 
     def _result_type(
-        self, node: Node, operator: Operator, types: collections.abc.Sequence[pa.DataType], params: Mapping[str, object]
+        self,
+        node: Node,
+        operator: Operator,
+        types: collections.abc.Sequence[pa.DataType],
+        params: Mapping[str, object],
     ) -> pa.DataType:
         try:
             return operator.result(types, params)
         except TypeError as error:
             note = "a " + " and a ".join(map(_named, types))
-            raise wrong(f"{node.where}.of", f"{error} for {node.op}", ", ".join(node.of), note=note) from error
+            raise wrong(
+                f"{node.where}.of", f"{error} for {node.op}", ", ".join(node.of), note=note
+            ) from error
         except ValueError as error:
             raise SpecError(f"{node.where}: {node.op} {error}") from error
 
@@ -252,22 +303,44 @@ class Builder:
             return self._results[name]
         if name in self._sequences:
             return self._aligned(self._sequences[name], name)
-        return self._add(columns.clean, [self._read(name)], {}, self.columns[name], (name, "input"), counted=True)
+        return self._add(
+            columns.clean, [self._read(name)], {}, self.columns[name], (name, "input"), counted=True
+        )
 
     def _aligned(self, sequence: Sequence, name: str) -> int:
         """A column of a sequence, cut together with the others."""
         arrow_type = sequences.aligned_type([self.columns[other] for other in sequence.of])
-        params = {"max_len": sequence.max_len, "truncate": sequence.truncate, "empty_as_null": sequence.empty_as_null}
+        params = {
+            "max_len": sequence.max_len,
+            "truncate": sequence.truncate,
+            "empty_as_null": sequence.empty_as_null,
+        }
         owner = (sequence.name, "sequence")
         events = self._add(
-            sequences.align, [self._read(other) for other in sequence.of], params, arrow_type, owner, counted=True
+            sequences.align,
+            [self._read(other) for other in sequence.of],
+            params,
+            arrow_type,
+            owner,
+            counted=True,
         )
-        return self._add(sequences.column_of, [events], {"position": sequence.of.index(name)}, self.columns[name], owner)
+        return self._add(
+            sequences.column_of,
+            [events],
+            {"position": sequence.of.index(name)},
+            self.columns[name],
+            owner,
+        )
 
     def _read(self, name: str) -> int:
         declared = self.columns[name]
         return self._add(
-            columns.read_column, [self._raw[name]], {"declared": declared}, declared, (name, "input"), counted=True
+            columns.read_column,
+            [self._raw[name]],
+            {"declared": declared},
+            declared,
+            (name, "input"),
+            counted=True,
         )
 
     def _hashed(self, position: int, name: tuple[str, str]) -> int:
@@ -290,13 +363,23 @@ class Builder:
         counted: bool = False,
     ) -> int:
         """The position of the step, which is new only if there is no equal one."""
-        key = (function, tuple(inputs), tuple((param, _key(value)) for param, value in params.items()))
+        key = (
+            function,
+            tuple(inputs),
+            tuple((param, _key(value)) for param, value in params.items()),
+        )
         if key not in self._known:
             owner, op = name
             self._known[key] = len(self.columns) + len(self.steps)
             self.steps.append(
                 Step(
-                    function=function, inputs=tuple(inputs), params=params, type=arrow_type, owner=owner, op=op, counted=counted
+                    function=function,
+                    inputs=tuple(inputs),
+                    params=params,
+                    type=arrow_type,
+                    owner=owner,
+                    op=op,
+                    counted=counted,
                 )
             )
         return self._known[key]
@@ -308,10 +391,14 @@ def _key(value: object) -> object:
 
 def _check_index(node: Node, operator: Operator) -> None:
     if operator.num_values is None:
-        raise wrong(f"{node.where}.encode", f"sign: {node.op} has no fixed number of values", node.encode)
+        raise wrong(
+            f"{node.where}.encode", f"sign: {node.op} has no fixed number of values", node.encode
+        )
     if not node.store or node.fill is not None:
         found = "an inner node (`store: false`)" if not node.store else f"`fill: {node.fill!r}`"
-        raise SpecError(f"{node.where}.encode: expected a stored slot without `fill` for index, found {found}")
+        raise SpecError(
+            f"{node.where}.encode: expected a stored slot without `fill` for index, found {found}"
+        )
 
 
 def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:
@@ -333,8 +420,14 @@ def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:
 
 
 def _op_text(node: Node) -> str:
-    """The operator as a slot's metadata shows it: `hash(tags, max_len=20)`. Long params are left to the spec."""
-    params = [f"{name}={value}" for name, value in sorted(node.params.items()) if not isinstance(value, list | tuple | dict)]
+    """The operator as a slot's metadata shows it: `hash(tags, max_len=20)`. Long params are left to
+    the spec.
+    """
+    params = [
+        f"{name}={value}"
+        for name, value in sorted(node.params.items())
+        if not isinstance(value, list | tuple | dict)
+    ]
     return f"{node.op}({', '.join([*node.of, *params])})"
 
 

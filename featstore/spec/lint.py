@@ -29,16 +29,20 @@ class LintReport:
 
     def __str__(self) -> str:
         source = redact(self.spec_url)
-        found = [text if text.startswith(f"{source}: ") else f"{source}: {text}" for text in self.findings]
+        found = [
+            text if text.startswith(f"{source}: ") else f"{source}: {text}"
+            for text in self.findings
+        ]
         return "\n".join(found or [*self.notes, f"{source}: nothing found"])
 
 
 def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
-    """Checks the spec at a path or URL, and that its slots mean what the lock beside it says, where there is one.
+    """Checks the spec at a path or URL, and that its slots mean what the lock beside it says, where
+    there is one.
 
-    With `update_lock` the lock is written as the spec is now, unless the spec itself is wrong or uses a retired number: with
-    the values that vocabulary files have now, and the fits of renamed nodes.
-    SpecError where there is no document to check.
+    With `update_lock` the lock is written as the spec is now, unless the spec itself is wrong or
+    uses a retired number: with the values that vocabulary files have now, and the fits of renamed
+    nodes. SpecError where there is no document to check.
     """
     errors: list[SpecError] = []
     spec = load_spec(spec_url, errors)
@@ -57,11 +61,15 @@ def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
         hint = () if lock is not None else (f"{redact(url)}: no lock yet; --update-lock writes it",)
         return LintReport(spec_url=spec_url, findings=changes, notes=(*notes, *hint))
     write_lock(make_lock(spec, lock), url)
-    return LintReport(spec_url=spec_url, findings=(), notes=(*notes, *changes, f"{redact(url)}: written"))
+    return LintReport(
+        spec_url=spec_url, findings=(), notes=(*notes, *changes, f"{redact(url)}: written")
+    )
 
 
 def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:
-    """The spec with all that can be frozen without data; what is wrong is left to others to say, save of files."""
+    """The spec with all that can be frozen without data; what is wrong is left to others to say,
+    save of files.
+    """
     try:
         spec = record_vocabularies(spec)
     except SpecError as error:
@@ -75,7 +83,9 @@ def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:
 
 
 def compare(spec: Spec, lock: Lock) -> Iterator[str]:
-    """Where a spec that `find_errors` passes differs from its lock: numbers with another meaning, new ones, and gone ones."""
+    """Where a spec that `find_errors` passes differs from its lock: numbers with another meaning,
+    new ones, and gone ones.
+    """
     slots, where = make_lock(spec).slots, {node.slot: node.where for node in spec.nodes}
     for number, slot in slots.items():
         locked = lock.slots.get(number)
@@ -84,12 +94,16 @@ def compare(spec: Spec, lock: Lock) -> Iterator[str]:
             yield f"{at} is not in the lock; --update-lock adds it"
         elif locked.hash != slot.hash:
             yield (
-                f"{at} means other values than when it was locked (as {locked.name!r}): give it a new number and retire "
+                f"{at} means other values than when it was locked (as {locked.name!r}): give it a "
+                f"new number and retire "
                 f"{number}, or accept the change with --update-lock if no table holds it"
             )
     yield from _unrecorded(spec, lock)
     for number in sorted(lock.slots.keys() - slots.keys()):
-        yield f"slots: slot {number} ({lock.slots[number].name!r}) of the lock is gone; --update-lock retires its number"
+        yield (
+            f"slots: slot {number} ({lock.slots[number].name!r}) of the lock is gone; "
+            f"--update-lock retires its number"
+        )
 
 
 def _unrecorded(spec: Spec, lock: Lock) -> Iterator[str]:
@@ -98,13 +112,15 @@ def _unrecorded(spec: Spec, lock: Lock) -> Iterator[str]:
         num_more = len(entry) + entry.num_unrecorded - num_locked
         if num_more:
             yield (
-                f"vocabularies: {file} has {num_more:,} values more than the {num_locked:,} that are recorded, and they are "
+                f"vocabularies: {file} has {num_more:,} values more than the {num_locked:,} that "
+                f"are recorded, and they are "
                 f"unknown until --update-lock records them"
             )
 
 
 def check_lock(spec: Spec) -> None:
-    """SpecError where the spec is wrong, or where a slot of it is not what the lock beside its file says of the number.
+    """SpecError where the spec is wrong, or where a slot of it is not what the lock beside its file
+    says of the number.
 
     A number that the lock does not know yet may mean anything. A spec of no file has no lock.
     """
@@ -123,14 +139,18 @@ def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
         locked = lock.slots.get(node.slot or 0)
         if locked is not None and locked.hash != hashes[node.name]:
             yield SpecError(
-                f"{node.where}: slot {node.slot} ({node.name!r}) means other values than when it was locked (as "
-                f"{locked.name!r}): give it a new number and retire {node.slot}, or accept the change, if no table holds it, "
+                f"{node.where}: slot {node.slot} ({node.name!r}) means other values than when it "
+                f"was locked (as "
+                f"{locked.name!r}): give it a new number and retire {node.slot}, or accept the "
+                f"change, if no table holds it, "
                 f"with `featstore spec lint SPEC --update-lock`"
             )
 
 
 def find_errors(spec: Spec, retired: frozenset[int] = frozenset()) -> list[SpecError]:
-    """All that is wrong with a spec, each thing once: what reads a wrong node is not blamed for it."""
+    """All that is wrong with a spec, each thing once: what reads a wrong node is not blamed for
+    it.
+    """
     errors = list(check.document_errors(spec, spec.retired | retired))
     if any(check.sequence_errors(spec)):  # no column is cut together with one that is not there
         spec = replace(spec, sequences=())
@@ -145,7 +165,11 @@ def find_errors(spec: Spec, retired: frozenset[int] = frozenset()) -> list[SpecE
 def _unresolved(spec: Spec) -> Iterator[tuple[str, list[SpecError]]]:
     """By node: names in `of` that mean nothing, or two things."""
     for node in spec.nodes:
-        found = [error for i, name in enumerate(node.of) if (error := _failure(spec, name, node.name, check.of_path(node, i)))]
+        found = [
+            error
+            for i, name in enumerate(node.of)
+            if (error := _failure(spec, name, node.name, check.of_path(node, i)))
+        ]
         if found:
             yield node.name, found
 
@@ -159,7 +183,9 @@ def _failure(spec: Spec, name: str, reader: str | None, where: str) -> SpecError
 
 
 def _without_cycles(spec: Spec, wrong: set[str]) -> tuple[list[Node], list[SpecError]]:
-    """The nodes that can be built, in order, and an error for each cycle. `wrong` nodes and all that read them are left out."""
+    """The nodes that can be built, in order, and an error for each cycle. `wrong` nodes and all
+    that read them are left out.
+    """
     errors: list[SpecError] = []
     while True:
         kept = _sound(spec, wrong)
@@ -174,7 +200,9 @@ def _sound(spec: Spec, wrong: set[str]) -> dict[str, Node]:
     """The nodes that read, directly or not, no wrong one."""
     kept = {name: node for name, node in spec.by_name.items() if name not in wrong}
     while tainted := [
-        name for name, node in kept.items() if any(not _is_there(spec, kept, node, source) for source in node.of)
+        name
+        for name, node in kept.items()
+        if any(not _is_there(spec, kept, node, source) for source in node.of)
     ]:
         for name in tainted:
             del kept[name]
@@ -182,16 +210,28 @@ def _sound(spec: Spec, wrong: set[str]) -> dict[str, Node]:
 
 
 def _is_there(spec: Spec, kept: Mapping[str, Node], node: Node, source: str) -> bool:
-    return source in kept or source not in spec.by_name or (source == node.name and source in spec.inputs)
+    return (
+        source in kept
+        or source not in spec.by_name
+        or (source == node.name and source in spec.inputs)
+    )
 
 
 def _reads(spec: Spec, node: Node) -> set[str]:
-    return {name for name in node.of if name in spec.by_name and not (name == node.name and name in spec.inputs)}
+    return {
+        name
+        for name in node.of
+        if name in spec.by_name and not (name == node.name and name in spec.inputs)
+    }
 
 
 def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
     """Builds node after node; what reads one that failed is passed over."""
-    builder, errors, failed = Builder(spec), list[SpecError](), {node.name for node in spec.nodes} - {n.name for n in sound}
+    builder, errors, failed = (
+        Builder(spec),
+        list[SpecError](),
+        {node.name for node in spec.nodes} - {n.name for n in sound},
+    )
     slots: dict[int | None, Slot] = {}
     for node in sound:
         if failed & _reads(spec, node):
@@ -204,21 +244,36 @@ def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
         except SpecError as error:
             errors.append(error)
             failed.add(node.name)
-    return errors + list(_share_errors(spec, slots, failed)) + list(_column_errors(spec, builder, failed))
+    return (
+        errors
+        + list(_share_errors(spec, slots, failed))
+        + list(_column_errors(spec, builder, failed))
+    )
 
 
-def _share_errors(spec: Spec, slots: Mapping[int | None, Slot], failed: set[str]) -> Iterator[SpecError]:
+def _share_errors(
+    spec: Spec, slots: Mapping[int | None, Slot], failed: set[str]
+) -> Iterator[SpecError]:
     """What is wrong with shared numbers, save of and with nodes that failed."""
     numbers = {node.slot for node in spec.nodes if node.name in failed and node.slot is not None}
-    nodes = tuple(node for node in spec.nodes if node.name not in failed and node.share_slot not in numbers)
+    nodes = tuple(
+        node for node in spec.nodes if node.name not in failed and node.share_slot not in numbers
+    )
     return check.share_errors(replace(spec, nodes=nodes), slots)
 
 
 def _column_errors(spec: Spec, builder: Builder, failed: set[str]) -> Iterator[SpecError]:
     """What is wrong with labels, weight and kept columns."""
     columns: list[tuple[Callable[..., object], tuple[str, ...]]]
-    columns = [(builder.add_label, (name, source, f"labels.{name}")) for name, source in spec.labels.items()]
-    columns += [(builder.add_label, (spec.weight, spec.weight, "weight"))] if spec.weight is not None else []
+    columns = [
+        (builder.add_label, (name, source, f"labels.{name}"))
+        for name, source in spec.labels.items()
+    ]
+    columns += (
+        [(builder.add_label, (spec.weight, spec.weight, "weight"))]
+        if spec.weight is not None
+        else []
+    )
     columns = [column for column in columns if column[1][1] not in failed]
     columns += [(builder.add_kept, (name, f"keep[{i}]")) for i, name in enumerate(spec.keep)]
     for add, arguments in columns:
@@ -235,8 +290,13 @@ def _unused(spec: Spec) -> Iterator[SpecError]:
         used |= _reads(spec, node) if node.name in used else set()
     for node in spec.nodes:
         if node.name not in used:
-            yield SpecError(f"{node.where}: expected something to read the inner node {node.name!r}, found nothing; remove it")
+            yield SpecError(
+                f"{node.where}: expected something to read the inner node {node.name!r}, found "
+                f"nothing; remove it"
+            )
     read = set(check.inputs_read(spec))
     for name in spec.inputs:
         if name not in read:
-            yield SpecError(f"inputs.{name}: expected something to read the input, found nothing; remove it")
+            yield SpecError(
+                f"inputs.{name}: expected something to read the input, found nothing; remove it"
+            )

@@ -1,8 +1,9 @@
-"""The lock of a spec: what each slot number meant when it was last approved, so that no number silently gets a new meaning,
-and what was fitted on data or recorded of files, so that extraction is a function of spec and lock.
+"""The lock of a spec: what each slot number meant when it was last approved, so that no number
+silently gets a new meaning, and what was fitted on data or recorded of files, so that extraction is
+a function of spec and lock.
 
-A lock is a JSON file beside the spec, one slot a line, so that merges and reviews see single slots. Everything here is pure
-but for `load_lock` and `write_lock`.
+A lock is a JSON file beside the spec, one slot a line, so that merges and reviews see single slots.
+Everything here is pure but for `load_lock` and `write_lock`.
 """
 
 import json
@@ -28,8 +29,9 @@ class LockedSlot:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedVocabulary:
-    """The first `num_values` values of a file: `digest` is the SHA-256 (hex) of them, each followed by a newline, and `marks`
-    the first 8 digits of those of the first 1, 2, 4, ... values, to tell about where another file differs."""
+    """The first `num_values` values of a file: `digest` is the SHA-256 (hex) of them, each followed
+    by a newline, and `marks` the first 8 digits of those of the first 1, 2, 4, ... values, to tell
+    about where another file differs."""
 
     num_values: int
     digest: str
@@ -38,7 +40,8 @@ class LockedVocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Slots by number, and every number that was ever retired. `spec` is the semantics version of the hashes.
+    """Slots by number, and every number that was ever retired. `spec` is the semantics version of
+    the hashes.
 
     `fitted` is by node, `vocabularies` by file as the spec names it.
     """
@@ -51,11 +54,22 @@ class Lock:
 
 
 def to_json(lock: Lock) -> str:
-    """The lock as a file holds it: keys in order, an entry a line. Sections of what is frozen are there where there is any."""
+    """The lock as a file holds it: keys in order, an entry a line. Sections of what is frozen are
+    there where there is any.
+    """
     fitted = {name: _fitted_content(entry) for name, entry in sorted(lock.fitted.items())}
-    slots = {str(number): {"hash": slot.hash, "name": slot.name} for number, slot in sorted(lock.slots.items())}
-    vocabularies = {file: _vocabulary_content(entry) for file, entry in sorted(lock.vocabularies.items())}
-    lines = [*(_section("fitted", fitted) if fitted else ()), f'  "format": {FORMAT},', f'  "retired": {sorted(lock.retired)},']
+    slots = {
+        str(number): {"hash": slot.hash, "name": slot.name}
+        for number, slot in sorted(lock.slots.items())
+    }
+    vocabularies = {
+        file: _vocabulary_content(entry) for file, entry in sorted(lock.vocabularies.items())
+    }
+    lines = [
+        *(_section("fitted", fitted) if fitted else ()),
+        f'  "format": {FORMAT},',
+        f'  "retired": {sorted(lock.retired)},',
+    ]
     lines += [*_section("slots", slots), f'  "spec": {lock.spec}{"," if vocabularies else ""}']
     lines += list(_section("vocabularies", vocabularies, last=True)) if vocabularies else []
     return "\n".join(["{", *lines, "}", ""])
@@ -63,7 +77,8 @@ def to_json(lock: Lock) -> str:
 
 def _section(name: str, entries: Mapping[str, object], *, last: bool = False) -> Iterable[str]:
     lines = [
-        f"    {json.dumps(key, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}" for key, entry in entries.items()
+        f"    {json.dumps(key, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}"
+        for key, entry in entries.items()
     ]
     return f'  "{name}": {{', ",\n".join(lines), "  }" if last else "  },"
 
@@ -77,26 +92,35 @@ def _vocabulary_content(entry: LockedVocabulary) -> dict[str, Any]:
 
 
 def from_json(text: str, source: str) -> Lock:
-    """The lock of a file's text; SpecError, naming `source`, where it is none or of a later format."""
+    """The lock of a file's text; SpecError, naming `source`, where it is none or of a later
+    format.
+    """
     where = redact(source)
     try:
         document = json.loads(text)
         found, lock = document["format"], _lock(document) if document["format"] == FORMAT else None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise SpecError(f"{where}: expected a lock file as `--update-lock` writes it, found {error!r}") from error
+        raise SpecError(
+            f"{where}: expected a lock file as `--update-lock` writes it, found {error!r}"
+        ) from error
     if lock is None:
         raise SpecError(f"{where}: expected a lock of format {FORMAT}, found {found!r}")
     return lock
 
 
 def _lock(document: Mapping[str, Any]) -> Lock:
-    slots = {int(number): LockedSlot(name=slot["name"], hash=slot["hash"]) for number, slot in document["slots"].items()}
+    slots = {
+        int(number): LockedSlot(name=slot["name"], hash=slot["hash"])
+        for number, slot in document["slots"].items()
+    }
     return Lock(
         spec=int(document["spec"]),
         slots=slots,
         retired=frozenset(map(int, document["retired"])),
         fitted={name: _fitted(dict(entry)) for name, entry in document.get("fitted", {}).items()},
-        vocabularies={file: _vocabulary(entry) for file, entry in document.get("vocabularies", {}).items()},
+        vocabularies={
+            file: _vocabulary(entry) for file, entry in document.get("vocabularies", {}).items()
+        },
     )
 
 
@@ -107,7 +131,9 @@ def _fitted(entry: dict[str, Any]) -> Fitted:
 
 def _vocabulary(entry: Mapping[str, Any]) -> LockedVocabulary:
     marks = tuple(entry["marks"].split())
-    return LockedVocabulary(num_values=int(entry["num_values"]), digest=entry["digest"], marks=marks)
+    return LockedVocabulary(
+        num_values=int(entry["num_values"]), digest=entry["digest"], marks=marks
+    )
 
 
 def lock_url(spec_url: str) -> str:
@@ -126,7 +152,9 @@ def load_lock(url: str) -> Lock | None:
     try:
         return from_json(data.decode(), url)
     except UnicodeDecodeError as error:
-        raise SpecError(f"{redact(url)}: expected a lock file as `--update-lock` writes it, found {error}") from error
+        raise SpecError(
+            f"{redact(url)}: expected a lock file as `--update-lock` writes it, found {error}"
+        ) from error
 
 
 def write_lock(lock: Lock, url: str) -> None:

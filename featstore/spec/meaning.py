@@ -1,4 +1,6 @@
-"""What the nodes of a spec mean: as hashes, which lock a slot's number and name what a fit was made of, and as text."""
+"""What the nodes of a spec mean: as hashes, which lock a slot's number and name what a fit was made
+of, and as text.
+"""
 
 import hashlib
 import json
@@ -16,9 +18,14 @@ _MAX_INNER_TEXT = 120
 
 
 def make_lock(spec: Spec, earlier: Lock | None = None) -> Lock:
-    """The lock of a spec that `build_graph` accepts. Numbers that `earlier` knew and the spec has no more are retired."""
+    """The lock of a spec that `build_graph` accepts. Numbers that `earlier` knew and the spec has
+    no more are retired.
+    """
     hashes = semantic_hashes(spec)
-    slots = {number: LockedSlot(name=name, hash=hashes[name]) for number, name in slot_names(spec).items()}
+    slots = {
+        number: LockedSlot(name=name, hash=hashes[name])
+        for number, name in slot_names(spec).items()
+    }
     known = frozenset() if earlier is None else earlier.retired | frozenset(earlier.slots)
     return Lock(
         spec=spec.version,
@@ -35,12 +42,14 @@ def slot_names(spec: Spec) -> dict[int, str]:
 
 
 def semantic_hashes(spec: Spec) -> dict[str, str]:
-    """By stored slot: SHA-256 (hex) of the canonical JSON of all that determines its column's values.
+    """By stored slot: SHA-256 (hex) of the canonical JSON of all that determines its column's
+    values.
 
-    That is its number and encoding, operator, params and options and, in place of names, the same (but for number and
-    encoding) of each node that it reads, and the name and type of each input. So names and order of nodes are no part of it,
-    nor are params and options at their defaults: a param that an operator gets later leaves the hashes as they were. What
-    was fitted is part of it; a vocabulary's values are not, as it grows without a change of what it has.
+    That is its number and encoding, operator, params and options and, in place of names, the same
+    (but for number and encoding) of each node that it reads, and the name and type of each input.
+    So names and order of nodes are no part of it, nor are params and options at their defaults: a
+    param that an operator gets later leaves the hashes as they were. What was fitted is part of it;
+    a vocabulary's values are not, as it grows without a change of what it has.
     """
     meanings: dict[str, str] = {}
     for node in check.ordered(spec):
@@ -50,7 +59,11 @@ def semantic_hashes(spec: Spec) -> dict[str, str]:
 
 def stored_hashes(spec: Spec, meanings: Mapping[str, str]) -> dict[str, str]:
     """`semantic_hashes`, given the `meaning` of each node."""
-    return {node.name: _digest(_stored(spec, node) | {"node": meanings[node.name]}) for node in spec.nodes if node.store}
+    return {
+        node.name: _digest(_stored(spec, node) | {"node": meanings[node.name]})
+        for node in spec.nodes
+        if node.store
+    }
 
 
 def _stored(spec: Spec, node: Node) -> dict[str, object]:
@@ -67,16 +80,21 @@ def meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
 
 
 def fit_hash(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
-    """The hash of all that decides what is fitted for a node, but the data: the node without what was fitted."""
+    """The hash of all that decides what is fitted for a node, but the data: the node without what
+    was fitted.
+    """
     return _digest(_meaning(spec, node, meanings))
 
 
 def check_fit(spec: Spec, node: Node, meanings: Mapping[str, str]) -> None:
-    """NotFittedError where a node's fit was made of another operator, other params or another sub-DAG."""
+    """NotFittedError where a node's fit was made of another operator, other params or another
+    sub-DAG.
+    """
     fitted = spec.fitted.get(node.name)
     if fitted is not None and fitted.hash != fit_hash(spec, node, meanings):
         raise NotFittedError(
-            f"{node.where}: {node.op} ({node.name!r}) was fitted when it, or what it reads, was another: {check.FIT}"
+            f"{node.where}: {node.op} ({node.name!r}) was fitted when it, or what it reads, was "
+            f"another: {check.FIT}"
         )
 
 
@@ -97,7 +115,12 @@ def _meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> dict[str, A
     params = check.read_params(node, operator)
     content = {
         "op": node.op,
-        "params": {name: plain(value) for name, value in params.items() if value != operator.params[name].default} or None,
+        "params": {
+            name: plain(value)
+            for name, value in params.items()
+            if value != operator.params[name].default
+        }
+        or None,
         "of": [_source(spec, node, i, meanings) for i in range(len(node.of))],
         "fill": plain(node.fill),
         "empty_as_null": node.empty_as_null or None,
@@ -116,11 +139,17 @@ def _source(spec: Spec, node: Node, i: int, meanings: Mapping[str, str]) -> dict
 
 
 def _sequence(spec: Spec, name: str) -> dict[str, object]:
-    """The columns that an input is cut together with, where there are any: they say which of its elements remain."""
+    """The columns that an input is cut together with, where there are any: they say which of its
+    elements remain.
+    """
     for sequence in spec.sequences:
         if name in sequence.of:
             columns = [[other, type_name(spec.inputs[other])] for other in sequence.of]
-            options = {"max_len": sequence.max_len, "truncate": sequence.truncate, "empty_as_null": sequence.empty_as_null}
+            options = {
+                "max_len": sequence.max_len,
+                "truncate": sequence.truncate,
+                "empty_as_null": sequence.empty_as_null,
+            }
             return {"sequence": {"of": columns, **options}}
     return {}
 
@@ -131,11 +160,12 @@ def _digest(content: object) -> str:
 
 
 def operator_paths(spec: Spec) -> dict[str, str]:
-    """By node: its operator over those that it reads, down to the inputs, such as `cross(user_id, hour(ts, tz=UTC))`.
+    """By node: its operator over those that it reads, down to the inputs, such as `cross(user_id,
+    hour(ts, tz=UTC))`.
 
-    A user operator stands with its module, `my_package.my_module:function(x)`. Params that are lists or mappings are left to
-    the spec, and a node that reads one whose own text is longer than 120 characters names it, so that shared nodes do not
-    multiply.
+    A user operator stands with its module, `my_package.my_module:function(x)`. Params that are
+    lists or mappings are left to the spec, and a node that reads one whose own text is longer than
+    120 characters names it, so that shared nodes do not multiply.
     """
     texts: dict[str, str] = {}
     for node in check.ordered(spec):
@@ -148,7 +178,10 @@ def operator_paths(spec: Spec) -> dict[str, str]:
 
 def _member(spec: Spec, node: Node, i: int, texts: Mapping[str, str]) -> str:
     name = node.of[i]
-    if not check.resolve(spec, name, node.name, check.of_path(node, i)) or len(texts[name]) > _MAX_INNER_TEXT:
+    if (
+        not check.resolve(spec, name, node.name, check.of_path(node, i))
+        or len(texts[name]) > _MAX_INNER_TEXT
+    ):
         return name
     return texts[name]
 

@@ -24,7 +24,9 @@ _NAMES = {
 _TYPES = {name: arrow_type for arrow_type, name in _NAMES.items()} | {
     **dict.fromkeys(("str", "utf8", "varchar"), pa.string()),
     **dict.fromkeys(("tinyint", "short", "smallint", "int", "integer", "bigint"), pa.int64()),
-    **dict.fromkeys(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"), pa.int64()),
+    **dict.fromkeys(
+        ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"), pa.int64()
+    ),
     **dict.fromkeys(("float", "float32", "float64"), pa.float64()),
     **dict.fromkeys(("bool",), pa.bool_()),
 }
@@ -33,7 +35,9 @@ TYPE_NAMES = (*_NAMES.values(), "list<...>", "map<string, ...>")
 
 
 def read_type(text: str) -> pa.DataType | None:
-    """The canonical Arrow type of a declared input type, such as `list<string>`; None where there is none."""
+    """The canonical Arrow type of a declared input type, such as `list<string>`; None where there
+    is none.
+    """
     name = text.strip().lower()
     if name.startswith(("list<", "array<")) and name.endswith(">"):
         value = _TYPES.get(name[name.index("<") + 1 : -1].strip())
@@ -48,21 +52,31 @@ def _map_type(name: str) -> pa.DataType | None:
     if _TYPES.get(key.strip()) != pa.string() or value is None:
         return None
     innermost = value.item_type if pa.types.is_map(value) else value
-    return pa.map_(pa.string(), value) if innermost in (pa.string(), pa.int64(), pa.float64()) else None
+    return (
+        pa.map_(pa.string(), value)
+        if innermost in (pa.string(), pa.int64(), pa.float64())
+        else None
+    )
 
 
 def type_name(arrow_type: pa.DataType) -> str:
     """The name of a canonical type as a spec writes it."""
     if pa.types.is_map(arrow_type):
         return f"map<string, {type_name(arrow_type.item_type)}>"
-    return f"list<{_NAMES[arrow_type.value_type]}>" if pa.types.is_list(arrow_type) else _NAMES[arrow_type]
+    return (
+        f"list<{_NAMES[arrow_type.value_type]}>"
+        if pa.types.is_list(arrow_type)
+        else _NAMES[arrow_type]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One entry of `slots`: an operator over inputs or other nodes, stored in a slot or only read by other nodes.
+    """One entry of `slots`: an operator over inputs or other nodes, stored in a slot or only read
+    by other nodes.
 
-    `where` is its path in the document, such as `slots[3]`. `params` are the operator's own, as written.
+    `where` is its path in the document, such as `slots[3]`. `params` are the operator's own, as
+    written.
     """
 
     name: str
@@ -81,7 +95,9 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Sequence:
-    """A group of list inputs that say different things of the same events: an entry of `sequences`."""
+    """A group of list inputs that say different things of the same events: an entry of
+    `sequences`.
+    """
 
     name: str
     of: tuple[str, ...]
@@ -97,7 +113,9 @@ class Sequence:
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """One entry of `inputs`: its canonical type, what its malformed values do (None: not said), and if files may lack it."""
+    """One entry of `inputs`: its canonical type, what its malformed values do (None: not said), and
+    if files may lack it.
+    """
 
     type: pa.DataType
     on_error: str | None = None
@@ -108,7 +126,8 @@ class Input:
 class Fitted:
     """What a first pass found for one node: the operator's frozen `params`, as JSON has them.
 
-    `hash` names what they were fitted on: operator, params and sub-DAG of the node. `num_values` is the number of values.
+    `hash` names what they were fitted on: operator, params and sub-DAG of the node. `num_values` is
+    the number of values.
     """
 
     op: str
@@ -138,7 +157,9 @@ class Recorded(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """How data files are cut and compressed, and whether statistics are gathered. None of it changes what files hold."""
+    """How data files are cut and compressed, and whether statistics are gathered. None of it
+    changes what files hold.
+    """
 
     rows_per_row_group: int = 65_536
     rows_per_file: int = 1_048_576
@@ -150,12 +171,14 @@ class Output:
 class Spec:
     """One spec document. `inputs` are canonical types by raw column, `labels` sources by label.
 
-    `on_error` has, by raw column, one of `ON_ERROR` where the document says it for the column or for all; `optional` are the
-    raw columns that files may lack. `source` is where the document lies, for errors.
+    `on_error` has, by raw column, one of `ON_ERROR` where the document says it for the column or
+    for all; `optional` are the raw columns that files may lack. `source` is where the document
+    lies, for errors.
 
-    Of its lock it carries what is frozen: `fitted` by node, and `vocabularies` (see `ops.vocabularies`) by file as named in
-    the document. `base_url` is the directory that files are relative to. `is_part`: some columns of a spec that was checked
-    as a whole, maybe no slot among them.
+    Of its lock it carries what is frozen: `fitted` by node, and `vocabularies` (see
+    `ops.vocabularies`) by file as named in the document. `base_url` is the directory that files are
+    relative to. `is_part`: some columns of a spec that was checked as a whole, maybe no slot among
+    them.
     """
 
     nodes: tuple[Node, ...]
@@ -181,19 +204,29 @@ class Spec:
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 (hex) of the canonical JSON of all that determines the extracted content, column order included, and
-        what is frozen.
+        """SHA-256 (hex) of the canonical JSON of all that determines the extracted content, column
+        order included, and what is frozen.
 
-        Not part of it: retired numbers, how files are cut and compressed, inputs that nothing reads. An option
-        that is written out counts, also where it says what its absence would mean.
+        Not part of it: retired numbers, how files are cut and compressed, inputs that nothing
+        reads. An option that is written out counts, also where it says what its absence would mean.
         """
-        text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(
+            self._content(), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _content(self) -> dict[str, Any]:
-        read = {name for node in self.nodes for name in node.of} | set(self.labels.values()) | {self.weight, *self.keep}
+        read = (
+            {name for node in self.nodes for name in node.of}
+            | set(self.labels.values())
+            | {self.weight, *self.keep}
+        )
         read |= {name for sequence in self.sequences for name in sequence.of}
-        sequences = {"sequences": [_sequence_content(sequence) for sequence in self.sequences]} if self.sequences else {}
+        sequences = (
+            {"sequences": [_sequence_content(sequence) for sequence in self.sequences]}
+            if self.sequences
+            else {}
+        )
         return (
             self._frozen_content()
             | sequences
@@ -210,7 +243,9 @@ class Spec:
     def _frozen_content(self) -> dict[str, Any]:
         content = {
             "fitted": {name: plain(entry.params) for name, entry in self.fitted.items()},
-            "vocabularies": {file: [len(entry), entry.digest] for file, entry in self.vocabularies.items()},
+            "vocabularies": {
+                file: [len(entry), entry.digest] for file, entry in self.vocabularies.items()
+            },
         }
         return {key: value for key, value in content.items() if value}
 
@@ -218,7 +253,9 @@ class Spec:
         """The type's name alone where nothing else is said of the input."""
         options = {"on_error": self.on_error.get(name), "optional": name in self.optional or None}
         said = {key: value for key, value in options.items() if value is not None}
-        return {"type": type_name(self.inputs[name]), **said} if said else type_name(self.inputs[name])
+        return (
+            {"type": type_name(self.inputs[name]), **said} if said else type_name(self.inputs[name])
+        )
 
 
 def _node_content(node: Node) -> dict[str, Any]:
@@ -248,7 +285,9 @@ def _sequence_content(sequence: Sequence) -> dict[str, Any]:
 
 
 def plain(value: object) -> object:
-    """A value as JSON has it: whole floats as integers, so that 10 and 10.0 are one; timestamps as text."""
+    """A value as JSON has it: whole floats as integers, so that 10 and 10.0 are one; timestamps as
+    text.
+    """
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -1,7 +1,8 @@
 """A spec document to its model.
 
-Checks the document's structure: known keys, the types of their values, names. What operators, params and types mean together
-is checked by `spec.graph`. Every error begins with the document's file, where it has one, and the path in the document.
+Checks the document's structure: known keys, the types of their values, names. What operators,
+params and types mean together is checked by `spec.graph`. Every error begins with the document's
+file, where it has one, and the path in the document.
 """
 
 import contextlib
@@ -21,25 +22,52 @@ from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import MAX_COUNT, OPTIONS
 from featstore.redaction import redact, shown
 from featstore.spec.lock import Lock, load_lock, lock_url
-from featstore.spec.model import COMPRESSIONS, ON_ERROR, TYPE_NAMES, VERSION, Input, Node, Output, Sequence, Spec, read_type
+from featstore.spec.model import (
+    COMPRESSIONS,
+    ON_ERROR,
+    TYPE_NAMES,
+    VERSION,
+    Input,
+    Node,
+    Output,
+    Sequence,
+    Spec,
+    read_type,
+)
 from featstore.spec.vocabulary import load_vocabularies
 
-_TOP = ("spec", "inputs", "labels", "weight", "keep", "retired", "sequences", "slots", "output", "on_error")
+_TOP = (
+    "spec",
+    "inputs",
+    "labels",
+    "weight",
+    "keep",
+    "retired",
+    "sequences",
+    "slots",
+    "output",
+    "on_error",
+)
 _MAX_SLOT = 2**31 - 1
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 T = TypeVar("T")
 
 
 def load_spec(
-    source: str | Path | Mapping[str, Any], errors: list[SpecError] | None = None, *, lock: Lock | None = None
+    source: str | Path | Mapping[str, Any],
+    errors: list[SpecError] | None = None,
+    *,
+    lock: Lock | None = None,
 ) -> Spec:
-    """The spec at a path or URL, or of a document already parsed. SpecError where there is none, or it is wrong.
+    """The spec at a path or URL, or of a document already parsed. SpecError where there is none, or
+    it is wrong.
 
-    What operators have frozen comes from the lock beside the spec, or from `lock` for a document; the files that it names
-    are relative to the spec, or to the working directory.
+    What operators have frozen comes from the lock beside the spec, or from `lock` for a document;
+    the files that it names are relative to the spec, or to the working directory.
 
-    This checks the document; operators and types are looked up when an `Extractor` is made of it. With `errors`, wrong
-    entries of `inputs` and `slots` are left out of the spec and their errors appended there.
+    This checks the document; operators and types are looked up when an `Extractor` is made of it.
+    With `errors`, wrong entries of `inputs` and `slots` are left out of the spec and their errors
+    appended there.
     """
     if isinstance(source, Mapping):
         return with_lock(_spec(source, errors), lock, errors)
@@ -64,10 +92,16 @@ def freezes(spec: Spec) -> bool:
 
 
 def with_lock(spec: Spec, lock: Lock | None, errors: list[SpecError] | None = None) -> Spec:
-    """The spec with what a lock has frozen for its nodes; fits of other nodes and operators are left out."""
+    """The spec with what a lock has frozen for its nodes; fits of other nodes and operators are
+    left out.
+    """
     if lock is None:
         return spec
-    fitted = {node.name: lock.fitted[node.name] for node in spec.nodes if _op_fitted(lock, node.name) == node.op}
+    fitted = {
+        node.name: lock.fitted[node.name]
+        for node in spec.nodes
+        if _op_fitted(lock, node.name) == node.op
+    }
     try:
         return load_vocabularies(replace(spec, fitted=fitted), lock.vocabularies)
     except SpecError as error:
@@ -93,7 +127,9 @@ def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = Non
 
 @contextlib.contextmanager
 def naming(source: str) -> Iterator[None]:
-    """A SpecError of the block begins with the file that the spec was read from, where there is one."""
+    """A SpecError of the block begins with the file that the spec was read from, where there is
+    one.
+    """
     try:
         yield
     except SpecError as error:
@@ -102,11 +138,17 @@ def naming(source: str) -> Iterator[None]:
         raise type(error)(f"{redact(source)}: {error}") from error
 
 
-def wrong(where: str, expected: str, found: object, known: Iterable[str] = (), *, note: str = "") -> SpecError:
-    """The error of every check: path, expected, found (with a note), and what the found name resembles."""
+def wrong(
+    where: str, expected: str, found: object, known: Iterable[str] = (), *, note: str = ""
+) -> SpecError:
+    """The error of every check: path, expected, found (with a note), and what the found name
+    resembles.
+    """
     hint = nearest(found, known) if isinstance(found, str) else ""
     hint = hint or _yaml_hint(found)
-    return SpecError(f"{where}: expected {expected}, found {shown(found)}{note and ', ' + note}{hint}")
+    return SpecError(
+        f"{where}: expected {expected}, found {shown(found)}{note and ', ' + note}{hint}"
+    )
 
 
 def _yaml_hint(found: object) -> str:
@@ -114,7 +156,10 @@ def _yaml_hint(found: object) -> str:
     if isinstance(found, str) and _EXPONENT.fullmatch(found):
         mantissa, exponent = found.lower().split("e")
         dot = "" if "." in mantissa else ".0"
-        return f", which YAML reads as text: write {mantissa}{dot}e{exponent if exponent[0] in '+-' else '+' + exponent}"
+        return (
+            f", which YAML reads as text: write "
+            f"{mantissa}{dot}e{exponent if exponent[0] in '+-' else '+' + exponent}"
+        )
     if isinstance(found, datetime.date) and not isinstance(found, datetime.datetime):
         return f"; write a timestamp: {found} 00:00:00"
     return ""
@@ -126,27 +171,57 @@ def _spec(document: object, errors: list[SpecError] | None) -> Spec:
     if top.get("spec") != VERSION or type(top.get("spec")) is not int:
         raise wrong("spec", f"the semantics version {VERSION}", top.get("spec"))
     on_error = _on_error(top, "on_error")
-    entries = ((name, value, f"inputs.{name}") for name, value in _mapping(top.get("inputs"), "inputs").items())
+    entries = (
+        (name, value, f"inputs.{name}")
+        for name, value in _mapping(top.get("inputs"), "inputs").items()
+    )
     inputs = dict(_each(entries, _input, errors))
     labels = _mapping(top.get("labels") or {}, "labels")
     weight = top.get("weight")
     return Spec(
         version=VERSION,
         inputs={name: given.type for name, given in inputs.items()},
-        on_error={name: said for name, given in inputs.items() if (said := given.on_error or on_error) is not None},
+        on_error={
+            name: said
+            for name, given in inputs.items()
+            if (said := given.on_error or on_error) is not None
+        },
         optional=frozenset(name for name, given in inputs.items() if given.optional),
-        labels={_column_name(name, "labels"): _text(of, f"labels.{name}") for name, of in labels.items()},
+        labels={
+            _column_name(name, "labels"): _text(of, f"labels.{name}") for name, of in labels.items()
+        },
         weight=None if weight is None else _text(weight, "weight"),
-        keep=tuple(_text(name, f"keep[{i}]") for i, name in enumerate(_list(top.get("keep") or [], "keep"))),
-        retired=frozenset(_number(n, f"retired[{i}]") for i, n in enumerate(_list(top.get("retired") or [], "retired"))),
-        sequences=tuple(_sequence(name, value) for name, value in _mapping(top.get("sequences") or {}, "sequences").items()),
-        nodes=tuple(_each(((value, f"slots[{i}]") for i, value in enumerate(_list(top.get("slots"), "slots"))), _node, errors)),
+        keep=tuple(
+            _text(name, f"keep[{i}]") for i, name in enumerate(_list(top.get("keep") or [], "keep"))
+        ),
+        retired=frozenset(
+            _number(n, f"retired[{i}]")
+            for i, n in enumerate(_list(top.get("retired") or [], "retired"))
+        ),
+        sequences=tuple(
+            _sequence(name, value)
+            for name, value in _mapping(top.get("sequences") or {}, "sequences").items()
+        ),
+        nodes=tuple(
+            _each(
+                (
+                    (value, f"slots[{i}]")
+                    for i, value in enumerate(_list(top.get("slots"), "slots"))
+                ),
+                _node,
+                errors,
+            )
+        ),
         output=_output(_mapping(top.get("output") or {}, "output")),
     )
 
 
-def _each(entries: Iterable[tuple[Any, ...]], read: Callable[..., T], errors: list[SpecError] | None) -> Iterator[T]:
-    """What `read` makes of each entry; entries that it refuses are raised, or left out where there is a list for errors."""
+def _each(
+    entries: Iterable[tuple[Any, ...]], read: Callable[..., T], errors: list[SpecError] | None
+) -> Iterator[T]:
+    """What `read` makes of each entry; entries that it refuses are raised, or left out where there
+    is a list for errors.
+    """
     for entry in entries:
         try:
             yield read(*entry)
@@ -163,11 +238,15 @@ def _input(name: str, value: object, where: str) -> tuple[str, Input]:
     _known_keys(entry, ("type", "on_error", "optional"), f"{where}.")
     optional = _boolean(entry.get("optional", False), f"{where}.optional")
     arrow_type = _type(entry.get("type"), f"{where}.type")
-    return name, Input(type=arrow_type, on_error=_on_error(entry, f"{where}.on_error"), optional=optional)
+    return name, Input(
+        type=arrow_type, on_error=_on_error(entry, f"{where}.on_error"), optional=optional
+    )
 
 
 def _on_error(entry: Mapping[str, Any], where: str) -> str | None:
-    """What is said of malformed values, None where nothing is; YAML reads a bare null as no text."""
+    """What is said of malformed values, None where nothing is; YAML reads a bare null as no
+    text.
+    """
     if "on_error" not in entry:
         return None
     value = "null" if entry["on_error"] is None else entry["on_error"]
@@ -180,11 +259,16 @@ def _node(value: object, where: str) -> Node:
     entry = _mapping(value, where)
     for key in ("name", "op", "of"):
         if key not in entry:
-            raise SpecError(f"{where}: expected the keys name, op and of, found no {key!r}{nearest(key, entry)}")
+            raise SpecError(
+                f"{where}: expected the keys name, op and of, found no {key!r}{nearest(key, entry)}"
+            )
     store = _boolean(entry.get("store", True), f"{where}.store")
     number = entry.get("slot")
     if store and number is None:
-        raise SpecError(f"{where}: expected a slot number (`slot: ...`), or `store: false` for an inner node, found neither")
+        raise SpecError(
+            f"{where}: expected a slot number (`slot: ...`), or `store: false` for an inner node, "
+            f"found neither"
+        )
     if not store and number is not None:
         raise SpecError(f"{where}: expected either a slot number or `store: false`, found both")
     return Node(
@@ -198,7 +282,9 @@ def _node(value: object, where: str) -> Node:
         fill=entry.get("fill"),
         empty_as_null=_boolean(entry.get("empty_as_null", False), f"{where}.empty_as_null"),
         encode=_encoding(entry.get("encode", "sign"), f"{where}.encode"),
-        share_slot=None if entry.get("share_slot") is None else _number(entry["share_slot"], f"{where}.share_slot"),
+        share_slot=None
+        if entry.get("share_slot") is None
+        else _number(entry["share_slot"], f"{where}.share_slot"),
         where=where,
     )
 
@@ -209,7 +295,9 @@ def _sequence(name: object, value: object) -> Sequence:
     entry = _mapping(value, where)
     _known_keys(entry, ("of", "max_len", "truncate", "empty_as_null"), f"{where}.")
     max_len, truncate = entry.get("max_len"), entry.get("truncate", "head")
-    if max_len is not None and (isinstance(max_len, bool) or not isinstance(max_len, int) or not 1 <= max_len <= MAX_COUNT):
+    if max_len is not None and (
+        isinstance(max_len, bool) or not isinstance(max_len, int) or not 1 <= max_len <= MAX_COUNT
+    ):
         raise wrong(f"{where}.max_len", f"an integer, 1 to {MAX_COUNT}", max_len)
     if truncate not in ("head", "tail"):
         raise wrong(f"{where}.truncate", "head or tail", truncate, ("head", "tail"))
@@ -223,7 +311,9 @@ def _sequence(name: object, value: object) -> Sequence:
 
 
 def _output(entry: Mapping[str, Any]) -> Output:
-    _known_keys(entry, ("rows_per_row_group", "rows_per_file", "compression", "statistics"), "output.")
+    _known_keys(
+        entry, ("rows_per_row_group", "rows_per_file", "compression", "statistics"), "output."
+    )
     for key, value in entry.items():
         if key == "compression":
             if value not in COMPRESSIONS:

@@ -9,24 +9,48 @@ from featstore.spec.parse import load_spec
 
 
 def show(spec_url: str) -> str:
-    """The nodes of the spec at a path or URL, each after those that it reads; then labels, weight and kept columns.
+    """The nodes of the spec at a path or URL, each after those that it reads; then labels, weight
+    and kept columns.
 
-    `inputs` are the raw columns that a node is made of, directly or through others. SpecError where the spec is wrong.
+    `inputs` are the raw columns that a node is made of, directly or through others. SpecError where
+    the spec is wrong.
     """
     spec = load_spec(spec_url)
     schema, sources = build_graph(spec).schema, inputs_of(spec)
     rows: list[tuple[object, ...]] = []
     for node in check.ordered(spec):
-        kind, shape = (schema[node.name].kind, schema[node.name].shape_text) if node.store else ("inner", None)
+        kind, shape = (
+            (schema[node.name].kind, schema[node.name].shape_text)
+            if node.store
+            else ("inner", None)
+        )
         text = f"{node.op}({', '.join(node.of)})"
         rows.append(
-            (node.slot, node.name, kind, shape, text, _options(spec, node), ", ".join(_typed(spec, sources[node.name])))
+            (
+                node.slot,
+                node.name,
+                kind,
+                shape,
+                text,
+                _options(spec, node),
+                ", ".join(_typed(spec, sources[node.name])),
+            )
         )
-    others = [("label", schema.labels), ("weight", (schema.weight,) if schema.weight else ()), ("kept", schema.kept)]
-    rows += [
-        (None, field.name, role, None, spec.labels.get(field.name), None, None) for role, fields in others for field in fields
+    others = [
+        ("label", schema.labels),
+        ("weight", (schema.weight,) if schema.weight else ()),
+        ("kept", schema.kept),
     ]
-    return tabulate(rows, headers=("slot", "name", "kind", "shape", "operator", "params", "inputs"), disable_numparse=True)
+    rows += [
+        (None, field.name, role, None, spec.labels.get(field.name), None, None)
+        for role, fields in others
+        for field in fields
+    ]
+    return tabulate(
+        rows,
+        headers=("slot", "name", "kind", "shape", "operator", "params", "inputs"),
+        disable_numparse=True,
+    )
 
 
 def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
@@ -46,7 +70,11 @@ def _typed(spec: Spec, names: tuple[str, ...]) -> list[str]:
 
 
 def _options(spec: Spec, node: Node) -> str:
-    options = dict(node.params) | {"default": node.default, "fill": node.fill, "empty_as_null": node.empty_as_null or None}
+    options = dict(node.params) | {
+        "default": node.default,
+        "fill": node.fill,
+        "empty_as_null": node.empty_as_null or None,
+    }
     options["encode"] = None if node.encode == "sign" else node.encode
     options |= spec.fitted[node.name].params if node.name in spec.fitted else {}
     vocabulary = spec.vocabularies.get(str(node.params.get("file")))

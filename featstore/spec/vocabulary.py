@@ -1,6 +1,7 @@
 """Vocabulary files: one value a line, UTF-8, to which lines may only be appended.
 
-What a lock recorded of a file is the vocabulary; lines after it are no part of it until they are recorded too.
+What a lock recorded of a file is the vocabulary; lines after it are no part of it until they are
+recorded too.
 """
 
 import codecs
@@ -75,7 +76,9 @@ def load_vocabularies(spec: Spec, locked: Mapping[str, LockedVocabulary]) -> Spe
 
 
 def record_vocabularies(spec: Spec) -> Spec:
-    """The spec with all values that its files have now; indices of what `spec` has already stay. SpecError as for loading."""
+    """The spec with all values that its files have now; indices of what `spec` has already stay.
+    SpecError as for loading.
+    """
     recorded: dict[str, Recorded] = {}
     for file, node in files_of(spec).items():
         known = spec.vocabularies.get(file)
@@ -90,7 +93,9 @@ def record_vocabularies(spec: Spec) -> Spec:
         except ValueError as error:
             raise SpecError(f"{node.where}.file: {redact(lines.url)}: {error}") from error
         num_values = len(lines.values)
-        recorded[file] = Vocabulary(lines.values, lines.digest(num_values), marks=tuple(lines.marks(num_values)))
+        recorded[file] = Vocabulary(
+            lines.values, lines.digest(num_values), marks=tuple(lines.marks(num_values))
+        )
     return replace(spec, vocabularies=recorded)
 
 
@@ -110,7 +115,9 @@ def _recorded(lines: _Lines, locked: LockedVocabulary, node: Node) -> Vocabulary
     if lines.digest(num_values) != locked.digest:
         raise _changed(lines, node, _difference(lines, locked))
     values = lines.values
-    if len(values) > num_values:  # taken, as a slice would be pickled with all that it is a slice of
+    if (
+        len(values) > num_values
+    ):  # taken, as a slice would be pickled with all that it is a slice of
         values = values.take(pa.array(np.arange(num_values)))
     return Vocabulary(
         values,
@@ -122,14 +129,18 @@ def _recorded(lines: _Lines, locked: LockedVocabulary, node: Node) -> Vocabulary
 
 def _changed(lines: _Lines, node: Node, found: str) -> SpecError:
     return SpecError(
-        f"{node.where}.file: expected {redact(lines.url)} as it was recorded, or with lines appended, found {found}; "
+        f"{node.where}.file: expected {redact(lines.url)} as it was recorded, or with lines "
+        f"appended, found {found}; "
         f"restore it, or give the changed vocabulary a file and its slots numbers of their own"
     )
 
 
 def _difference(lines: _Lines, locked: LockedVocabulary) -> str:
     """Where the first line is that differs, as far as the marks tell."""
-    same = [mark == other for mark, other in zip(lines.marks(locked.num_values), locked.marks, strict=False)]
+    same = [
+        mark == other
+        for mark, other in zip(lines.marks(locked.num_values), locked.marks, strict=False)
+    ]
     num_same = same.index(False) if False in same else len(same)
     first = 2 ** (num_same - 1) + 1 if num_same else 1
     last = min(2**num_same, locked.num_values)
@@ -145,15 +156,21 @@ def _read(spec: Spec, file: str, node: Node) -> _Lines:
         with storage.open_read(url) as source:
             data = source.read()
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise SpecError(f"{node.where}.file: expected a text file at {redact(url)}, found none") from error
+        raise SpecError(
+            f"{node.where}.file: expected a text file at {redact(url)}, found none"
+        ) from error
     if len(data) > _MAX_BYTES:
         expected = f"at most {_MAX_BYTES:,} bytes"
-        raise SpecError(f"{node.where}.file: {redact(url)}: expected {expected}, found {len(data):,}")
+        raise SpecError(
+            f"{node.where}.file: {redact(url)}: expected {expected}, found {len(data):,}"
+        )
     return _lines(data, url)
 
 
 def _lines(data: bytes, url: str) -> _Lines:
-    """The lines of a file, not checked: one that has the digest of a vocabulary is as good as that was."""
+    """The lines of a file, not checked: one that has the digest of a vocabulary is as good as that
+    was.
+    """
     data = data.replace(b"\r\n", b"\n") if b"\r\n" in data else data
     data = data if data.endswith(b"\n") or not data else data + b"\n"
     octets = np.frombuffer(data, np.uint8)
@@ -165,22 +182,29 @@ def _lines(data: bytes, url: str) -> _Lines:
 
 
 def padded_values(spec: Spec) -> Iterator[str]:
-    """A sentence for each vocabulary with values that begin or end with white space, which is part of them."""
+    """A sentence for each vocabulary with values that begin or end with white space, which is part
+    of them.
+    """
     for file, entry in spec.vocabularies.items():
         if isinstance(entry, Vocabulary):
             padded = values_of(pc.not_equal(pc.utf8_trim_whitespace(entry.values), entry.values))
             if padded.any():
                 line = int(padded.argmax())
                 yield (
-                    f"vocabularies: {file} has {int(padded.sum()):,} values with white space at an end, first "
-                    f"{entry.values[line].as_py()!r} in line {line + 1:,}; values are taken as they are"
+                    f"vocabularies: {file} has {int(padded.sum()):,} values with white space at an "
+                    f"end, first "
+                    f"{entry.values[line].as_py()!r} in line {line + 1:,}; values are taken as "
+                    f"they are"
                 )
 
 
 def _check(lines: _Lines) -> None:
     """ValueError, saying what is expected and found in which line, where this is no vocabulary."""
     if lines.data.startswith(codecs.BOM_UTF8):
-        raise ValueError("expected UTF-8 without a byte order mark, found one before line 1: save the file without it")
+        raise ValueError(
+            "expected UTF-8 without a byte order mark, found one before line 1: save the file "
+            "without it"
+        )
     try:
         lines.data.decode()
     except UnicodeDecodeError as error:
@@ -190,11 +214,16 @@ def _check(lines: _Lines) -> None:
     if not len(values):
         raise ValueError("expected a value in each line, found no line")
     if not lengths.all():
-        raise ValueError(f"expected a value in each line, found none in line {int(lengths.argmin()) + 1:,}")
+        raise ValueError(
+            f"expected a value in each line, found none in line {int(lengths.argmin()) + 1:,}"
+        )
     hashes = np.sort(values_of(value_hash(values)))
     if (hashes[1:] == hashes[:-1]).any():  # seldom two values of one hash
         known: dict[str, int] = {}
         for line, value in enumerate(values.to_pylist(), 1):
             if value in known:
-                raise ValueError(f"expected each value once, found {value!r} in lines {known[value]:,} and {line:,}")
+                raise ValueError(
+                    f"expected each value once, found {value!r} in lines {known[value]:,} and "
+                    f"{line:,}"
+                )
             known[value] = line

@@ -1,16 +1,19 @@
 """A directory of staged files under a byte budget, shared by the processes of one host.
 
-Layout, format 3: `<directory>/featstore-staging-3/` (0700, its owner's) holds, `<name>` being 40 hex digits and `<bytes>`
-what the file takes of the budget:
+Layout, format 3: `<directory>/featstore-staging-3/` (0700, its owner's) holds, `<name>` being 40
+hex digits and `<bytes>` what the file takes of the budget:
 
-- `<name>.<bytes>.staged`, a file of its full length; where only ranges were staged the rest of it are holes.
-- `<name>.<bytes>.held`, its record: which bytes are there. It comes before the file and goes after it.
+- `<name>.<bytes>.staged`, a file of its full length; where only ranges were staged the rest of it
+  are holes.
+- `<name>.<bytes>.held`, its record: which bytes are there. It comes before the file and goes after
+  it.
 - `<name>.<bytes>.part`, a file under way; its bytes are its reservation.
 - `limits`, eight bytes of the bandwidth limit, where one is set.
 
-Locks are `flock`s on the files themselves, so the kernel releases what a dead process held: shared on `.staged` is a pin,
-exclusive on `.part` is a download. Locks are taken, and files appear and go, only under an exclusive `flock` on the
-directory. A file's modification time is its last use. Nothing that has another name is ever touched.
+Locks are `flock`s on the files themselves, so the kernel releases what a dead process held: shared
+on `.staged` is a pin, exclusive on `.part` is a download. Locks are taken, and files appear and go,
+only under an exclusive `flock` on the directory. A file's modification time is its last use.
+Nothing that has another name is ever touched.
 """
 
 import contextlib
@@ -30,7 +33,13 @@ from pathlib import Path
 from typing import cast
 
 from featstore.errors import StagingError
-from featstore.files.private_directory import MOST_REMOVALS, PrivateDirectory, make_private, try_lock, unlock
+from featstore.files.private_directory import (
+    MOST_REMOVALS,
+    PrivateDirectory,
+    make_private,
+    try_lock,
+    unlock,
+)
 from featstore.files.storage import local_path
 from featstore.redaction import without_user
 from featstore.staging.budget import CachedFile, choose_evictions, excess
@@ -46,12 +55,15 @@ _BLOCK_BYTES = 4 << 20
 
 
 def entry_name(url: str, size_bytes: int, version: str = "") -> str:
-    """What a file is called in the cache: 40 hex digits over its URL (without user and password), size and version.
+    """What a file is called in the cache: 40 hex digits over its URL (without user and password),
+    size and version.
 
-    `version` is an ETag or modification time where one is known. Whatever the URL, the name is no path.
+    `version` is an ETag or modification time where one is known. Whatever the URL, the name is no
+    path.
     """
     identity = json.dumps(
-        {"format": FORMAT, "url": without_user(url), "size_bytes": size_bytes, "version": version}, sort_keys=True
+        {"format": FORMAT, "url": without_user(url), "size_bytes": size_bytes, "version": version},
+        sort_keys=True,
     )
     return hashlib.sha256(identity.encode()).hexdigest()[:40]
 
@@ -71,13 +83,16 @@ class RemovedError(StagingError):
 def removed(path: object) -> RemovedError:
     """The error for a path of the cache that is no longer there."""
     return RemovedError(
-        f"{path}: expected it in the cache, found nothing: somebody removed it; remove staged files "
+        f"{path}: expected it in the cache, found nothing: somebody removed it; remove staged "
+        f"files "
         "with `featstore stage clear`"
     )
 
 
 class Pin:
-    """A file that stays where it is until `release()`; `record` says which of its bytes are there."""
+    """A file that stays where it is until `release()`; `record` says which of its bytes are
+    there.
+    """
 
     def __init__(self, path: Path, lock: int, record: Record) -> None:
         self.path, self.record = path, record
@@ -90,14 +105,18 @@ class Pin:
 
     @property
     def open_path(self) -> Path:
-        """Leads to the file until `release()`, also where somebody has removed it: by the descriptor that is open here."""
+        """Leads to the file until `release()`, also where somebody has removed it: by the
+        descriptor that is open here.
+        """
         path = Path(f"/proc/self/fd/{self._lock}")
         return path if path.exists() else self.path
 
     def is_intact(self, stop: threading.Event) -> bool:
         """Whether the file's bytes are those that were downloaded. Stopped once that is set."""
         assert self._lock is not None
-        return all(_crc(self._lock, first, end, stop) == crc for first, end, crc in self.record.sums)
+        return all(
+            _crc(self._lock, first, end, stop) == crc for first, end, crc in self.record.sums
+        )
 
     def release(self) -> None:
         """Allows eviction again; may be called more than once."""
@@ -108,13 +127,16 @@ class Pin:
 
 
 class Download:
-    """A reserved file, to be filled through `path` and then published, or abandoned. `path` changes with `reserve()`; `others`
-    are staged files that hold some of the same one.
+    """A reserved file, to be filled through `path` and then published, or abandoned. `path` changes
+    with `reserve()`; `others` are staged files that hold some of the same one.
 
-    Whoever does not wait for the thread that fills it may abandon it: that thread is Stopped at its next step.
+    Whoever does not wait for the thread that fills it may abandon it: that thread is Stopped at its
+    next step.
     """
 
-    def __init__(self, cache: "Cache", name: str, num_bytes: int, lock: int, others: Iterable[str]) -> None:
+    def __init__(
+        self, cache: "Cache", name: str, num_bytes: int, lock: int, others: Iterable[str]
+    ) -> None:
         self._cache, self._name, self._others = cache, name, tuple(others)
         self._lock: int | None = lock
         self.num_bytes = num_bytes
@@ -124,7 +146,9 @@ class Download:
         return self._cache.root / f"{self._name}.{self.num_bytes}{PART}"
 
     def reserve(self, num_bytes: int) -> Refusal | None:
-        """Makes the reservation `num_bytes`; or says why that must be tried again later. Never why not to take less."""
+        """Makes the reservation `num_bytes`; or says why that must be tried again later. Never why
+        not to take less.
+        """
         with self._held():
             if num_bytes > self.num_bytes and not self._cache.make_room(num_bytes - self.num_bytes):
                 return Refusal.FULL
@@ -132,7 +156,8 @@ class Download:
         return None
 
     def publish(self, record: Record) -> Pin:
-        """Makes the file appear under its name, pinned. The caller has synced it and checked its content.
+        """Makes the file appear under its name, pinned. The caller has synced it and checked its
+        content.
 
         Files of the same name that hold less go, unless they are pinned.
         """
@@ -150,7 +175,9 @@ class Download:
         return Pin(target, lock, record)
 
     def abandon(self) -> None:
-        """Removes what was downloaded and frees the reservation, unless it was published. May be called more than once."""
+        """Removes what was downloaded and frees the reservation, unless it was published. May be
+        called more than once.
+        """
         if self._lock is None:
             return
         with contextlib.suppress(Stopped), self._held() as lock:
@@ -160,8 +187,8 @@ class Download:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[int]:
-        """The directory locked, and this download's own lock. Stopped where it was abandoned, RemovedError where its file is
-        gone."""
+        """The directory locked, and this download's own lock. Stopped where it was abandoned,
+        RemovedError where its file is gone."""
         if self._lock is None:
             raise Stopped
         with self._cache.locked():
@@ -197,7 +224,8 @@ class Entry:
 
 
 class Cache:
-    """The cache in `directory`, or in a private temporary directory that `close()` removes. Safe for threads.
+    """The cache in `directory`, or in a private temporary directory that `close()` removes. Safe
+    for threads.
 
     StagingError where the directory cannot be made private.
     """
@@ -210,7 +238,8 @@ class Cache:
         if directory is None:
             private = PrivateDirectory()
             base = private.path
-            # At the interpreter's exit after the loader's finalizers, which end the thread that still writes there.
+            # At the interpreter's exit after the loader's finalizers, which end the thread that
+            # still writes there.
             self._remove = Finalize(self, private.remove, exitpriority=10)
         else:
             base = cast(Path, local_path(directory))
@@ -237,11 +266,16 @@ class Cache:
         """Whether a path that an error names is the cache, or in it."""
         return isinstance(path, str | Path) and Path(path).is_relative_to(self.root)
 
-    def request(self, name: str, size_bytes: int, num_bytes: int, *, beyond_bytes: int = -1) -> Pin | Download | Refusal:
-        """One attempt, without waiting: the whole file, or else what holds most of it, pinned, if it holds more than
-        `beyond_bytes`; or the right to download, `num_bytes` of `size_bytes` reserved; or why not."""
+    def request(
+        self, name: str, size_bytes: int, num_bytes: int, *, beyond_bytes: int = -1
+    ) -> Pin | Download | Refusal:
+        """One attempt, without waiting: the whole file, or else what holds most of it, pinned, if
+        it holds more than `beyond_bytes`; or the right to download, `num_bytes` of `size_bytes`
+        reserved; or why not."""
         with self.locked():
-            whole = Listing([f"{name}.{size_bytes}{STAGED}"])  # there is no need to list for what is most often asked for
+            whole = Listing(
+                [f"{name}.{size_bytes}{STAGED}"]
+            )  # there is no need to list for what is most often asked for
             if (pin := self._pin(whole, name, size_bytes, beyond_bytes)) is not None:
                 return pin
             pin = self._pin(listing := self._list(), name, size_bytes, beyond_bytes)
@@ -255,7 +289,12 @@ class Cache:
         """What is staged, the last used first."""
         with self.locked():
             found = [
-                Entry(record=record, path=path, used_at_ns=path.stat().st_mtime_ns, is_pinned=self._is_pinned(name))
+                Entry(
+                    record=record,
+                    path=path,
+                    used_at_ns=path.stat().st_mtime_ns,
+                    is_pinned=self._is_pinned(name),
+                )
                 for name in self._list().staged
                 if (record := self._record(name)) is not None and (path := self.root / name)
             ]
@@ -279,7 +318,9 @@ class Cache:
             self.remove_unpinned(pin.path.name)
 
     def remove(self, pin: Pin) -> None:
-        """Removes a pinned file whose bytes are not what they were, also where others have it pinned."""
+        """Removes a pinned file whose bytes are not what they were, also where others have it
+        pinned.
+        """
         with self.locked():
             self._unlink(pin.path.name)
             pin.release()
@@ -290,7 +331,9 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """The right to change the directory, among all threads and processes; held for a few system calls."""
+        """The right to change the directory, among all threads and processes; held for a few system
+        calls.
+        """
         with self._threads:
             lock = self._open_root()
             try:
@@ -300,18 +343,22 @@ class Cache:
                 unlock(lock)
 
     def _open_root(self) -> int:
-        """Of a directory that somebody removed, a new one: what was in it is staged again. RemovedError where it is
-        removed again and again."""
+        """Of a directory that somebody removed, a new one: what was in it is staged again.
+        RemovedError where it is removed again and again."""
         for _ in range(MOST_REMOVALS):
             try:
-                return os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                return os.open(
+                    self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                )
             except FileNotFoundError:
                 _LOG.warning("the cache %s was removed: it is made again", self.root)
                 make_private(self.root)
         raise removed(self.root)
 
     def make_room(self, num_bytes: int, listing: Listing | None = None) -> bool:
-        """Evicts until `num_bytes` more fit; False, and nothing is evicted, where they do not. Under `locked()`."""
+        """Evicts until `num_bytes` more fit; False, and nothing is evicted, where they do not.
+        Under `locked()`.
+        """
         listing = listing or self._list()
         excess_bytes = excess(
             num_bytes,
@@ -321,7 +368,9 @@ class Cache:
             budget_bytes=self._limits.budget_bytes,
             min_free_bytes=self._limits.min_free_bytes,
         )
-        unpinned = (name for name in self._uses.in_order(listing.staged) if not self._is_pinned(name))
+        unpinned = (
+            name for name in self._uses.in_order(listing.staged) if not self._is_pinned(name)
+        )
         evictions = choose_evictions(map(_cached_file, unpinned), excess_bytes)
         for name in evictions or ():
             self._unlink(name)
@@ -329,8 +378,8 @@ class Cache:
         return evictions is not None
 
     def free_number(self, name: str, num_bytes: int) -> int:
-        """`num_bytes`, or the next number where a pinned file that holds other bytes has that name, or what is no file. Under
-        `locked()`."""
+        """`num_bytes`, or the next number where a pinned file that holds other bytes has that name,
+        or what is no file. Under `locked()`."""
         while not self._is_free(f"{name}.{num_bytes}{STAGED}"):
             num_bytes += 1
         return num_bytes
@@ -342,7 +391,9 @@ class Cache:
         return not path.with_suffix(HELD).is_dir() or path.with_suffix(HELD).is_symlink()
 
     def remove_unpinned(self, name: str) -> bool:
-        """Removes a file; False where it is pinned, being downloaded, or not there. Under `locked()`."""
+        """Removes a file; False where it is pinned, being downloaded, or not there. Under
+        `locked()`.
+        """
         lock = try_lock(self.root / name, fcntl.LOCK_EX)
         if lock is None:
             return False
@@ -351,7 +402,9 @@ class Cache:
         return True
 
     def _unwritten_bytes(self, part: str) -> int:
-        """What a download has reserved, and not yet taken of the disk; nothing of one that somebody removed meanwhile."""
+        """What a download has reserved, and not yet taken of the disk; nothing of one that somebody
+        removed meanwhile.
+        """
         try:
             return max(0, number_of(part) - (self.root / part).stat().st_blocks * 512)
         except FileNotFoundError:
@@ -359,7 +412,11 @@ class Cache:
 
     def _pin(self, listing: Listing, name: str, size_bytes: int, beyond_bytes: int) -> Pin | None:
         for found in sorted(listing.staged_of(name), key=number_of, reverse=True):
-            lock = try_lock(path := self.root / found, fcntl.LOCK_SH) if number_of(found) > beyond_bytes else None
+            lock = (
+                try_lock(path := self.root / found, fcntl.LOCK_SH)
+                if number_of(found) > beyond_bytes
+                else None
+            )
             if lock is None:
                 continue
             record = self._record(found)
@@ -373,16 +430,24 @@ class Cache:
             unlock(lock)
         return None
 
-    def _reserve(self, listing: Listing, name: str, size_bytes: int, num_bytes: int) -> Download | Refusal:
+    def _reserve(
+        self, listing: Listing, name: str, size_bytes: int, num_bytes: int
+    ) -> Download | Refusal:
         if any(part.startswith(name) for part in listing.parts):
             return Refusal.BUSY
-        if self._limits.max_connections is not None and len(listing.parts) >= self._limits.max_connections:
+        if (
+            self._limits.max_connections is not None
+            and len(listing.parts) >= self._limits.max_connections
+        ):
             return Refusal.CROWDED
         if not self.make_room(num_bytes, listing):
             return Refusal.FULL
         path = self.root / f"{name}.{num_bytes}{PART}"
         if os.path.lexists(path):  # no file: that would be among the parts
-            raise StagingError(f"{path}: expected nothing there, found what is no file; remove it, or clear the cache")
+            raise StagingError(
+                f"{path}: expected nothing there, found what is no file; remove it, or clear the "
+                f"cache"
+            )
         lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(lock, size_bytes)
@@ -396,7 +461,11 @@ class Cache:
             if name.endswith(HELD):
                 (self.root / name).unlink(missing_ok=True)
         # A file without a record stays as long as it is read, and takes room.
-        listing.left_over = [name for name in listing.left_over if name.endswith(STAGED) and not self.remove_unpinned(name)]
+        listing.left_over = [
+            name
+            for name in listing.left_over
+            if name.endswith(STAGED) and not self.remove_unpinned(name)
+        ]
         return listing
 
     def _unlink(self, name: str) -> None:
@@ -430,7 +499,9 @@ def _cached_file(name: str) -> CachedFile:
 
 
 def _write_record(path: Path, record: Record) -> None:
-    """The record, or nothing. What has its name is removed, never written into: it may be a link."""
+    """The record, or nothing. What has its name is removed, never written into: it may be a
+    link.
+    """
     path.unlink(missing_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

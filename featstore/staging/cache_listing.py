@@ -1,4 +1,6 @@
-"""What lies in a cache's directory, told by names alone: thousands of files are listed for each one that is staged."""
+"""What lies in a cache's directory, told by names alone: thousands of files are listed for each one
+that is staged.
+"""
 
 import heapq
 import os
@@ -20,8 +22,9 @@ def number_of(name: str) -> int:
 
 @dataclass
 class Listing:
-    """One look at a directory, by file names. `staged`: files that have a record; `parts`: files under way, or left so by a
-    process that died; `left_over`: other remains of one. What is not named as ours, or is no regular file, is not there."""
+    """One look at a directory, by file names. `staged`: files that have a record; `parts`: files
+    under way, or left so by a process that died; `left_over`: other remains of one. What is not
+    named as ours, or is no regular file, is not there."""
 
     staged: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
@@ -30,7 +33,11 @@ class Listing:
     @classmethod
     def of(cls, root: Path) -> "Listing":
         with os.scandir(root) as entries:
-            names = {entry.name for entry in entries if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)}
+            names = {
+                entry.name
+                for entry in entries
+                if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            }
         found = cls()
         for name in names:
             if name.endswith(PART):
@@ -48,7 +55,9 @@ class Listing:
 
 
 class Glance:
-    """Which files are staged, looked up without locks, and anew only where the directory has changed since."""
+    """Which files are staged, looked up without locks, and anew only where the directory has
+    changed since.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root, self._seen = root, (-1, frozenset[str]())
@@ -59,23 +68,29 @@ class Glance:
             changed_at_ns = self._root.stat().st_mtime_ns
             if changed_at_ns == self._seen[0]:
                 return name in self._seen[1]
-            names = frozenset(other[:_HEAD] for other in os.listdir(self._root) if other.endswith(STAGED))  # noqa: PTH208
+            others = os.listdir(self._root)  # noqa: PTH208  no object for each of thousands
+            names = frozenset(other[:_HEAD] for other in others if other.endswith(STAGED))
         except FileNotFoundError:
             return False
-        # The clock of files is coarse: what changes again within its tick cannot be told from what was listed.
+        # The clock of files is coarse: what changes again within its tick cannot be told from what
+        # was listed.
         is_settled = time.time_ns() - changed_at_ns > _TICK_NS
         self._seen = (changed_at_ns if is_settled else -1), names
         return name in names
 
 
 class Uses:
-    """When files were last used, as their modification times say. What was seen of them is kept: it can only be later now."""
+    """When files were last used, as their modification times say. What was seen of them is kept: it
+    can only be later now.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root, self._used_at_ns = root, dict[str, int]()
 
     def in_order(self, names: list[str]) -> Iterator[str]:
-        """These files, the least recently used first. Only those are looked at whose turn it is, or that are new."""
+        """These files, the least recently used first. Only those are looked at whose turn it is, or
+        that are new.
+        """
         self._used_at_ns = {name: self._used_at_ns.get(name) or self._look(name) for name in names}
         turns = [(used_at_ns, name) for name, used_at_ns in self._used_at_ns.items()]
         heapq.heapify(turns)

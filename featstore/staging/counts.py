@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 class StagingStats:
     """Counts since the stager was made.
 
-    `num_staged`, `staged_bytes`: files published, and what they hold; `num_ranges` of them hold ranges only. `fetched_bytes`:
-    what came over the network. `num_hits`: files that were there already. `num_direct`: files left to be read in place.
-    `num_waits`, `wait_s`: how often and how long the reader found nothing ready.
+    `num_staged`, `staged_bytes`: files published, and what they hold; `num_ranges` of them hold
+    ranges only. `fetched_bytes`: what came over the network. `num_hits`: files that were there
+    already. `num_direct`: files left to be read in place. `num_waits`, `wait_s`: how often and how
+    long the reader found nothing ready.
     """
 
     num_staged: int = 0

@@ -23,21 +23,32 @@ from featstore.staging.filling import Filling, Line, Received
 from featstore.staging.limits import Throttle
 from featstore.staging.lookahead import Lookahead
 from featstore.staging.options import Staging
-from featstore.staging.ranges import PlanRanges, Span, buffered, coalesce, covers, missing, num_bytes, union
+from featstore.staging.ranges import (
+    PlanRanges,
+    Span,
+    buffered,
+    coalesce,
+    covers,
+    missing,
+    num_bytes,
+    union,
+)
 from featstore.staging.record import Record, Sum, united_checksum
 from featstore.staging.retry import RetryPolicy, is_local
 
 _LOG = logging.getLogger(__name__)
 _TAIL_BYTES, _MOST_REMOVED = 64 << 10, 5
-# Called with each refusal and the bytes that are wanted; returns when it is time to try again, or raises.
+# Called with each refusal and the bytes that are wanted; returns when it is time to try again, or
+# raises.
 AwaitRoom = Callable[[Refusal, int], None]
 Check = Callable[[Path, str, Sequence[Span]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageItem:
-    """A file to stage for whoever knows `key`. `version`: ETag or modification time where known, so that a replaced file
-    is not taken for the one that was staged before. `crc32`: of all its bytes, None where unknown."""
+    """A file to stage for whoever knows `key`. `version`: ETag or modification time where known, so
+    that a replaced file is not taken for the one that was staged before. `crc32`: of all its bytes,
+    None where unknown."""
 
     key: object
     url: str
@@ -48,11 +59,13 @@ class StageItem:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What staging knows of files: how to read them, which ranges are wanted (None: all), what makes a staged one sound.
+    """What staging knows of files: how to read them, which ranges are wanted (None: all), what
+    makes a staged one sound.
 
-    `plan_ranges(tail, size_bytes, name)` gets a file's last bytes, and returns the spans to stage, or how many of the last
-    bytes it needs to see. `check(path, name, held)` raises DataFileError where the spans that are held of a file are not what
-    was written. `name`, the URL without credentials, is what errors call the file.
+    `plan_ranges(tail, size_bytes, name)` gets a file's last bytes, and returns the spans to stage,
+    or how many of the last bytes it needs to see. `check(path, name, held)` raises DataFileError
+    where the spans that are held of a file are not what was written. `name`, the URL without
+    credentials, is what errors call the file.
     """
 
     read: Read = read_span
@@ -63,8 +76,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a download waits for, and who waits for it: `stop` ends it; `await_room` is called with each refusal; `pass_on` is
-    called once the last bytes are coming, when another download may begin."""
+    """What a download waits for, and who waits for it: `stop` ends it; `await_room` is called with
+    each refusal; `pass_on` is called once the last bytes are coming, when another download may
+    begin."""
 
     stop: threading.Event
     await_room: AwaitRoom
@@ -72,13 +86,16 @@ class Waiting:
 
 
 class Fetcher:
-    """Brings files into the cache. Safe for threads; what it learned of remotes and selections serves all of them."""
+    """Brings files into the cache. Safe for threads; what it learned of remotes and selections
+    serves all of them.
+    """
 
     def __init__(self, options: Staging, cache: Cache, source: Source, counts: Counts) -> None:
         self._options, self._cache, self._source, self._counts = options, cache, source, counts
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
         self._remotes: dict[str, Remote] = {}
-        # What the last file with a footer would cost by what is known of its remote at the time of asking.
+        # What the last file with a footer would cost by what is known of its remote at the time of
+        # asking.
         self._last: Callable[[], Demand] | None = None
         self._under_way: list[tuple[threading.Event, Download]] = []
         self._damaged = set[str]()
@@ -89,7 +106,8 @@ class Fetcher:
         known = self._remotes.get(_remote_name(url))
         if known is not None:
             return known
-        # A limit of connections counts downloads. And fsspec's clients are of one thread, and do all when a block is asked for.
+        # A limit of connections counts downloads. And fsspec's clients are of one thread, and do
+        # all when a block is asked for.
         is_alone = self._options.max_connections is not None or not storage.has_object_store(url)
         return Remote(num_at_once=1) if is_alone else Remote()
 
@@ -100,7 +118,8 @@ class Fetcher:
         return min(item.size_bytes, self._last().scaled(item.size_bytes).range_bytes)
 
     def obtain(self, item: StageItem, waiting: Waiting) -> Pin | None:
-        """The file, pinned, with all that is wanted of it; None where it is better read in place. Stopped once closed.
+        """The file, pinned, with all that is wanted of it; None where it is better read in place.
+        Stopped once closed.
 
         RemovedError where somebody removes the cache, or what is downloaded there, again and again.
         """
@@ -122,7 +141,9 @@ class Fetcher:
         try:
             while True:
                 first_bytes = self._first_bytes(item, base)
-                answer = self._cache.request(name, item.size_bytes, first_bytes, beyond_bytes=beyond_bytes)
+                answer = self._cache.request(
+                    name, item.size_bytes, first_bytes, beyond_bytes=beyond_bytes
+                )
                 if isinstance(answer, Download):
                     return self._download(item, answer, base, waiting)
                 if isinstance(answer, Pin):
@@ -141,7 +162,9 @@ class Fetcher:
             _let_go(base, None)
 
     def let_go(self, stop: threading.Event) -> bool:
-        """Removes what the threads that `stop` ends are downloading, without waiting for them; False where that is nothing."""
+        """Removes what the threads that `stop` ends are downloading, without waiting for them;
+        False where that is nothing.
+        """
         under_way = [download for ended_by, download in list(self._under_way) if ended_by is stop]
         for download in under_way:
             download.abandon()
@@ -154,7 +177,9 @@ class Fetcher:
             pin.release()
             raise
         if not is_intact:
-            _LOG.warning("%s in the cache is not what was downloaded; downloading it anew", redact(item.url))
+            _LOG.warning(
+                "%s in the cache is not what was downloaded; downloading it anew", redact(item.url)
+            )
         return is_intact
 
     @contextlib.contextmanager
@@ -171,7 +196,8 @@ class Fetcher:
             if not is_local(error):
                 raise
             raise StagingError(
-                f"{redact(item.url)} cannot be written to {self._cache.root}: {error.strerror}; make room there, or "
+                f"{redact(item.url)} cannot be written to {self._cache.root}: {error.strerror}; "
+                f"make room there, or "
                 "name another staging.directory"
             ) from error
 
@@ -180,7 +206,9 @@ class Fetcher:
         if self._source.plan_ranges is None or self._options.mode == WHOLE:
             return True
         may_be = self._options.mode != RANGES and item.size_bytes <= self._options.num_budget_bytes
-        return may_be and needs_no_footer(item.size_bytes, self._last and self._last(), self.remote(item.url), self._plan_s)
+        return may_be and needs_no_footer(
+            item.size_bytes, self._last and self._last(), self.remote(item.url), self._plan_s
+        )
 
     def _first_bytes(self, item: StageItem, base: Pin | None) -> int:
         """What to reserve at first: the whole file, or its tail beside what is there already."""
@@ -208,16 +236,23 @@ class Fetcher:
                 return os.pread(file.fileno(), num_bytes, item.size_bytes - num_bytes)
 
             try:
-                return covers(record.held, self._plan(item, min(tail_bytes, self._tail_bytes), tail_of).spans)
+                return covers(
+                    record.held, self._plan(item, min(tail_bytes, self._tail_bytes), tail_of).spans
+                )
             except _NotHeld:
                 return False
 
     def _plan(self, item: StageItem, tail_bytes: int, tail_of: Callable[[int], bytes]) -> "_Plan":
         """What is wanted, the tail with it."""
         name = redact(item.url)
-        while isinstance(found := self._timed_plan(tail_of(tail_bytes), item.size_bytes, name), int):
+        while isinstance(
+            found := self._timed_plan(tail_of(tail_bytes), item.size_bytes, name), int
+        ):
             if not tail_bytes < found <= item.size_bytes:
-                raise StagingError(f"{name}: expected a footer of at most {item.size_bytes} bytes, found one of {found}")
+                raise StagingError(
+                    f"{name}: expected a footer of at most {item.size_bytes} bytes, found one of "
+                    f"{found}"
+                )
             tail_bytes = found
         self._tail_bytes = max(self._tail_bytes, tail_bytes)
         spans = union([*found, (item.size_bytes - tail_bytes, item.size_bytes)])
@@ -231,7 +266,9 @@ class Fetcher:
             self._plan_s = time.monotonic() - since
         return found
 
-    def _download(self, item: StageItem, download: Download, base: Pin | None, waiting: Waiting) -> Pin | None:
+    def _download(
+        self, item: StageItem, download: Download, base: Pin | None, waiting: Waiting
+    ) -> Pin | None:
         entry = (waiting.stop, download)
         self._under_way.append(entry)
         try:
@@ -251,14 +288,20 @@ class Fetcher:
             self._under_way.remove(entry)
 
     def _fill_until_sound(
-        self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: Waiting
+        self,
+        item: StageItem,
+        download: Download,
+        filling: Filling,
+        base: Pin | None,
+        waiting: Waiting,
     ) -> Pin | None:
         """Fills and publishes the file; None where it is better read in place.
 
-        Starts again where the remote file was replaced meanwhile: of two files not one byte each may
-        be left. Starts again, too, where the bytes are not those that were written, as they may have
-        changed on the way. Bytes that come twice are what the store has. The cache must not vouch for
-        such a file, so it is read in place from now on, and its reader says what is wrong with it.
+        Starts again where the remote file was replaced meanwhile: of two files not one byte each
+        may be left. Starts again, too, where the bytes are not those that were written, as they may
+        have changed on the way. Bytes that come twice are what the store has. The cache must not
+        vouch for such a file, so it is read in place from now on, and its reader says what is wrong
+        with it.
         """
         damaged, num_failures = list[Sum](), 0
         while True:
@@ -275,7 +318,9 @@ class Fetcher:
                 failure = str(error)
             else:
                 if is_last or sorted(filling.sums) == damaged:
-                    _LOG.warning("%s; the cache does not keep the file, it is read in place", failure)
+                    _LOG.warning(
+                        "%s; the cache does not keep the file, it is read in place", failure
+                    )
                     self._damaged.add(entry_name(item.url, item.size_bytes, item.version))
                     return None
                 damaged = sorted(filling.sums)
@@ -286,7 +331,9 @@ class Fetcher:
             self._line(waiting.stop).pause(failure, num_failures)
 
     def _damage(self, item: StageItem, download: Download, filling: Filling) -> str:
-        """How the bytes that came differ from those that were written; empty where nothing says so."""
+        """How the bytes that came differ from those that were written; empty where nothing says
+        so.
+        """
         name, crc32 = redact(item.url), united_checksum(filling.sums, item.size_bytes)
         if item.crc32 is not None and crc32 is not None:
             expected = f"{name}: expected the CRC-32 {item.crc32:08x} of its commit"
@@ -298,12 +345,23 @@ class Fetcher:
             return str(error)
         return ""
 
-    def _fill(self, item: StageItem, download: Download, filling: Filling, base: Pin | None, waiting: Waiting) -> bool:
+    def _fill(
+        self,
+        item: StageItem,
+        download: Download,
+        filling: Filling,
+        base: Pin | None,
+        waiting: Waiting,
+    ) -> bool:
         if base is not None:
             filling.adopt(base)
             base.release()
         plan = None
-        if self._source.plan_ranges is not None and self._options.mode != WHOLE and not (base is None and self._is_whole(item)):
+        if (
+            self._source.plan_ranges is not None
+            and self._options.mode != WHOLE
+            and not (base is None and self._is_whole(item))
+        ):
             plan = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
         requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
         if requests:
@@ -321,7 +379,9 @@ class Fetcher:
         waiting.pass_on()
         return requests is not None
 
-    def _reserve(self, item: StageItem, download: Download, wanted_bytes: int, waiting: Waiting) -> None:
+    def _reserve(
+        self, item: StageItem, download: Download, wanted_bytes: int, waiting: Waiting
+    ) -> None:
         """Waits until the cache has room for so many bytes of the file."""
         self._require_fits(item, wanted_bytes)
         while (refusal := download.reserve(wanted_bytes)) is not None:
@@ -330,17 +390,21 @@ class Fetcher:
     def _further_requests(
         self, item: StageItem, download: Download, filling: Filling, plan: "_Plan | None"
     ) -> tuple[Span, ...] | None:
-        """What is still to be asked for: what the last request showed may change it. Only as far as there is room at once: with
-        a file begun nobody may wait for room, which another one in the same place holds."""
+        """What is still to be asked for: what the last request showed may change it. Only as far as
+        there is room at once: with a file begun nobody may wait for room, which another one in the
+        same place holds."""
         requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
         wanted_bytes = num_bytes(union([*filling.coming, *(requests or ())]))
         if wanted_bytes > download.num_bytes and download.reserve(wanted_bytes) is not None:
             requests = self._requests(item, filling, plan, download.num_bytes)
         return requests
 
-    def _requests(self, item: StageItem, filling: Filling, plan: "_Plan | None", most_bytes: int) -> tuple[Span, ...] | None:
-        """What is to be asked for, by what is known of the remote now, so that no more than `most_bytes` are held where fewer
-        are wanted. None where the file is better read in place."""
+    def _requests(
+        self, item: StageItem, filling: Filling, plan: "_Plan | None", most_bytes: int
+    ) -> tuple[Span, ...] | None:
+        """What is to be asked for, by what is known of the remote now, so that no more than
+        `most_bytes` are held where fewer are wanted. None where the file is better read in
+        place."""
         whole = [(0, item.size_bytes)]
         coming = filling.coming
         if plan is None:
@@ -349,7 +413,9 @@ class Fetcher:
         def requests_for(held: tuple[Span, ...]) -> tuple[Span, ...]:
             remote = self.remote(item.url)
             gaps = missing(plan.spans, held)
-            bridged = coalesce(gaps, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes)
+            bridged = coalesce(
+                gaps, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes
+            )
             if num_bytes(union([*held, *bridged])) <= most_bytes:
                 return bridged
             return coalesce(gaps, hole_bytes=0, request_bytes=remote.request_bytes)
@@ -369,10 +435,16 @@ class Fetcher:
         filling.sync()
         is_whole = covers(filling.held, [(0, item.size_bytes)])
         is_checked = self._source.check is not None or (item.crc32 is not None and is_whole)
-        record = Record.of(item.url, item.size_bytes, filling.tag, filling.sums, is_checked=is_checked)
+        record = Record.of(
+            item.url, item.size_bytes, filling.tag, filling.sums, is_checked=is_checked
+        )
         pin = download.publish(record)
-        self._counts.add(num_staged=1, staged_bytes=record.held_bytes, num_ranges=int(not record.is_whole))
-        self._remotes[_remote_name(item.url)] = self.remote(item.url).settled(time.monotonic() - since)
+        self._counts.add(
+            num_staged=1, staged_bytes=record.held_bytes, num_ranges=int(not record.is_whole)
+        )
+        self._remotes[_remote_name(item.url)] = self.remote(item.url).settled(
+            time.monotonic() - since
+        )
         return pin
 
     def _line(self, stop: threading.Event) -> Line:
@@ -416,7 +488,9 @@ class _Plan:
     in_place: tuple[Span, ...]
 
 
-def _demand(item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tuple[Span, ...]) -> Demand:
+def _demand(
+    item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tuple[Span, ...]
+) -> Demand:
     return Demand(
         whole_bytes=item.size_bytes - num_bytes(held),
         range_bytes=num_bytes(requests),

@@ -1,4 +1,6 @@
-"""Spans of one remote file into a local one of the same length, each byte to its own offset, resumed where it breaks."""
+"""Spans of one remote file into a local one of the same length, each byte to its own offset,
+resumed where it breaks.
+"""
 
 import logging
 import os
@@ -25,16 +27,17 @@ _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
 _SYNC_BYTES = 16 << 20
 _LEAVE_S = 1.0
-# Called with how many bytes of a span are still to come, and again once they are no more than what it returned; from the start
-# with each attempt.
+# Called with how many bytes of a span are still to come, and again once they are no more than what
+# it returned; from the start with each attempt.
 OnLeft = Callable[[int], int]
 NEVER = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """One answer of a remote as it was seen: seconds that its first block was waited for, since it was asked for or, where
-    it `was_ahead`, since the answer before it ended; and the bytes after that block, in `stream_s`."""
+    """One answer of a remote as it was seen: seconds that its first block was waited for, since it
+    was asked for or, where it `was_ahead`, since the answer before it ended; and the bytes after
+    that block, in `stream_s`."""
 
     url: str
     waited_s: float
@@ -46,7 +49,9 @@ class Received:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """How bytes come: from where, with which retries, how fast, until when; and who is told of answers and retries."""
+    """How bytes come: from where, with which retries, how fast, until when; and who is told of
+    answers and retries.
+    """
 
     read: Read
     retry: RetryPolicy
@@ -64,11 +69,13 @@ class Line:
 
 
 class _Askers:
-    """Threads that wait for answers which are not wanted yet. One for each that is waited for, and each serves again: to start
-    one takes as long as a short answer where other threads compute."""
+    """Threads that wait for answers which are not wanted yet. One for each that is waited for, and
+    each serves again: to start one takes as long as a short answer where other threads compute."""
 
     def __init__(self) -> None:
-        self._questions: SimpleQueue[tuple[Callable[[], Answer], Future[Answer]] | None] = SimpleQueue()
+        self._questions: SimpleQueue[tuple[Callable[[], Answer], Future[Answer]] | None] = (
+            SimpleQueue()
+        )
         self._threads = list[threading.Thread]()
         self._answers = list[Future[Answer]]()
 
@@ -84,7 +91,9 @@ class _Askers:
         return answer
 
     def close(self) -> None:
-        """Lets go of answers and ends the threads. Where the remote stalls, one ends later, when the client lets it."""
+        """Lets go of answers and ends the threads. Where the remote stalls, one ends later, when
+        the client lets it.
+        """
         self._answers = []
         for _ in self._threads:
             self._questions.put(None)
@@ -99,11 +108,17 @@ class _Askers:
                 answer.set_result(question())
             except BaseException as error:  # noqa: BLE001  a thread's boundary: who waits raises it
                 answer.set_exception(error)
-            del entry, question, answer  # or an answer that nobody wants would stay until the next question
+            del (
+                entry,
+                question,
+                answer,
+            )  # or an answer that nobody wants would stay until the next question
 
 
 class _Watch:
-    """Times one answer: the first block, of however many bytes, counts to what was waited, the others to the stream."""
+    """Times one answer: the first block, of however many bytes, counts to what was waited, the
+    others to the stream.
+    """
 
     def __init__(self, *, was_ahead: bool) -> None:
         self._was_ahead = was_ahead
@@ -136,7 +151,9 @@ class _Watch:
 
 
 class _Pace:
-    """Notices a stream that only trickles. What passes between `see` and `ask` is not waited for the remote."""
+    """Notices a stream that only trickles. What passes between `see` and `ask` is not waited for
+    the remote.
+    """
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
@@ -157,7 +174,9 @@ class _Pace:
 
 
 class _WriteBack:
-    """Has the disk write while the download goes on, so that the last sync, during which the line is idle, is short."""
+    """Has the disk write while the download goes on, so that the last sync, during which the line
+    is idle, is short.
+    """
 
     def __init__(self, file: int) -> None:
         self._file, self._num_bytes = file, 0
@@ -165,14 +184,18 @@ class _WriteBack:
         self._sync: Future[None] | None = None
 
     def wrote(self, num_bytes: int) -> None:
-        """So much was written; begins a sync where enough was, unless one is under way or has failed."""
+        """So much was written; begins a sync where enough was, unless one is under way or has
+        failed.
+        """
         self._num_bytes += num_bytes
         is_free = self._sync is None or (self._sync.done() and self._sync.exception() is None)
         if self._num_bytes >= _SYNC_BYTES and is_free:
             self._num_bytes, self._sync = 0, self._pool.submit(os.fdatasync, self._file)
 
     def finish(self) -> None:
-        """All is on the disk, or OSError: the kernel tells of a failure once, perhaps to a sync before the last."""
+        """All is on the disk, or OSError: the kernel tells of a failure once, perhaps to a sync
+        before the last.
+        """
         if self._sync is not None:
             self._sync.result()
         os.fsync(self._file)
@@ -182,8 +205,9 @@ class _WriteBack:
 
 
 class Filling:
-    """Fills the file at `path`; `tag` is the version of which the bytes are, empty before the first and where the store
-    does not say; `sums` are checksums of what is held. Owned by one thread, which closes it."""
+    """Fills the file at `path`; `tag` is the version of which the bytes are, empty before the first
+    and where the store does not say; `sums` are checksums of what is held. Owned by one thread,
+    which closes it."""
 
     def __init__(self, url: str, size_bytes: int, path: Path, line: Line) -> None:
         self._url, self._size_bytes, self._line = url, size_bytes, line
@@ -218,19 +242,26 @@ class Filling:
         """The last bytes of the file, fetched where they are not held."""
         first = self._size_bytes - num_bytes
         if not covers(self.held, [(first, self._size_bytes)]):
-            end = self.held[-1][0] if self.held and self.held[-1][1] == self._size_bytes else self._size_bytes
+            end = (
+                self.held[-1][0]
+                if self.held and self.held[-1][1] == self._size_bytes
+                else self._size_bytes
+            )
             self.fetch(first, end)
         return os.pread(self._file, num_bytes, first)
 
     def ask(self, first: int, end: int) -> None:
-        """Sends the request for a span that is fetched later, in vain where one before that breaks. `fetch` raises for it."""
+        """Sends the request for a span that is fetched later, in vain where one before that breaks.
+        `fetch` raises for it.
+        """
         self._asked[first, end] = self._askers.ask(partial(self._read, first, end))
 
     def fetch(self, first: int, end: int, on_left: OnLeft = lambda left_bytes: NEVER) -> None:
         """Downloads one span, going on where a connection broke.
 
-        A store that does not name versions is asked again for all of it: what comes might be of another file. StagingError
-        when it keeps failing, or the local disk does; ReplacedError; Stopped.
+        A store that does not name versions is asked again for all of it: what comes might be of
+        another file. StagingError when it keeps failing, or the local disk does; ReplacedError;
+        Stopped.
         """
         self._current = (first, end)
         at, num_failures, self._crc = first, 0, 0
@@ -244,9 +275,13 @@ class Filling:
                 raise StagingError(f"{failure}; gave up after {num_failures} attempts")
             if not self.tag:
                 at, self._crc = first, 0
-            self._asked.clear()  # a store with one place for us would serve them first, and nobody reads them
+            # a store with one place for us would serve them first, and nobody reads them
+            self._asked.clear()
             self._line.pause(failure, num_failures)
-        self.held, self.sums = union([*self.held, (first, end)]), (*self.sums, (first, end, self._crc))
+        self.held, self.sums = (
+            union([*self.held, (first, end)]),
+            (*self.sums, (first, end, self._crc)),
+        )
 
     def restart(self) -> None:
         """Forgets all bytes: they are of a file that is no more."""
@@ -274,7 +309,11 @@ class Filling:
     def _try(self, at: int, end: int, on_left: OnLeft) -> tuple[int, str]:
         """One request: how far it came, and what failed if trying again may help."""
         asked = self._asked.pop((at, end), None)
-        watch, pace, call_at_bytes = _Watch(was_ahead=asked is not None), _Pace(self._line.retry), end - at
+        watch, pace, call_at_bytes = (
+            _Watch(was_ahead=asked is not None),
+            _Pace(self._line.retry),
+            end - at,
+        )
         try:
             answer = self._read(at, end) if asked is None else asked.result()
             watch.begin(answer.setup_s)
@@ -294,16 +333,20 @@ class Filling:
                 raise
             return (
                 at,
-                f"download of {redact(self._url)} failed: {type(error).__name__}: {redact_text(str(error))}",
+                f"download of {redact(self._url)} failed: {type(error).__name__}: "
+                f"{redact_text(str(error))}",
             )
         self._line.on_stream(watch.received(self._url))
-        short = f"download of {redact(self._url)} has the wrong size: expected {end} bytes, found {at}"
+        short = (
+            f"download of {redact(self._url)} has the wrong size: expected {end} bytes, found {at}"
+        )
         return at, "" if at == end else short
 
     def _identify(self, answer: Answer) -> None:
         if answer.size_bytes != self._size_bytes:
             raise StagingError(
-                f"download of {redact(self._url)} has the wrong size: expected {self._size_bytes} bytes, found "
+                f"download of {redact(self._url)} has the wrong size: expected {self._size_bytes} "
+                f"bytes, found "
                 f"{answer.size_bytes}; was it replaced? open the table anew"
             )
         if self.tag and answer.tag != self.tag:
@@ -332,4 +375,6 @@ class Filling:
             raise self._local(error) from error
 
     def _local(self, error: OSError) -> StagingError:
-        return StagingError(f"{redact(self._url)} cannot be written to {self._place}: {error.strerror}")
+        return StagingError(
+            f"{redact(self._url)} cannot be written to {self._place}: {error.strerror}"
+        )

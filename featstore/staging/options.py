@@ -14,13 +14,14 @@ _MODES = ("auto", "whole", "ranges", "direct")
 class Staging:
     """How data files come to the local disk.
 
-    `directory`: the cache, shared by the processes of a host and kept after the run; None is a private temporary
-    directory, removed at close. `budget_bytes`: what the cache may hold, by all processes together. `mode`: `whole`
-    downloads each file before it is read, `ranges` only what is selected of it, `direct` reads it where it is; `auto` is
-    direct for local files, and for each remote one what is cheapest. `ahead_bytes`, `ahead_files`: what may be staged before
-    it is asked for. `max_bytes_per_s`, `max_connections`: what all processes that share the directory take from the remote
-    together; without the second a download may have up to four short requests under way. `min_free_bytes`: what must stay
-    free on the disk. ConfigError for what cannot be.
+    `directory`: the cache, shared by the processes of a host and kept after the run; None is a
+    private temporary directory, removed at close. `budget_bytes`: what the cache may hold, by all
+    processes together. `mode`: `whole` downloads each file before it is read, `ranges` only what is
+    selected of it, `direct` reads it where it is; `auto` is direct for local files, and for each
+    remote one what is cheapest. `ahead_bytes`, `ahead_files`: what may be staged before it is asked
+    for. `max_bytes_per_s`, `max_connections`: what all processes that share the directory take from
+    the remote together; without the second a download may have up to four short requests under way.
+    `min_free_bytes`: what must stay free on the disk. ConfigError for what cannot be.
     """
 
     directory: str | None = None
@@ -35,13 +36,16 @@ class Staging:
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
             raise ConfigError(
-                f"staging.mode: expected one of {', '.join(_MODES)}, found {self.mode!r}{nearest(str(self.mode), _MODES)}"
+                f"staging.mode: expected one of {', '.join(_MODES)}, found "
+                f"{self.mode!r}{nearest(str(self.mode), _MODES)}"
             )
         _require_count("ahead_files", self.ahead_files)
         if self.max_connections is not None:
             _require_count("max_connections", self.max_connections)
         if self.directory is not None and local_path(self.directory) is None:
-            raise ConfigError(f"staging.directory: expected a local directory, found {redact(self.directory)!r}")
+            raise ConfigError(
+                f"staging.directory: expected a local directory, found {redact(self.directory)!r}"
+            )
         for name in ("budget_bytes", "ahead_bytes"):
             parse_bytes(getattr(self, name), f"staging.{name}")
         for name in ("max_bytes_per_s", "min_free_bytes"):
@@ -61,10 +65,15 @@ class Staging:
 
     @property
     def ahead(self) -> Ahead:
-        return Ahead(max_bytes=parse_bytes(self.ahead_bytes, "staging.ahead_bytes"), max_files=self.ahead_files)
+        return Ahead(
+            max_bytes=parse_bytes(self.ahead_bytes, "staging.ahead_bytes"),
+            max_files=self.ahead_files,
+        )
 
     def stages(self, url: str) -> bool:
-        """Whether a file at `url` is brought to the local disk before it is read; in mode auto, whether it may be."""
+        """Whether a file at `url` is brought to the local disk before it is read; in mode auto,
+        whether it may be.
+        """
         return self.mode in ("whole", "ranges") or (self.mode == "auto" and local_path(url) is None)
 
     def _optional_bytes(self, name: str) -> int | None:

@@ -1,13 +1,15 @@
-"""Spans of a file: which bytes are wanted, held and missing, and with which requests to fetch them. Pure.
+"""Spans of a file: which bytes are wanted, held and missing, and with which requests to fetch them.
+Pure.
 
-A span is `(first, end)`, `end` not included. Lists of spans that functions return are ascending, neither empty nor touching,
-but for requests, which may touch.
+A span is `(first, end)`, `end` not included. Lists of spans that functions return are ascending,
+neither empty nor touching, but for requests, which may touch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 Span = tuple[int, int]
-# Tells which bytes of a file are to be read, from its last bytes, size and name; a number asks for that many last bytes.
+# Tells which bytes of a file are to be read, from its last bytes, size and name; a number asks for
+# that many last bytes.
 PlanRanges = Callable[[bytes, int, str], Sequence[Span] | int]
 
 
@@ -51,8 +53,9 @@ def covers(held: Iterable[Span], wanted: Iterable[Span]) -> bool:
 def coalesce(wanted: Iterable[Span], *, hole_bytes: int, request_bytes: int) -> tuple[Span, ...]:
     """The requests, front to back, that fetch the wanted bytes.
 
-    A hole of at most `hole_bytes` between two spans is fetched too rather than asked around, and no request is longer than
-    `request_bytes`. Every byte of a request is fetched, so what is held afterwards is the requests.
+    A hole of at most `hole_bytes` between two spans is fetched too rather than asked around, and no
+    request is longer than `request_bytes`. Every byte of a request is fetched, so what is held
+    afterwards is the requests.
     """
     bridged: list[Span] = []
     for first, end in union(wanted):
@@ -60,12 +63,17 @@ def coalesce(wanted: Iterable[Span], *, hole_bytes: int, request_bytes: int) -> 
             bridged[-1] = (bridged[-1][0], end)
         else:
             bridged.append((first, end))
-    return tuple((at, min(at + request_bytes, end)) for first, end in bridged for at in range(first, end, request_bytes))
+    return tuple(
+        (at, min(at + request_bytes, end))
+        for first, end in bridged
+        for at in range(first, end, request_bytes)
+    )
 
 
 def buffered(wanted: Iterable[Span], buffer_bytes: int) -> tuple[Span, ...]:
-    """The requests of a reader that reads the wanted spans in their order through a buffer: whole multiples of the buffer's
-    size as they are, what is left of a span by filling the buffer, which serves the next span where that begins in it."""
+    """The requests of a reader that reads the wanted spans in their order through a buffer: whole
+    multiples of the buffer's size as they are, what is left of a span by filling the buffer, which
+    serves the next span where that begins in it."""
     requests: list[Span] = []
     held = (0, 0)
     for first, end in wanted:

@@ -31,8 +31,9 @@ def united_checksum(sums: Iterable[Sum], size_bytes: int) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """`url` without credentials, `tag` the version that the store gave with the bytes, `held` the spans that are there, `sums`
-    the checksums of spans that make them up. `is_checked`: the bytes were compared with what their writer said of them."""
+    """`url` without credentials, `tag` the version that the store gave with the bytes, `held` the
+    spans that are there, `sums` the checksums of spans that make them up. `is_checked`: the bytes
+    were compared with what their writer said of them."""
 
     url: str
     size_bytes: int
@@ -42,10 +43,19 @@ class Record:
     is_checked: bool = False
 
     @classmethod
-    def of(cls, url: str, size_bytes: int, tag: str, sums: Iterable[Sum], *, is_checked: bool = False) -> "Record":
+    def of(
+        cls, url: str, size_bytes: int, tag: str, sums: Iterable[Sum], *, is_checked: bool = False
+    ) -> "Record":
         sums = tuple(sorted(sums))
         held = _spans(sums)
-        return cls(url=redact(url), size_bytes=size_bytes, tag=tag, held=held, sums=sums, is_checked=is_checked)
+        return cls(
+            url=redact(url),
+            size_bytes=size_bytes,
+            tag=tag,
+            held=held,
+            sums=sums,
+            is_checked=is_checked,
+        )
 
     @property
     def held_bytes(self) -> int:
@@ -60,7 +70,9 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> "Record | None":
-        """None for a text that is no whole record, as a crash of the machine may leave it, whatever it holds."""
+        """None for a text that is no whole record, as a crash of the machine may leave it, whatever
+        it holds.
+        """
         try:
             found = json.loads(text)
             if found.pop("format") != FORMAT:
@@ -68,11 +80,17 @@ class Record:
             held = tuple((int(first), int(end)) for first, end in found.pop("held"))
             sums = tuple((int(first), int(end), int(crc)) for first, end, crc in found.pop("sums"))
             told = {"held": held, "sums": sums, "size_bytes": int(found["size_bytes"])}
-            told |= {"url": str(found["url"]), "tag": str(found["tag"]), "is_checked": found["is_checked"] is True}
+            told |= {
+                "url": str(found["url"]),
+                "tag": str(found["tag"]),
+                "is_checked": found["is_checked"] is True,
+            }
             record = cls(**(found | told))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
-        is_sound = _spans(record.sums) == record.held and covers([(0, record.size_bytes)], record.held)
+        is_sound = _spans(record.sums) == record.held and covers(
+            [(0, record.size_bytes)], record.held
+        )
         return record if is_sound else None
 
 

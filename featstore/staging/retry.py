@@ -1,4 +1,6 @@
-"""Which failures of a download are worth another attempt, after which pause, and waiting that can be stopped."""
+"""Which failures of a download are worth another attempt, after which pause, and waiting that can
+be stopped.
+"""
 
 import errno
 import logging
@@ -14,17 +16,24 @@ _LONGEST_PAUSE_S = 0.1
 LOG_EVERY_S = 60.0
 
 # A file that is not there, or refused, will be so again; and what featstore itself found wrong.
-_HOPELESS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, StagingError)
+_HOPELESS = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    StagingError,
+)
 _REFUSED = errno.EINVAL
 _LOCAL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Pauses double from `first_pause_s` to `longest_pause_s`; the last `max_attempts`-th failure in a row is final.
+    """Pauses double from `first_pause_s` to `longest_pause_s`; the last `max_attempts`-th failure
+    in a row is final.
 
-    Failures are in a row until `progress_bytes` came in between. A stream that brings fewer than `stall_bytes` while it is
-    waited for `stall_s` has failed, too.
+    Failures are in a row until `progress_bytes` came in between. A stream that brings fewer than
+    `stall_bytes` while it is waited for `stall_s` has failed, too.
     """
 
     max_attempts: int = 5
@@ -35,7 +44,9 @@ class RetryPolicy:
     stall_bytes: int = 64 << 10
 
     def pause_s(self, num_failures: int, draw: float) -> float:
-        """The pause after so many failures in a row; `draw`, in [0, 1), spreads those who failed together over its half."""
+        """The pause after so many failures in a row; `draw`, in [0, 1), spreads those who failed
+        together over its half.
+        """
         longest_s = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(num_failures - 1, 64))
         return longest_s * (0.5 + draw / 2)
 
@@ -49,7 +60,9 @@ class RetryPolicy:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the transport failed in a way that may pass: a broken or stalled connection, a server in trouble."""
+    """Whether the transport failed in a way that may pass: a broken or stalled connection, a server
+    in trouble.
+    """
     if isinstance(error, _HOPELESS) or not isinstance(error, OSError | EOFError):
         return False
     return not isinstance(error, OSError) or (error.errno != _REFUSED and not is_local(error))
@@ -65,7 +78,9 @@ class Stopped(Exception):
 
 
 class Patience:
-    """Pauses that grow to a limit, end when `stop` is set, and are told of in the log when they add up."""
+    """Pauses that grow to a limit, end when `stop` is set, and are told of in the log when they add
+    up.
+    """
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop, self._since = stop, time.monotonic()

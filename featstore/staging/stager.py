@@ -17,12 +17,17 @@ __all__ = ["Staged", "Stager"]
 class Stager:
     """Stages files into one cache. A context manager, to be closed by the one that made it.
 
-    `grace_s`: how long `next()` waits for room that only the reader itself can give, before BudgetError.
+    `grace_s`: how long `next()` waits for room that only the reader itself can give, before
+    BudgetError.
     """
 
-    def __init__(self, options: Staging, source: Source | None = None, *, grace_s: float = 30.0) -> None:
+    def __init__(
+        self, options: Staging, source: Source | None = None, *, grace_s: float = 30.0
+    ) -> None:
         self.options = options
-        self._terms = Terms(ahead=options.ahead, budget_bytes=options.num_budget_bytes, grace_s=grace_s)
+        self._terms = Terms(
+            ahead=options.ahead, budget_bytes=options.num_budget_bytes, grace_s=grace_s
+        )
         limits = Limits(
             budget_bytes=options.num_budget_bytes,
             min_free_bytes=options.num_min_free_bytes,
@@ -34,15 +39,19 @@ class Stager:
         self._streams: list[Stream] = []
 
     def require_fits(self, sizes: Iterable[tuple[str, int]], *, num_open: int = 1) -> None:
-        """BudgetError, before anything is downloaded, unless the `num_open` largest of (URL, bytes) fit at once."""
+        """BudgetError, before anything is downloaded, unless the `num_open` largest of (URL, bytes)
+        fit at once.
+        """
         named = ((redact(url), size_bytes) for url, size_bytes in sizes)
         require_fits(named, self.options.num_budget_bytes, num_open=num_open)
 
     def stage(self, items: Iterable[StageItem]) -> "Stream":
-        """The items' files in order, each pinned until released. Starts downloading at once; one pass may be closed alone.
+        """The items' files in order, each pinned until released. Starts downloading at once; one
+        pass may be closed alone.
 
-        `items` is drawn from by the stager's threads, one at a time, no further ahead than the options say. What goes wrong
-        there, and in `items` itself, is raised by `next()` after the files before it.
+        `items` is drawn from by the stager's threads, one at a time, no further ahead than the
+        options say. What goes wrong there, and in `items` itself, is raised by `next()` after the
+        files before it.
         """
         stream = Stream(self.fetcher, items, self.counts, self._terms)
         self._streams = [*(s for s in self._streams if not s.is_over), stream]
@@ -57,10 +66,12 @@ class Stager:
         return self.counts.stats(self.cache.num_evicted)
 
     def close(self) -> None:
-        """Ends downloads, joins the threads, unpins what was not taken, and removes a private directory.
+        """Ends downloads, joins the threads, unpins what was not taken, and removes a private
+        directory.
 
-        A download that a stalled remote holds up is given up at once; its thread ends when the remote's client lets it.
-        `items` that wait must be ended by their owner first (close the coordinator before the stager).
+        A download that a stalled remote holds up is given up at once; its thread ends when the
+        remote's client lets it. `items` that wait must be ended by their owner first (close the
+        coordinator before the stager).
         """
         for stream in self._streams:
             stream.close()
@@ -69,5 +80,10 @@ class Stager:
     def __enter__(self) -> "Stager":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

@@ -1,4 +1,6 @@
-"""One pass over files to stage: threads that download them in order, ahead of the reader, and the queue between."""
+"""One pass over files to stage: threads that download them in order, ahead of the reader, and the
+queue between.
+"""
 
 import contextlib
 import logging
@@ -26,25 +28,34 @@ _NUM_THREADS = 2
 
 
 class Staged:
-    """A file for the reader: on the local disk, pinned there until `release()` (or the end of a `with` block), or, where
-    `path` is None, to be read where it is. `held`: the spans that are there, None for all of them. `is_checked`: they were
-    compared with what their writer said of them."""
+    """A file for the reader: on the local disk, pinned there until `release()` (or the end of a
+    `with` block), or, where `path` is None, to be read where it is. `held`: the spans that are
+    there, None for all of them. `is_checked`: they were compared with what their writer said of
+    them."""
 
-    def __init__(self, item: StageItem, pin: Pin | None, on_release: Callable[["Staged"], None]) -> None:
+    def __init__(
+        self, item: StageItem, pin: Pin | None, on_release: Callable[["Staged"], None]
+    ) -> None:
         self.key, self.url = item.key, item.url
         self.path: Path | None = None if pin is None else pin.path
-        self.held: tuple[Span, ...] | None = None if pin is None or pin.record.is_whole else pin.record.held
+        self.held: tuple[Span, ...] | None = (
+            None if pin is None or pin.record.is_whole else pin.record.held
+        )
         self.held_bytes = 0 if pin is None else pin.num_bytes
         self.is_checked = pin is not None and pin.record.is_checked
         self._pin, self._on_release = pin, on_release
 
     @property
     def open_path(self) -> Path | None:
-        """As `path`, for whoever opens the file: it leads there until `release()`, also where somebody has removed the file."""
+        """As `path`, for whoever opens the file: it leads there until `release()`, also where
+        somebody has removed the file.
+        """
         return None if self._pin is None else self._pin.open_path
 
     def release(self) -> None:
-        """Allows the file's eviction; `path` may vanish from now on. May be called more than once."""
+        """Allows the file's eviction; `path` may vanish from now on. May be called more than
+        once.
+        """
         if self._pin is not None:
             self._pin.release()
         self._on_release(self)
@@ -52,14 +63,19 @@ class Staged:
     def __enter__(self) -> "Staged":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.release()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a pass keeps to: how far ahead it may be, under which budget, and how long a reader waits for room that only it
-    can give."""
+    """What a pass keeps to: how far ahead it may be, under which budget, and how long a reader
+    waits for room that only it can give."""
 
     ahead: Ahead
     budget_bytes: int
@@ -68,7 +84,9 @@ class Terms:
 
 @dataclass(eq=False)
 class _Place:
-    """A file's place in the queue: what it will likely hold until it is there, then it, or what came instead."""
+    """A file's place in the queue: what it will likely hold until it is there, then it, or what
+    came instead.
+    """
 
     url: str
     held_bytes: int = 0
@@ -81,13 +99,17 @@ class _Place:
 
 
 class Stream(Iterator[Staged]):
-    """Iterated by one reader. Files come in the order of `items`, and what went wrong comes after the files before it.
+    """Iterated by one reader. Files come in the order of `items`, and what went wrong comes after
+    the files before it.
 
-    The threads take turns: whoever has the turn draws an item and downloads it, and passes the turn on when the last bytes
-    are coming, so that the line is never idle while a file is synced, checked and published.
+    The threads take turns: whoever has the turn draws an item and downloads it, and passes the turn
+    on when the last bytes are coming, so that the line is never idle while a file is synced,
+    checked and published.
     """
 
-    def __init__(self, fetcher: Fetcher, items: Iterable[StageItem], counts: Counts, terms: Terms) -> None:
+    def __init__(
+        self, fetcher: Fetcher, items: Iterable[StageItem], counts: Counts, terms: Terms
+    ) -> None:
         self._fetcher, self._counts, self._terms = fetcher, counts, terms
         self._items = iter(items)
         self._queue: deque[_Place] = deque()
@@ -96,7 +118,10 @@ class Stream(Iterator[Staged]):
         self._stop = threading.Event()
         self._is_starving = self._is_taken = self._is_drawn = False
         self._num_running = _NUM_THREADS
-        self._threads = [threading.Thread(target=self._run, name="featstore-stager", daemon=True) for _ in range(_NUM_THREADS)]
+        self._threads = [
+            threading.Thread(target=self._run, name="featstore-stager", daemon=True)
+            for _ in range(_NUM_THREADS)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -120,14 +145,17 @@ class Stream(Iterator[Staged]):
             return place.staged
 
     def close(self) -> None:
-        """Stops and joins the threads; `next()` then ends. Does not wait for a thread that a stalled remote holds up: its
-        download is given up, and it ends when the remote's client lets it."""
+        """Stops and joins the threads; `next()` then ends. Does not wait for a thread that a
+        stalled remote holds up: its download is given up, and it ends when the remote's client lets
+        it."""
         with self._changed:
             self._end()
         deadline = time.monotonic() + _CLOSE_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads) and not self._fetcher.let_go(self._stop):
+        if any(thread.is_alive() for thread in self._threads) and not self._fetcher.let_go(
+            self._stop
+        ):
             for thread in self._threads:
                 thread.join()
 
@@ -205,7 +233,9 @@ class Stream(Iterator[Staged]):
             pass_on()
 
     def _draw(self) -> tuple[_Place, StageItem] | None:
-        """The next item, drawn only when it may be fetched: drawing one takes a lease. None at the end."""
+        """The next item, drawn only when it may be fetched: drawing one takes a lease. None at the
+        end.
+        """
         if self._is_drawn:
             return None
         try:
@@ -227,11 +257,15 @@ class Stream(Iterator[Staged]):
         return place, item
 
     def _wait_for_room(self, next_bytes: int) -> None:
-        """Waits until a file of so many bytes may join those that the reader has not taken. Stopped once closed."""
+        """Waits until a file of so many bytes may join those that the reader has not taken. Stopped
+        once closed.
+        """
 
         def may_go_on() -> bool:
             waiting_bytes = sum(place.held_bytes for place in self._queue)
-            return self._stop.is_set() or self._terms.ahead.has_room(len(self._queue), waiting_bytes, next_bytes)
+            return self._stop.is_set() or self._terms.ahead.has_room(
+                len(self._queue), waiting_bytes, next_bytes
+            )
 
         with self._changed:
             self._changed.wait_for(may_go_on)
@@ -244,7 +278,9 @@ class Stream(Iterator[Staged]):
                 raise Stopped
             self._queue.append(place)
 
-    def _settle(self, place: _Place, *, staged: Staged | None = None, error: BaseException | None = None) -> None:
+    def _settle(
+        self, place: _Place, *, staged: Staged | None = None, error: BaseException | None = None
+    ) -> None:
         with self._changed:
             if self._stop.is_set():
                 if staged is not None:
@@ -270,15 +306,23 @@ class Stream(Iterator[Staged]):
     def _forget(self, staged: Staged) -> None:
         self._pinned.pop(id(staged), None)
 
-    def _require_hope(self, place: _Place, refusal: Refusal, wanted_bytes: int, waited_s: float) -> None:
-        """BudgetError where the reader waits for this file, and itself holds what the budget has no room beside."""
+    def _require_hope(
+        self, place: _Place, refusal: Refusal, wanted_bytes: int, waited_s: float
+    ) -> None:
+        """BudgetError where the reader waits for this file, and itself holds what the budget has no
+        room beside.
+        """
         held_bytes = sum(list(self._pinned.values()))
         budget_bytes = self._terms.budget_bytes
         is_awaited = self._is_starving and bool(self._queue) and self._queue[0] is place
-        hopeless = refusal is Refusal.FULL and is_awaited and held_bytes + wanted_bytes > budget_bytes
+        hopeless = (
+            refusal is Refusal.FULL and is_awaited and held_bytes + wanted_bytes > budget_bytes
+        )
         if hopeless and waited_s >= self._terms.grace_s:
             raise BudgetError(
-                f"staging.budget_bytes is {format_bytes(budget_bytes)}: {len(self._pinned)} files that are being read hold "
-                f"{format_bytes(held_bytes)}, no room for {place.url} of {format_bytes(wanted_bytes)}; raise "
+                f"staging.budget_bytes is {format_bytes(budget_bytes)}: {len(self._pinned)} files "
+                f"that are being read hold "
+                f"{format_bytes(held_bytes)}, no room for {place.url} of "
+                f"{format_bytes(wanted_bytes)}; raise "
                 "the budget, or read fewer files at once"
             )

@@ -1,4 +1,6 @@
-"""The data files of a Delta table out of its log's actions, in order of their paths, without keeping them all as objects."""
+"""The data files of a Delta table out of its log's actions, in order of their paths, without
+keeping them all as objects.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,9 +17,11 @@ _FIELDS = ("path", "size_bytes", "num_records", "modification_time")
 _MANY = 4_096
 
 
-def files_of(url: str, actions: pa.Table, keys: Sequence[str], crc32s: Mapping[str, int]) -> Iterator[DataFile]:
-    """The files that delta-rs's flattened add actions name, sorted by path, with the CRC-32s that are
-    known by path. Opens the footers of those without a row count."""
+def files_of(
+    url: str, actions: pa.Table, keys: Sequence[str], crc32s: Mapping[str, int]
+) -> Iterator[DataFile]:
+    """The files that delta-rs's flattened add actions name, sorted by path, with the CRC-32s that
+    are known by path. Opens the footers of those without a row count."""
     ordered = _sorted(actions.select([*_FIELDS, *(f"partition.{key}" for key in keys)]))
     del actions
     for batch in ordered.to_batches(max_chunksize=_MANY):
@@ -33,10 +37,19 @@ def _sorted(actions: pa.Table) -> pa.Table:
     return actions.set_column(0, "path", paths).take(order)
 
 
-def _files(url: str, actions: list[dict[str, Any]], keys: Sequence[str], crc32s: Mapping[str, int]) -> Iterator[DataFile]:
-    urls = [action["path"] if "://" in action["path"] else join(url, action["path"]) for action in actions]
-    unknown = [file for file, action in zip(urls, actions, strict=True) if action["num_records"] is None]
-    rows = {file: footer.num_rows for file, footer in zip(unknown, read_footers(unknown), strict=True)}
+def _files(
+    url: str, actions: list[dict[str, Any]], keys: Sequence[str], crc32s: Mapping[str, int]
+) -> Iterator[DataFile]:
+    urls = [
+        action["path"] if "://" in action["path"] else join(url, action["path"])
+        for action in actions
+    ]
+    unknown = [
+        file for file, action in zip(urls, actions, strict=True) if action["num_records"] is None
+    ]
+    rows = {
+        file: footer.num_rows for file, footer in zip(unknown, read_footers(unknown), strict=True)
+    }
     for file, action in zip(urls, actions, strict=True):
         yield DataFile(
             path=action["path"],

@@ -9,10 +9,12 @@ from featstore.schema import Slot, SlotSchema
 
 
 def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
-    """The schema of table `where` once files of `new` join it: what it had in its order, then what is new.
+    """The schema of table `where` once files of `new` join it: what it had in its order, then what
+    is new.
 
-    A slot is known by its number: a renamed slot takes its new name in its old place. InputError for a slot number used
-    again for another feature, a name that now means something else, another weight, or other partition keys.
+    A slot is known by its number: a renamed slot takes its new name in its old place. InputError
+    for a slot number used again for another feature, a name that now means something else, another
+    weight, or other partition keys.
     """
     slots = _merge_slots(old.slots, new.slots, where)
     merged = SlotSchema(
@@ -23,10 +25,13 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
         partition_keys=old.partition_keys,
     )
     if [key.name for key in old.partition_keys] != [key.name for key in new.partition_keys]:
-        raise InputError(f"{where} is partitioned by {_names(old)}, this run writes partitions by {_names(new)}")
+        raise InputError(
+            f"{where} is partitioned by {_names(old)}, this run writes partitions by {_names(new)}"
+        )
     if old.weight is not None and new.weight is not None and old.weight.name != new.weight.name:
         raise InputError(
-            f"{where} has the weight {old.weight.name!r}, this run another, {new.weight.name!r}, and a table has one: "
+            f"{where} has the weight {old.weight.name!r}, this run another, {new.weight.name!r}, "
+            f"and a table has one: "
             f"name it {old.weight.name!r}, or keep it as a label or in keep"
         )
     _check_names(old, new, where)
@@ -35,12 +40,17 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
 
 
 def check_case(schema: SlotSchema, where: str) -> None:
-    """Delta and its engines take names that differ in case alone for one. InputError where two columns do."""
+    """Delta and its engines take names that differ in case alone for one. InputError where two
+    columns do.
+    """
     names: dict[str, str] = {}
     for name in schema.to_arrow(partition_keys=True).names:
         known = names.setdefault(name.lower(), name)
         if known != name:
-            raise InputError(f"{where} would have columns {known!r} and {name!r}, one name to Delta; rename {name!r}")
+            raise InputError(
+                f"{where} would have columns {known!r} and {name!r}, one name to Delta; rename "
+                f"{name!r}"
+            )
 
 
 def _merge_slots(old: tuple[Slot, ...], new: tuple[Slot, ...], where: str) -> tuple[Slot, ...]:
@@ -50,7 +60,8 @@ def _merge_slots(old: tuple[Slot, ...], new: tuple[Slot, ...], where: str) -> tu
         known = names.get(slot.name)
         if known is not None and known.number != slot.number and known.number not in by_number:
             raise InputError(
-                f"slot {slot.name!r} has number {slot.number}, in {where} that name belongs to number {known.number}; "
+                f"slot {slot.name!r} has number {slot.number}, in {where} that name belongs to "
+                f"number {known.number}; "
                 f"numbers are permanent: keep {known.number}, or take another name"
             )
     kept = [_continued(slot, by_number.get(slot.number), where) for slot in old]
@@ -63,30 +74,40 @@ def _continued(old: Slot, new: Slot | None, where: str) -> Slot:
         return old
     if (old.kind, old.shape) != (new.kind, new.shape):
         raise InputError(
-            f"slot number {old.number} ({new.name!r}: {new.kind}, {new.shape_text}) is already used in {where} "
-            f"by {old.name!r} ({old.kind}, {old.shape_text}); numbers are never reused: take a new one"
+            f"slot number {old.number} ({new.name!r}: {new.kind}, {new.shape_text}) is already "
+            f"used in {where} "
+            f"by {old.name!r} ({old.kind}, {old.shape_text}); numbers are never reused: take a new "
+            f"one"
         )
     if _has_grown(old, new):
         new = replace(new, num_indices=max(old.num_indices or 0, new.num_indices or 0))
     elif old.num_indices != new.num_indices:
         raise InputError(
-            f"slot number {old.number} ({new.name!r}) would hold {_values(new)}, in {where} it holds {_values(old)}; "
+            f"slot number {old.number} ({new.name!r}) would hold {_values(new)}, in {where} it "
+            f"holds {_values(old)}; "
             f"old and new values cannot be told apart: take a new number"
         )
     if old.name != new.name and None not in (old.op, new.op) and old.op != new.op:
         raise InputError(
-            f"slot number {old.number} is {old.name!r} = {old.op} in {where}, and would become {new.name!r} = {new.op}, "
-            f"another feature; numbers are never reused: take a new one (to rename a slot, change its name alone)"
+            f"slot number {old.number} is {old.name!r} = {old.op} in {where}, and would become "
+            f"{new.name!r} = {new.op}, "
+            f"another feature; numbers are never reused: take a new one (to rename a slot, change "
+            f"its name alone)"
         )
     return new
 
 
 def _has_grown(old: Slot, new: Slot) -> bool:
-    """Whether both hold indices of one vocabulary, to which values are only appended: its lock sees to that.
+    """Whether both hold indices of one vocabulary, to which values are only appended: its lock sees
+    to that.
 
     A run of an older lock has fewer; the table keeps the greater number.
     """
-    return None not in (old.num_indices, new.num_indices) and old.op == new.op and (old.op or "").startswith("vocabulary(")
+    return (
+        None not in (old.num_indices, new.num_indices)
+        and old.op == new.op
+        and (old.op or "").startswith("vocabulary(")
+    )
 
 
 def _values(slot: Slot) -> str:
@@ -103,14 +124,23 @@ def _check_names(old: SlotSchema, new: SlotSchema, where: str) -> None:
     for name in before.keys() & after.keys():
         if before[name] != after[name]:
             raise InputError(
-                f"column {name!r} is a {before[name]} in {where}, and would become a {after[name]}; take another name"
+                f"column {name!r} is a {before[name]} in {where}, and would become a "
+                f"{after[name]}; take another name"
             )
 
 
 def _meanings(schema: SlotSchema) -> dict[str, str]:
-    roles = {"label": schema.labels, "kept column": schema.kept, "partition key": schema.partition_keys}
+    roles = {
+        "label": schema.labels,
+        "kept column": schema.kept,
+        "partition key": schema.partition_keys,
+    }
     roles["weight"] = () if schema.weight is None else (schema.weight,)
-    found = {column.name: f"{role} ({column.type})" for role, columns in roles.items() for column in columns}
+    found = {
+        column.name: f"{role} ({column.type})"
+        for role, columns in roles.items()
+        for column in columns
+    }
     return found | {slot.name: "slot" for slot in schema.slots}
 
 

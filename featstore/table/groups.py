@@ -1,7 +1,9 @@
-"""Slot groups: columns extracted later, in Delta tables of their own beside the base, and shown with it as one table.
+"""Slot groups: columns extracted later, in Delta tables of their own beside the base, and shown
+with it as one table.
 
-A group's files are committed to the group first, where nobody looks; then one commit to the base names the group's version.
-So the base's version alone says what is read, and a run that dies between both has changed nothing.
+A group's files are committed to the group first, where nobody looks; then one commit to the base
+names the group's version. So the base's version alone says what is read, and a run that dies
+between both has changed nothing.
 """
 
 from collections import defaultdict
@@ -21,10 +23,12 @@ from featstore.table.snapshot import DataFile, Group, GroupFile, Snapshot, files
 def with_groups(base: Snapshot) -> Snapshot:
     """The base and the slot groups that its version names, as one snapshot.
 
-    A column that both have is the group's where a group's file is bound to the base file, else the base's. TableNotFoundError
-    where a group, or the version that is named, is gone.
+    A column that both have is the group's where a group's file is bound to the base file, else the
+    base's. TableNotFoundError where a group, or the version that is named, is gone.
     """
-    opened = [_open(base.url, name, version) for name, version in sorted(base.group_versions.items())]
+    opened = [
+        _open(base.url, name, version) for name, version in sorted(base.group_versions.items())
+    ]
     bound: defaultdict[str, list[GroupFile]] = defaultdict(list)
     rows = {file.path: file.num_rows for file in base.data_files}
     groups, schema = [], base.schema
@@ -36,25 +40,38 @@ def with_groups(base: Snapshot) -> Snapshot:
                 bound[of].append(_group_file(name, file))
             else:
                 stale.append(file.path)
-        groups.append(Group(name=name, version=snapshot.version or 0, schema=snapshot.schema, stale=tuple(stale)))
+        groups.append(
+            Group(
+                name=name, version=snapshot.version or 0, schema=snapshot.schema, stale=tuple(stale)
+            )
+        )
         schema = merged(schema, snapshot.schema, redact(base.url))
-    files = tuple(replace(file, groups=tuple(bound[file.path])) if file.path in bound else file for file in base.data_files)
+    files = tuple(
+        replace(file, groups=tuple(bound[file.path])) if file.path in bound else file
+        for file in base.data_files
+    )
     return replace(base, schema=schema, data_files=files, groups=tuple(groups)) if groups else base
 
 
 def merged(schema: SlotSchema, group: SlotSchema, where: str) -> SlotSchema:
-    """The table's schema with a group's columns: one namespace, so InputError where a name or number means two things."""
+    """The table's schema with a group's columns: one namespace, so InputError where a name or
+    number means two things.
+    """
     same_keys = group.with_partition_keys(schema.partition_keys)
     return merge_schemas(schema, same_keys, where)
 
 
 def open_group_or_none(table_url: str, name: str) -> Snapshot | None:
-    """The newest version of a group, also one that no base version names yet; None where there is none."""
+    """The newest version of a group, also one that no base version names yet; None where there is
+    none.
+    """
     return delta.open_delta_or_none(group_url(table_url, name))
 
 
 def bound_to(group: Snapshot, partitions: Sequence[Mapping[str, str]], base: Snapshot) -> bool:
-    """Whether every base file of the partitions has its file in the group, and the group none besides."""
+    """Whether every base file of the partitions has its file in the group, and the group none
+    besides.
+    """
     found = {base_path(file.path): file.num_rows for file in group.in_partitions(partitions)}
     return found == {file.path: file.num_rows for file in base.in_partitions(partitions)}
 
@@ -69,22 +86,29 @@ def publish_group(
 ) -> int:
     """Names the group's version in one commit to the base, and returns the base's version.
 
-    Nothing is committed where the base names this version, or a later one, already. CommitConflictError where files of the
-    partitions were replaced since `base` was opened: the group's files are then bound to files that nobody reads.
+    Nothing is committed where the base names this version, or a later one, already.
+    CommitConflictError where files of the partitions were replaced since `base` was opened: the
+    group's files are then bound to files that nobody reads.
     """
 
     def choose(named: dict[str, int]) -> dict[str, int]:
         return named | {name: max(version, named.get(name, version))}
 
-    change = delta.Change(base=base, schema=base.schema, partitions=partitions, files=(), metadata=metadata)
+    change = delta.Change(
+        base=base, schema=base.schema, partitions=partitions, files=(), metadata=metadata
+    )
     now = delta.open_delta(base.url)
-    if now.group_versions.get(name, -1) >= version and files_of(now, partitions) == files_of(base, partitions):
+    if now.group_versions.get(name, -1) >= version and files_of(now, partitions) == files_of(
+        base, partitions
+    ):
         return now.version or 0
     return delta.commit(base.url, change, publish or delta.publish_groups(choose))
 
 
 def drop_groups(base: Snapshot, versions: Mapping[str, int], metadata: CommitMetadata) -> int:
-    """Names these groups no more, in one commit to the base, but those that have been committed to since."""
+    """Names these groups no more, in one commit to the base, but those that have been committed to
+    since.
+    """
 
     def choose(named: dict[str, int]) -> dict[str, int]:
         return {name: version for name, version in named.items() if versions.get(name) != version}
@@ -118,7 +142,8 @@ def _open(table_url: str, name: str, version: int) -> tuple[str, Snapshot]:
         return name, delta.open_delta(group_url(table_url, name), version)
     except TableNotFoundError as error:
         raise TableNotFoundError(
-            f"{redact(table_url)}: slot group {name!r} cannot be opened at version {version}, which the table names ({error})"
+            f"{redact(table_url)}: slot group {name!r} cannot be opened at version {version}, "
+            f"which the table names ({error})"
         ) from None
 
 

@@ -1,4 +1,6 @@
-"""Where a table's files lie: Hive partition directories and attempt-named data files. Paths are composed only here."""
+"""Where a table's files lie: Hive partition directories and attempt-named data files. Paths are
+composed only here.
+"""
 
 import hashlib
 import re
@@ -28,11 +30,15 @@ _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
 
 
 def partition_path(partition: Mapping[str, str | None]) -> str:
-    """`{"month": "2013-01"}` as `month=2013-01`: one directory per key in the given order, escaped as Hive does.
+    """`{"month": "2013-01"}` as `month=2013-01`: one directory per key in the given order, escaped
+    as Hive does.
 
     A table without partition keys has the empty path.
     """
-    return "/".join(f"{_escape(key)}={_escape(value) if value else NULL_PARTITION}" for key, value in partition.items())
+    return "/".join(
+        f"{_escape(key)}={_escape(value) if value else NULL_PARTITION}"
+        for key, value in partition.items()
+    )
 
 
 def check_partition_name(key: str, value: str, where: str) -> None:
@@ -43,14 +49,17 @@ def check_partition_name(key: str, value: str, where: str) -> None:
     num_bytes = len(partition_path({key: value}).encode())
     if num_bytes > _NAME_BYTES:
         raise InputError(
-            f"{where}: key {shown(key)}: the directory {shown(f'{key}={value}')} would have a name of "
-            f"{num_bytes:,} bytes: expected at most {_NAME_BYTES}, with special characters escaped; "
+            f"{where}: key {shown(key)}: the directory {shown(f'{key}={value}')} would have a name "
+            f"of "
+            f"{num_bytes:,} bytes: expected at most {_NAME_BYTES}, with special characters "
+            f"escaped; "
             f"shorten the value, such as to its hash"
         )
 
 
 def parse_partition(path: str) -> dict[str, str | None]:
-    """The keys and values of the `key=value` directories of a file's path; the file name is not looked at.
+    """The keys and values of the `key=value` directories of a file's path; the file name is not
+    looked at.
 
     What Hive calls its default partition is null.
     """
@@ -59,18 +68,21 @@ def parse_partition(path: str) -> dict[str, str | None]:
 
 
 def new_tag(run_id: str) -> str:
-    """What the names of one beginning of a run have in common: digits of the id's sha256, and random ones.
+    """What the names of one beginning of a run have in common: digits of the id's sha256, and
+    random ones.
 
-    An id may be used again, also twice at once, and ids that people choose often begin alike; a tag is never shared.
+    An id may be used again, also twice at once, and ids that people choose often begin alike; a tag
+    is never shared.
     """
-    return f"{hashlib.sha256(run_id.encode()).hexdigest()[:_TAG_CHARS]}-{uuid.uuid4().hex[:_TAG_CHARS]}"
+    run = hashlib.sha256(run_id.encode()).hexdigest()
+    return f"{run[:_TAG_CHARS]}-{uuid.uuid4().hex[:_TAG_CHARS]}"
 
 
 def data_file_name(tag: str, unit: int, attempt: int, part: int = 0) -> str:
     """The name of the file that one attempt at one unit of one run writes; `tag` is from `new_tag`.
 
-    No two attempts share a name, so a retried or speculative attempt never overwrites a file that a snapshot names.
-    `part` counts the files of an attempt that writes several.
+    No two attempts share a name, so a retried or speculative attempt never overwrites a file that a
+    snapshot names. `part` counts the files of an attempt that writes several.
     """
     suffix = f"-{part:05d}" if part else ""
     return f"part-{unit:05d}-{tag}-{attempt}{suffix}.parquet"
@@ -78,7 +90,9 @@ def data_file_name(tag: str, unit: int, attempt: int, part: int = 0) -> str:
 
 def statistics_path(partition: Mapping[str, str | None], tag: str) -> str:
     """Where the statistics of the files lie that a run of this tag wrote into a partition."""
-    return "/".join(filter(None, [STATISTICS_DIR, partition_path(partition), f"{tag}{_STATISTICS}"]))
+    return "/".join(
+        filter(None, [STATISTICS_DIR, partition_path(partition), f"{tag}{_STATISTICS}"])
+    )
 
 
 def file_statistics_path(path: str) -> str:
@@ -87,13 +101,17 @@ def file_statistics_path(path: str) -> str:
 
 
 def statistics_tag(path: str) -> str | None:
-    """The tag in the path of a partition's statistics, None for other files, also for those of one data file."""
+    """The tag in the path of a partition's statistics, None for other files, also for those of one
+    data file.
+    """
     name = path.rpartition("/")[2]
     return name.removesuffix(_STATISTICS) if _TAG.fullmatch(name) else None
 
 
 def has_tag(name: str, tag: str) -> bool:
-    """Whether the name or path of a data file, or of statistics, says that it was written under this tag."""
+    """Whether the name or path of a data file, or of statistics, says that it was written under
+    this tag.
+    """
     return tag in (tag_of(name), statistics_tag(name))
 
 
@@ -109,23 +127,30 @@ def tag_of(name: str) -> str | None:
 
 
 def partial_of(path: str) -> str | None:
-    """The path that a file under a hidden name, which is being written, will have; None for other files."""
+    """The path that a file under a hidden name, which is being written, will have; None for other
+    files.
+    """
     directory, slash, name = path.rpartition("/")
     found = _PARTIAL.fullmatch(name)
     return None if found is None else f"{directory}{slash}{found['name']}"
 
 
 def group_url(table_url: str, name: str) -> str:
-    """Where a table's slot group lies. InputError for a name that can be no directory's on every store."""
+    """Where a table's slot group lies. InputError for a name that can be no directory's on every
+    store.
+    """
     if not _GROUP_NAME.fullmatch(name):
         raise InputError(
-            f"slot group {name!r}: expected 1 to 64 of a-z, 0-9, _ and -, the first a letter or a digit; take another name"
+            f"slot group {name!r}: expected 1 to 64 of a-z, 0-9, _ and -, the first a letter or a "
+            f"digit; take another name"
         )
     return join(table_url, GROUPS_DIR, name)
 
 
 def group_file_path(base_path: str, name: str) -> str:
-    """The path, relative to its group, of a group's file: the base file's path without `.parquet` is its directory."""
+    """The path, relative to its group, of a group's file: the base file's path without `.parquet`
+    is its directory.
+    """
     return f"{base_path.removesuffix(_SUFFIX)}/{name}"
 
 
@@ -135,7 +160,9 @@ def base_path(group_file: str) -> str:
 
 
 def unit_of(name: str) -> int | None:
-    """The unit that wrote a data file, by its name or path; None for a file that `data_file_name` did not name."""
+    """The unit that wrote a data file, by its name or path; None for a file that `data_file_name`
+    did not name.
+    """
     return int(name.rpartition("/")[2].split("-")[1]) if is_data_file(name) else None
 
 
@@ -145,7 +172,9 @@ def is_delta_scheme(url: str) -> bool:
 
 
 def decode_path(logged: str) -> str:
-    """The path of a data file as a Delta log writes it (percent-encoded once), relative to the table."""
+    """The path of a data file as a Delta log writes it (percent-encoded once), relative to the
+    table.
+    """
     return unquote(logged)
 
 

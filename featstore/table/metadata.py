@@ -1,4 +1,5 @@
-"""What featstore writes beside the data: a JSON text in each data file's footer, a JSON object in each commit.
+"""What featstore writes beside the data: a JSON text in each data file's footer, a JSON object in
+each commit.
 
 Both carry a format version of their own. Reading refuses a format that is newer than this code.
 """
@@ -19,9 +20,10 @@ _Metadata = TypeVar("_Metadata", "FileMetadata", "CommitMetadata")
 class FileMetadata:
     """What a data file says of itself, under the key `featstore` of its Parquet footer.
 
-    Nothing here differs between two runs over the same rows and spec, so that equal input gives equal bytes.
-    `missing` names the mark of a missing value per slot kind. `base` is there in the files of slot groups: the `path` of the
-    base data file, `bound_by` (`input`, or `key {column}`), and the digest of the `rows` that both have.
+    Nothing here differs between two runs over the same rows and spec, so that equal input gives
+    equal bytes. `missing` names the mark of a missing value per slot kind. `base` is there in the
+    files of slot groups: the `path` of the base data file, `bound_by` (`input`, or `key {column}`),
+    and the digest of the `rows` that both have.
     """
 
     spec_hash: str
@@ -31,11 +33,15 @@ class FileMetadata:
 
     def to_json(self) -> str:
         found = {"format": FORMAT, **vars(self), "missing": dict(self.missing)}
-        return to_json({key: value for key, value in found.items() if key != "base" or value is not None})
+        return to_json(
+            {key: value for key, value in found.items() if key != "base" or value is not None}
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> "FileMetadata":
-        """The metadata of the file at `where`. DataFileError for a newer format or a text that is none of ours."""
+        """The metadata of the file at `where`. DataFileError for a newer format or a text that is
+        none of ours.
+        """
         return _from_mapping(cls, _parse(text, where), where)
 
 
@@ -43,11 +49,13 @@ class FileMetadata:
 class CommitMetadata:
     """What a run says of its commit, under the key `featstore` of the commit.
 
-    `input_digest` is None where the input cannot be named (a DataFrame): such a run is never taken for an earlier one.
-    `data_digest` names the data files of the run's partitions right after the commit. `num_rows_skipped` is left out where 0,
-    `groups` in all commits but those that name other versions of slot groups. `crc32s`, left out where there are none, are the
-    CRC-32 of each data file that the commit adds, by its path. `origins`, left out where there are none, are of
-    a compaction: what earlier commits said of rows that it wrote anew, with the `data_digest` of the files that hold them now.
+    `input_digest` is None where the input cannot be named (a DataFrame): such a run is never taken
+    for an earlier one. `data_digest` names the data files of the run's partitions right after the
+    commit. `num_rows_skipped` is left out where 0, `groups` in all commits but those that name
+    other versions of slot groups. `crc32s`, left out where there are none, are the CRC-32 of each
+    data file that the commit adds, by its path. `origins`, left out where there are none, are of a
+    compaction: what earlier commits said of rows that it wrote anew, with the `data_digest` of the
+    files that hold them now.
     """
 
     run_id: str
@@ -68,7 +76,13 @@ class CommitMetadata:
     def to_mapping(self) -> dict[str, Any]:
         partitions = [dict(partition) for partition in self.partitions]
         origins = [origin.to_mapping() for origin in self.origins]
-        found = {"format": FORMAT, **vars(self), "partitions": partitions, "counts": dict(self.counts), "origins": origins}
+        found = {
+            "format": FORMAT,
+            **vars(self),
+            "partitions": partitions,
+            "counts": dict(self.counts),
+            "origins": origins,
+        }
         found["crc32s"] = dict(self.crc32s)
         left_out = {key for key in ("num_rows_skipped", "crc32s", "origins") if not found[key]}
         left_out |= {key for key in ("groups",) if found[key] is None}
@@ -76,7 +90,9 @@ class CommitMetadata:
 
     @classmethod
     def from_mapping(cls, found: Mapping[str, Any], where: str) -> "CommitMetadata":
-        """The metadata of the commit at `where`. DataFileError for a newer format or a mapping that is none of ours."""
+        """The metadata of the commit at `where`. DataFileError for a newer format or a mapping that
+        is none of ours.
+        """
         partitions = tuple(found.get("partitions", ()))
         origins = tuple(cls.from_mapping(origin, where) for origin in found.get("origins", ()))
         return _from_mapping(cls, {**found, "partitions": partitions, "origins": origins}, where)
@@ -93,13 +109,18 @@ def _parse(text: str | bytes, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise DataFileError(f"{where}: the metadata under {KEY!r} is no JSON ({error})") from None
     if not isinstance(found, dict):
-        raise DataFileError(f"{where}: expected a JSON object under {KEY!r}, found {type(found).__name__}")
+        raise DataFileError(
+            f"{where}: expected a JSON object under {KEY!r}, found {type(found).__name__}"
+        )
     return found
 
 
 def _from_mapping(cls: type[_Metadata], found: Mapping[str, Any], where: str) -> _Metadata:
     if found.get("format") != FORMAT:
-        raise DataFileError(f"{where}: metadata format {found.get('format')!r}, this featstore reads {FORMAT}; upgrade it")
+        raise DataFileError(
+            f"{where}: metadata format {found.get('format')!r}, this featstore reads {FORMAT}; "
+            f"upgrade it"
+        )
     known = {f.name: found[f.name] for f in fields(cls) if f.name in found}
     try:
         return cls(**known)

@@ -1,4 +1,5 @@
-"""The marks of runs at work: a small file for each, renewed while the run lives, so that nobody removes what it writes.
+"""The marks of runs at work: a small file for each, renewed while the run lives, so that nobody
+removes what it writes.
 
 A run may last longer than any age at which a file without a snapshot counts as left over; its mark
 says that it lives. Ages are differences of the store's own times: clocks of hosts take no part.
@@ -27,7 +28,9 @@ RENEW_S = 60.0
 
 @dataclass(kw_only=True)
 class Mark:
-    """The mark of one run. `keep()` leaves it behind, for a run that does not know whether it was committed."""
+    """The mark of one run. `keep()` leaves it behind, for a run that does not know whether it was
+    committed.
+    """
 
     url: str = field(repr=False)
     _kept: bool = False
@@ -65,8 +68,8 @@ class Mark:
 def marked(table_url: str, tag: str) -> Iterator[Mark]:
     """The run of this tag is at work until the end of the block.
 
-    Before any work is done: OSError where nothing can be written to the table, UnsafeStoreError where it could not be committed
-    safely.
+    Before any work is done: OSError where nothing can be written to the table, UnsafeStoreError
+    where it could not be committed safely.
     """
     check_store(table_url)
     mark = Mark(url=join(table_url, RUNS_DIR, tag))
@@ -91,16 +94,22 @@ def check_there(mark: Mark, table_url: str, files: Sequence[DataFile]) -> None:
     try:
         mark.renew()
     except FileNotFoundError:
-        raise _taken_for_dead(table_url, f"its mark {RUNS_DIR}/{mark.url.rpartition('/')[2]} is gone") from None
+        raise _taken_for_dead(
+            table_url, f"its mark {RUNS_DIR}/{mark.url.rpartition('/')[2]} is gone"
+        ) from None
     there = _sizes(table_url, files)
     gone = [file.path for file in files if there.get(file.path) != file.size_bytes]
     if gone:
-        what = f"{len(gone)} of {len(files)} data files are gone or of another size ({gone[0]}, ...)"
+        what = (
+            f"{len(gone)} of {len(files)} data files are gone or of another size ({gone[0]}, ...)"
+        )
         raise _taken_for_dead(table_url, what)
 
 
 def running(table_url: str, *, now_s: float, grace_s: float) -> set[str]:
-    """The tags of the runs whose marks were renewed within the last `grace_s`; `now_s` is the store's time."""
+    """The tags of the runs whose marks were renewed within the last `grace_s`; `now_s` is the
+    store's time.
+    """
     found = list_files(join(table_url, RUNS_DIR), suffix="", literal=True)
     return {entry.name for entry in found if now_s - _modified_s(entry.url, now_s) <= grace_s}
 
@@ -143,6 +152,8 @@ def _sizes(table_url: str, files: Sequence[DataFile]) -> dict[str, int]:
 
 def _taken_for_dead(table_url: str, what: str) -> CommitConflictError:
     return CommitConflictError(
-        f"{redact(table_url)}: expected the mark and the data files of this run to be there until its commit, but "
-        f"{what}: a vacuum took the run for dead, or somebody else removed them; nothing is committed: run it again"
+        f"{redact(table_url)}: expected the mark and the data files of this run to be there until "
+        f"its commit, but "
+        f"{what}: a vacuum took the run for dead, or somebody else removed them; nothing is "
+        f"committed: run it again"
     )

@@ -1,4 +1,6 @@
-"""One version of a table as data: its schema and its data files. Whatever reads a table starts from here."""
+"""One version of a table as data: its schema and its data files. Whatever reads a table starts from
+here.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,10 +16,11 @@ from featstore.table.metadata import to_json
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFile:
-    """A slot group's file beside one base data file: the same rows in the same order, cut into the same row groups.
+    """A slot group's file beside one base data file: the same rows in the same order, cut into the
+    same row groups.
 
-    `path` is relative to the base table and says what errors call the file; `url` opens it. `version` and `crc32` are as a data
-    file's.
+    `path` is relative to the base table and says what errors call the file; `url` opens it.
+    `version` and `crc32` are as a data file's.
     """
 
     group: str
@@ -33,7 +36,8 @@ class GroupFile:
 class Group:
     """A slot group at the version that a base version names.
 
-    `stale` are its files whose base data file has been replaced or whose rows are not that file's: they are not read.
+    `stale` are its files whose base data file has been replaced or whose rows are not that file's:
+    they are not read.
     """
 
     name: str
@@ -48,14 +52,15 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """One immutable Parquet file. `path` is relative to the table and unique in the snapshot, `url` opens the file.
+    """One immutable Parquet file. `path` is relative to the table and unique in the snapshot, `url`
+    opens the file.
 
-    `partition` has each value as text, whatever the key's type in the schema; None is null, in tables by others.
-    `version` tells it from another one of the same URL and size: the modification time that a table's log has of it, and of a
-    file without a table what the store says, modification time or ETag; empty before it is committed.
-    `crc32` is that of the file's bytes, None where no commit that was read says it.
-    `groups` are the slot groups' files for it, by name of the group: a column is that of the last of them that has it, else
-    the file's own.
+    `partition` has each value as text, whatever the key's type in the schema; None is null, in
+    tables by others. `version` tells it from another one of the same URL and size: the modification
+    time that a table's log has of it, and of a file without a table what the store says,
+    modification time or ETag; empty before it is committed. `crc32` is that of the file's bytes,
+    None where no commit that was read says it. `groups` are the slot groups' files for it, by name
+    of the group: a column is that of the last of them that has it, else the file's own.
     """
 
     path: str
@@ -77,9 +82,10 @@ class DataFile:
 class Snapshot:
     """A table at one version (None for a plain directory), files sorted by path.
 
-    `schema` is that of the whole table: a file may lack some of its slots. `spec_hash` is that of the newest commit.
-    `group_versions` are the versions of slot groups that this version names. `groups` are these groups, opened: where there
-    are any, schema and files are those of base and groups as one.
+    `schema` is that of the whole table: a file may lack some of its slots. `spec_hash` is that of
+    the newest commit. `group_versions` are the versions of slot groups that this version names.
+    `groups` are these groups, opened: where there are any, schema and files are those of base and
+    groups as one.
     """
 
     url: str = field(repr=False)
@@ -92,11 +98,19 @@ class Snapshot:
 
     @cached_property
     def digest(self) -> str:
-        """Names the files' content: equal for two snapshots exactly if they hold the same files (path, size, rows), those
-        of slot groups included."""
-        bound = [f"{g.group}\t{g.path}\t{g.size_bytes}\n" for file in self.data_files for g in file.groups]
+        """Names the files' content: equal for two snapshots exactly if they hold the same files
+        (path, size, rows), those of slot groups included."""
+        bound = [
+            f"{g.group}\t{g.path}\t{g.size_bytes}\n"
+            for file in self.data_files
+            for g in file.groups
+        ]
         digest = files_digest(self.data_files)
-        return digest if not bound else hashlib.sha256("".join([digest, "\n", *sorted(bound)]).encode()).hexdigest()
+        return (
+            digest
+            if not bound
+            else hashlib.sha256("".join([digest, "\n", *sorted(bound)]).encode()).hexdigest()
+        )
 
     @property
     def num_rows(self) -> int:
@@ -116,7 +130,9 @@ class Snapshot:
         return in_partitions(self.data_files, partitions)
 
 
-def in_partitions(files: Iterable[DataFile], partitions: Iterable[Mapping[str, str | None]]) -> tuple[DataFile, ...]:
+def in_partitions(
+    files: Iterable[DataFile], partitions: Iterable[Mapping[str, str | None]]
+) -> tuple[DataFile, ...]:
     """Those of the files that are of the given partitions."""
     wanted = {frozenset(partition.items()) for partition in partitions}
     return tuple(file for file in files if frozenset(file.partition.items()) in wanted)
@@ -125,7 +141,8 @@ def in_partitions(files: Iterable[DataFile], partitions: Iterable[Mapping[str, s
 def replaced(
     partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str | None]]
 ) -> list[tuple[str, str, Any]] | None:
-    """The conjunction of `key in values` that selects `partitions` and no other of the `existing` ones.
+    """The conjunction of `key in values` that selects `partitions` and no other of the `existing`
+    ones.
 
     None selects all: a table without partition keys. InputError where no such conjunction exists.
     """
@@ -136,14 +153,17 @@ def replaced(
     also = [p for p in matched if frozenset(p.items()) not in known]
     if also:
         raise InputError(
-            f"one run cannot replace {', '.join(map(partition_path, wanted))} without {partition_path(also[0])}; "
+            f"one run cannot replace {', '.join(map(partition_path, wanted))} without "
+            f"{partition_path(also[0])}; "
             f"run each value of {next(iter(values))} alone"
         )
     return [(key, "in", sorted(found)) for key, found in values.items()] or None
 
 
 def files_digest(files: Iterable[DataFile]) -> str:
-    """sha256 over the sorted lines `path, size, rows`, tab-separated; files of slot groups are no part of it."""
+    """sha256 over the sorted lines `path, size, rows`, tab-separated; files of slot groups are no
+    part of it.
+    """
     lines = sorted(map(_line, files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -155,12 +175,17 @@ class OrderedDigest:
         self._state = hashlib.sha256()
 
     def over(self, files: Iterable[DataFile]) -> Iterator[DataFile]:
-        """The same files. DataFileError for one out of order: paths that hold control characters sort differently."""
+        """The same files. DataFileError for one out of order: paths that hold control characters
+        sort differently.
+        """
         before = ""
         for file in files:
             line = _line(file)
             if line < before:
-                raise DataFileError(f"{file.path!r}: expected files in order of their paths, found it after {before!r}")
+                raise DataFileError(
+                    f"{file.path!r}: expected files in order of their paths, found it after "
+                    f"{before!r}"
+                )
             self._state.update(line.encode())
             before = line
             yield file

@@ -1,7 +1,7 @@
 """Rows that wait until a row group is full, column by column.
 
-Batches are copied in and let go of, into memory that serves every row group: what is allotted anew for each, the system
-clears first, page by page, which cost as much as encoding it.
+Batches are copied in and let go of, into memory that serves every row group: what is allotted anew
+for each, the system clears first, page by page, which cost as much as encoding it.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,9 @@ _MAX_VALUES = 2**31 - 1
 
 
 class WaitingRows:
-    """Rows of one schema, and memory for `rows_per_row_group` of them. What it gave is overwritten after `clear`."""
+    """Rows of one schema, and memory for `rows_per_row_group` of them. What it gave is overwritten
+    after `clear`.
+    """
 
     def __init__(self, schema: pa.Schema, rows_per_row_group: int) -> None:
         self._schema = schema
@@ -26,18 +28,29 @@ class WaitingRows:
         self.num_rows = 0
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch of the schema; ValueError for any other, and for a null where the schema has none."""
+        """Takes a batch of the schema; ValueError for any other, and for a null where the schema
+        has none.
+        """
         if not batch.schema.equals(self._schema):
-            raise ValueError(f"expected the data file's columns:\n{self._schema}\nfound:\n{batch.schema}")
+            raise ValueError(
+                f"expected the data file's columns:\n{self._schema}\nfound:\n{batch.schema}"
+            )
         for field, column, array in zip(self._schema, self._columns, batch.columns, strict=True):
             if array.null_count and not field.nullable:
-                raise ValueError(f"column {field.name!r}: expected no nulls, found {array.null_count}")
+                raise ValueError(
+                    f"column {field.name!r}: expected no nulls, found {array.null_count}"
+                )
             column.append(array)
         self.num_rows += batch.num_rows
 
     def columns(self, arrow_types: Iterable[pa.DataType]) -> list[pa.Array]:
-        """All rows, one array a column, in these types: the schema's, or a list for a fixed width."""
-        return [column.array(arrow_type) for column, arrow_type in zip(self._columns, arrow_types, strict=True)]
+        """All rows, one array a column, in these types: the schema's, or a list for a fixed
+        width.
+        """
+        return [
+            column.array(arrow_type)
+            for column, arrow_type in zip(self._columns, arrow_types, strict=True)
+        ]
 
     def clear(self) -> None:
         """Forgets the rows, and keeps their memory."""
@@ -55,12 +68,19 @@ class _Column(Protocol):
 
 
 def _column_for(field: pa.Field, num_rows: int) -> _Column:
-    """A slot holds numbers without nulls, or lists of these; any other column is kept as it comes."""
+    """A slot holds numbers without nulls, or lists of these; any other column is kept as it
+    comes.
+    """
     arrow_type = field.type
     if not field.nullable and arrow_type in _DTYPES:
         return _Scalars(_DTYPES[arrow_type], num_rows)
     has_values = pa.types.is_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type)
-    if not field.nullable and has_values and not arrow_type.value_field.nullable and arrow_type.value_type in _DTYPES:
+    if (
+        not field.nullable
+        and has_values
+        and not arrow_type.value_field.nullable
+        and arrow_type.value_type in _DTYPES
+    ):
         return _Lists(_DTYPES[arrow_type.value_type], num_rows)
     return _Chunks(arrow_type)
 
@@ -91,7 +111,10 @@ class _Lists:
     def append(self, array: pa.Array) -> None:
         values, size = array.flatten(), self._values.size
         if size + len(values) > _MAX_VALUES:
-            raise ValueError(f"expected at most {_MAX_VALUES} values of a list in a row group: set fewer rows_per_row_group")
+            raise ValueError(
+                f"expected at most {_MAX_VALUES} values of a list in a row group: set fewer "
+                f"rows_per_row_group"
+            )
         self._ends.extend(_offsets(array)[1:] + np.int32(size))
         self._values.extend(values_of(values))
 
@@ -123,7 +146,9 @@ class _Chunks:
 
 
 class _Growing:
-    """Numbers in memory that grows and is kept. What of it is not yet filled, the system need not have given."""
+    """Numbers in memory that grows and is kept. What of it is not yet filled, the system need not
+    have given.
+    """
 
     def __init__(self, dtype: Any, capacity: int) -> None:
         self._memory: NDArray[Any] = np.empty(capacity, dtype)

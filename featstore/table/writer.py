@@ -1,4 +1,6 @@
-"""Batches into one data file: Parquet with row groups of an exact size, written once, published whole."""
+"""Batches into one data file: Parquet with row groups of an exact size, written once, published
+whole.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,7 +22,9 @@ COMPRESSION = "snappy"
 
 @dataclass(frozen=True, kw_only=True)
 class DataFileReport:
-    """What was written. `crc32` is that of the file's bytes; equal rows, order and spec give equal bytes."""
+    """What was written. `crc32` is that of the file's bytes; equal rows, order and spec give equal
+    bytes.
+    """
 
     num_rows: int
     size_bytes: int
@@ -29,9 +33,14 @@ class DataFileReport:
 
 @contextlib.contextmanager
 def open_data_file(
-    url: str, schema: SlotSchema, metadata: FileMetadata, rows_per_row_group: int, compression: str = COMPRESSION
+    url: str,
+    schema: SlotSchema,
+    metadata: FileMetadata,
+    rows_per_row_group: int,
+    compression: str = COMPRESSION,
 ) -> Iterator["DataFileWriter"]:
-    """A writer of batches of `schema` to `url`. The file appears whole at the end of the block, or not at all.
+    """A writer of batches of `schema` to `url`. The file appears whole at the end of the block, or
+    not at all.
 
     `compression` is `snappy` or `zstd`.
     """
@@ -48,8 +57,8 @@ def open_data_file(
 class DataFileWriter:
     """Writes batches into one Parquet file; made by `open_data_file`.
 
-    Every row group but the last has exactly `rows_per_row_group` rows, however the batches are cut. At most one row
-    group is held in memory, and no batch. Not thread-safe.
+    Every row group but the last has exactly `rows_per_row_group` rows, however the batches are cut.
+    At most one row group is held in memory, and no batch. Not thread-safe.
     """
 
     def __init__(
@@ -85,12 +94,16 @@ class DataFileWriter:
                 self._write_row_group()
 
     def close(self) -> DataFileReport:
-        """Writes what is left and the footer. Only the first call writes; each call reports the same."""
+        """Writes what is left and the footer. Only the first call writes; each call reports the
+        same.
+        """
         if self._waiting.num_rows or self._parquet is None:
             self._write_row_group()
         if self._parquet is not None and self._parquet.is_open:
             self._parquet.close()
-        return DataFileReport(num_rows=self._num_rows, size_bytes=self._sink.tell(), crc32=self._sink.crc32)
+        return DataFileReport(
+            num_rows=self._num_rows, size_bytes=self._sink.tell(), crc32=self._sink.crc32
+        )
 
     def _write_row_group(self) -> None:
         group = pa.Table.from_arrays(self._waiting.columns(self._stored.types), schema=self._stored)
@@ -115,11 +128,18 @@ class DataFileWriter:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as files hold them: a fixed width is stored as a list, its width in the field's metadata.
+    """The columns as files hold them: a fixed width is stored as a list, its width in the field's
+    metadata.
 
-    Delta knows only lists, and readers that trust the Arrow types in the footer refuse a fixed width under a list.
+    Delta knows only lists, and readers that trust the Arrow types in the footer refuse a fixed
+    width under a list.
     """
-    return pa.schema([_as_list(column) if pa.types.is_fixed_size_list(column.type) else column for column in schema])
+    return pa.schema(
+        [
+            _as_list(column) if pa.types.is_fixed_size_list(column.type) else column
+            for column in schema
+        ]
+    )
 
 
 def _as_list(column: pa.Field) -> pa.Field:
@@ -127,10 +147,11 @@ def _as_list(column: pa.Field) -> pa.Field:
 
 
 class _SummingSink:
-    """A binary file that knows the CRC-32 of what passed through, and that can let go of its target.
+    """A binary file that knows the CRC-32 of what passed through, and that can let go of its
+    target.
 
-    After `detach` further bytes are dropped: a Parquet writer that an error left open writes its footer when it is
-    collected, and that must not reach a closed file.
+    After `detach` further bytes are dropped: a Parquet writer that an error left open writes its
+    footer when it is collected, and that must not reach a closed file.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -19,7 +19,8 @@ Device = torch.device | str | int
 class Jagged:
     """A variable-length column: row i is `values[offsets[i]:offsets[i + 1]]`.
 
-    `values`: int64 or float32 (num_values,). `offsets`: int64 (num_rows + 1,), beginning with 0, ending with num_values.
+    `values`: int64 or float32 (num_values,). `offsets`: int64 (num_rows + 1,), beginning with 0,
+    ending with num_values.
     """
 
     values: torch.Tensor
@@ -44,7 +45,9 @@ class Jagged:
         return (self[row] for row in range(len(self)))
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Jagged":
-        values, offsets = (part.to(device, non_blocking=non_blocking) for part in (self.values, self.offsets))
+        values, offsets = (
+            part.to(device, non_blocking=non_blocking) for part in (self.values, self.offsets)
+        )
         return Jagged(values, offsets)
 
     def to_nested(self) -> torch.Tensor:
@@ -86,16 +89,20 @@ class Columns(Protocol):
 
 
 class Batch:
-    """Rows in the order of delivery: `batch["slot"]` is int64 or float32 `(num_rows,)`, `(num_rows, width)`, or `Jagged`.
+    """Rows in the order of delivery: `batch["slot"]` is int64 or float32 `(num_rows,)`, `(num_rows,
+    width)`, or `Jagged`.
 
-    As the loader delivers it in the same process, tensors are views of decoded memory that other batches share: read-only
-    by contract, `clone()` is yours to write. A batch that was moved, pinned or cloned is packed into one buffer per dtype; one
-    that was sent from another process is in one piece of shared memory. `is_padding`: rows that were delivered before, so that
-    ranks make equal numbers of steps; they must not count. Tensors are made, all at once, when a column is first asked
-    for. Not thread-safe while that happens.
+    As the loader delivers it in the same process, tensors are views of decoded memory that other
+    batches share: read-only by contract, `clone()` is yours to write. A batch that was moved,
+    pinned or cloned is packed into one buffer per dtype; one that was sent from another process is
+    in one piece of shared memory. `is_padding`: rows that were delivered before, so that ranks make
+    equal numbers of steps; they must not count. Tensors are made, all at once, when a column is
+    first asked for. Not thread-safe while that happens.
     """
 
-    def __init__(self, columns: Columns, *, num_rows: int, extras: pa.Table, is_padding: bool = False) -> None:
+    def __init__(
+        self, columns: Columns, *, num_rows: int, extras: pa.Table, is_padding: bool = False
+    ) -> None:
         self.num_rows = num_rows
         self.is_padding = is_padding
         self.extras = extras
@@ -114,7 +121,9 @@ class Batch:
         return self._columns
 
     def __getitem__(self, slot: str) -> Any:
-        """The slot's Tensor or Jagged; KeyError with the nearest names where the batch has no such slot."""
+        """The slot's Tensor or Jagged; KeyError with the nearest names where the batch has no such
+        slot.
+        """
         try:
             return self._column((SLOT, slot))
         except KeyError:
@@ -127,7 +136,10 @@ class Batch:
         return self.num_rows
 
     def __repr__(self) -> str:
-        return f"Batch(num_rows={self.num_rows}, slots={list(self.slots)}, labels={list(self._names(LABEL))})"
+        return (
+            f"Batch(num_rows={self.num_rows}, slots={list(self.slots)}, "
+            f"labels={list(self._names(LABEL))})"
+        )
 
     def items(self) -> Iterator[tuple[Key, Column]]:
         """Every column with its role (`slot`, `label`, `weight`) and name."""
@@ -145,15 +157,19 @@ class Batch:
         return self._column((WEIGHT, names[0])) if names else None
 
     def dense(self, slots: Sequence[str]) -> torch.Tensor:
-        """Float slots side by side: float32 (num_rows, k), in the order named, a fixed width or a padded list as its columns.
+        """Float slots side by side: float32 (num_rows, k), in the order named, a fixed width or a
+        padded list as its columns.
 
         Missing values are NaN. TypeError for ids and for lists that were not padded.
         """
         columns = [self._dense_column(name) for name in _names_of("dense()", slots)]
         if not columns:
             raise ValueError("dense(): expected at least one slot, found none")
-        dense = columns[0].new_empty((self.num_rows, sum(column.shape[1] for column in columns)), dtype=torch.float32)
-        # Slice by slice: `torch.cat` wakes torch's threads, which then spin on the cores that decode.
+        dense = columns[0].new_empty(
+            (self.num_rows, sum(column.shape[1] for column in columns)), dtype=torch.float32
+        )
+        # Slice by slice: `torch.cat` wakes torch's threads, which then spin on the cores that
+        # decode.
         first = 0
         for column in columns:
             dense[:, first : first + column.shape[1]] = column
@@ -161,19 +177,27 @@ class Batch:
         return dense
 
     def to_kjt(self, slots: Sequence[str] | None = None) -> Any:
-        """The id slots, or those named, as a TorchRec KeyedJaggedTensor with the slots' names as keys.
+        """The id slots, or those named, as a TorchRec KeyedJaggedTensor with the slots' names as
+        keys.
 
-        A scalar is a bag of one, a fixed width and a padded list a bag of so many, a list one of its length; a missing value
-        is the id 0. int64, or int32 where all slots are. TypeError for float slots; MissingDependencyError without torchrec.
+        A scalar is a bag of one, a fixed width and a padded list a bag of so many, a list one of
+        its length; a missing value is the id 0. int64, or int32 where all slots are. TypeError for
+        float slots; MissingDependencyError without torchrec.
         """
-        names = [n for n in self.slots if _is_ids(self[n])] if slots is None else _names_of("to_kjt()", slots)
+        names = (
+            [n for n in self.slots if _is_ids(self[n])]
+            if slots is None
+            else _names_of("to_kjt()", slots)
+        )
         if not names:
             raise ValueError("to_kjt(): expected at least one id slot, found none")
         return keyed_jagged(names, [self._bag(name) for name in names])
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Batch":
         """The batch on a device, packed: one copy per dtype. `extras` stay where they are."""
-        return self._with(self._columns.moved(device=torch.device(device), non_blocking=non_blocking))
+        return self._with(
+            self._columns.moved(device=torch.device(device), non_blocking=non_blocking)
+        )
 
     def pin_memory(self) -> "Batch":
         """The batch packed in page-locked memory, from where copies to a device need not block."""
@@ -184,28 +208,39 @@ class Batch:
         return self._with(self._columns.packed())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (self._columns.packed(), self.num_rows, _to_ipc(self.extras), self.is_padding)
+        return _received, (
+            self._columns.packed(),
+            self.num_rows,
+            _to_ipc(self.extras),
+            self.is_padding,
+        )
 
     def _dense_column(self, name: str) -> torch.Tensor:
         """The slot's values, (num_rows, width)."""
         column: Column = self[name]
         if isinstance(column, Jagged):
             raise TypeError(
-                f"dense(): slot {name!r} is a list: select it with {{name: {name}, pad: 8}}, or take batch[{name!r}]"
+                f"dense(): slot {name!r} is a list: select it with {{name: {name}, pad: 8}}, or "
+                f"take batch[{name!r}]"
             )
         if not column.is_floating_point():
             raise TypeError(
-                f"dense(): slot {name!r} holds ids, which float32 cannot keep: look them up, by to_kjt() for example"
+                f"dense(): slot {name!r} holds ids, which float32 cannot keep: look them up, by "
+                f"to_kjt() for example"
             )
         return column.reshape(self.num_rows, -1) if column.dim() > 1 else column[:, None]
 
     def _bag(self, name: str) -> Bag:
         column = self[name]
         if not _is_ids(column):
-            raise TypeError(f"to_kjt(): slot {name!r} holds floats, expected ids: take floats by dense()")
+            raise TypeError(
+                f"to_kjt(): slot {name!r} holds floats, expected ids: take floats by dense()"
+            )
         if isinstance(column, Jagged):
             return column.values, column.lengths()
-        lengths = torch.full((self.num_rows,), column.shape[1] if column.dim() > 1 else 1, device=column.device)
+        lengths = torch.full(
+            (self.num_rows,), column.shape[1] if column.dim() > 1 else 1, device=column.device
+        )
         return column.reshape(-1), lengths
 
     def _names(self, role: str) -> tuple[str, ...]:
@@ -222,7 +257,9 @@ class Batch:
         return made
 
     def _with(self, columns: Columns) -> "Batch":
-        return Batch(columns, num_rows=self.num_rows, extras=self.extras, is_padding=self.is_padding)
+        return Batch(
+            columns, num_rows=self.num_rows, extras=self.extras, is_padding=self.is_padding
+        )
 
 
 def _is_ids(column: Column) -> bool:
@@ -237,7 +274,9 @@ def _names_of(what: str, slots: Sequence[str]) -> list[str]:
 
 
 def _to_ipc(table: pa.Table) -> bytes | int:
-    """Arrow pickles the whole memory under a slice; its stream format only the slice. Without columns, the row count."""
+    """Arrow pickles the whole memory under a slice; its stream format only the slice. Without
+    columns, the row count.
+    """
     if not table.num_columns:
         return int(table.num_rows)
     sink = pa.BufferOutputStream()

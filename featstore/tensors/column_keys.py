@@ -8,9 +8,13 @@ SLOT, LABEL, WEIGHT = "slot", "label", "weight"
 
 
 class Keys(tuple[Key, ...]):
-    """Columns by role and name, slots first. Batches that have one object in common look their names up only once."""
+    """Columns by role and name, slots first. Batches that have one object in common look their
+    names up only once.
+    """
 
     @cached_property
     def names(self) -> Mapping[str, tuple[str, ...]]:
         """The names of each role."""
-        return {role: tuple(name for of, name in self if of == role) for role in (SLOT, LABEL, WEIGHT)}
+        return {
+            role: tuple(name for of, name in self if of == role) for role in (SLOT, LABEL, WEIGHT)
+        }

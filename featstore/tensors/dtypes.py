@@ -1,4 +1,6 @@
-"""Arrays and tensors of one memory. numpy has no bfloat16: an array of uint16, which no column is otherwise, holds its bits."""
+"""Arrays and tensors of one memory. numpy has no bfloat16: an array of uint16, which no column is
+otherwise, holds its bits.
+"""
 
 import numpy as np
 import torch

@@ -1,4 +1,6 @@
-"""Columns of any dtypes in one buffer, so that a batch moves as one copy, or as one piece of shared memory."""
+"""Columns of any dtypes in one buffer, so that a batch moves as one copy, or as one piece of shared
+memory.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +20,8 @@ _ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class OneBuffer:
-    """`memory`: uint8 (num_bytes,), any device. `places`: of each column's values and, where it is jagged, offsets, each
-    aligned to 64 bytes. Memory from `end` on is somebody else's."""
+    """`memory`: uint8 (num_bytes,), any device. `places`: of each column's values and, where it is
+    jagged, offsets, each aligned to 64 bytes. Memory from `end` on is somebody else's."""
 
     memory: torch.Tensor
     places: Mapping[Key, tuple[Place, ...]]
@@ -30,8 +32,14 @@ class OneBuffer:
         return Keys(self.places)
 
     def made(self) -> dict[Key, Column]:
-        flat = {dtype: iter(self._flat(dtype)) for dtype in {dtype for of in self.places.values() for dtype, _, _ in of}}
-        return {key: column_of([shaped(next(flat[dtype]), shape) for dtype, _, shape in of]) for key, of in self.places.items()}
+        flat = {
+            dtype: iter(self._flat(dtype))
+            for dtype in {dtype for of in self.places.values() for dtype, _, _ in of}
+        }
+        return {
+            key: column_of([shaped(next(flat[dtype]), shape) for dtype, _, shape in of])
+            for key, of in self.places.items()
+        }
 
     def packed(self) -> "OneBuffer":
         return self._in(self.memory[: self.end].clone())
@@ -44,9 +52,16 @@ class OneBuffer:
         return OneBuffer(memory=memory, places=self.places, end=self.end)
 
     def _flat(self, dtype: torch.dtype) -> Sequence[torch.Tensor]:
-        """The tensors of a dtype in the order of their places, flat: one call makes all, and what lies between."""
+        """The tensors of a dtype in the order of their places, flat: one call makes all, and what
+        lies between.
+        """
         sizes, at = list[int](), 0
-        for first, shape in ((first, shape) for of in self.places.values() for found, first, shape in of if found == dtype):
+        for first, shape in (
+            (first, shape)
+            for of in self.places.values()
+            for found, first, shape in of
+            if found == dtype
+        ):
             count = prod(shape)
             sizes += [first // dtype.itemsize - at, count]
             at += sizes[-2] + count
@@ -65,13 +80,19 @@ class Layout:
     def add(self, key: Key, column: Column) -> None:
         for tensor in (column.values, column.offsets) if isinstance(column, Jagged) else (column,):
             first = aligned(self.end)
-            self.places[key] = (*self.places.get(key, ()), (tensor.dtype, first, tuple(tensor.shape)))
+            self.places[key] = (
+                *self.places.get(key, ()),
+                (tensor.dtype, first, tuple(tensor.shape)),
+            )
             self.tensors.append((first, tensor))
             self.end = first + tensor.numel() * tensor.itemsize
 
 
-def in_one_buffer(columns: Columns, allocate: Allocate = lambda size: torch.empty(size, dtype=torch.uint8)) -> OneBuffer:
-    """Copies the columns, which are on the CPU, into memory that `allocate(num_bytes)` gives: uint8, as long or longer.
+def in_one_buffer(
+    columns: Columns, allocate: Allocate = lambda size: torch.empty(size, dtype=torch.uint8)
+) -> OneBuffer:
+    """Copies the columns, which are on the CPU, into memory that `allocate(num_bytes)` gives:
+    uint8, as long or longer.
 
     By numpy: torch's copies wake threads of its own, which then spin on the cores that decode.
     """

@@ -1,8 +1,10 @@
-"""Memory that two processes share and that serves again: one writes a piece, another reads it there, and says when it needs it
-no longer. New memory costs as much as what is written to it: the kernel clears each page, and again at each end maps it.
+"""Memory that two processes share and that serves again: one writes a piece, another reads it
+there, and says when it needs it no longer. New memory costs as much as what is written to it: the
+kernel clears each page, and again at each end maps it.
 
-A piece is a file without a name that only lives in memory (memfd), whose first byte says whether somebody else has it. The
-reader opens it by the writer's descriptor (/proc/PID/fd), so the writer must still be there.
+A piece is a file without a name that only lives in memory (memfd), whose first byte says whether
+somebody else has it. The reader opens it by the writer's descriptor (/proc/PID/fd), so the writer
+must still be there.
 """
 
 import errno
@@ -26,7 +28,9 @@ _MAX_FREE = 3
 
 @dataclass(frozen=True)
 class Address:
-    """Where another process finds a piece: the writer's process, its descriptor there, which file that is, and its bytes."""
+    """Where another process finds a piece: the writer's process, its descriptor there, which file
+    that is, and its bytes.
+    """
 
     process: int
     descriptor: int
@@ -35,7 +39,9 @@ class Address:
 
 
 class _Forks:
-    """How often this process was forked: a copy of it goes on to see what it had mapped, so that is never written to again."""
+    """How often this process was forked: a copy of it goes on to see what it had mapped, so that is
+    never written to again.
+    """
 
     num_forks = 0
 
@@ -52,12 +58,19 @@ class Piece:
 
     def __init__(self, num_bytes: int) -> None:
         size = _HEADER_BYTES + num_bytes
-        if size > (available_bytes := _available_bytes()):  # the kernel would rather end some process than refuse
-            raise OSError(errno.ENOMEM, f"of {available_bytes} bytes of memory that are available it would take {size}")
+        if size > (
+            available_bytes := _available_bytes()
+        ):  # the kernel would rather end some process than refuse
+            raise OSError(
+                errno.ENOMEM,
+                f"of {available_bytes} bytes of memory that are available it would take {size}",
+            )
         self._descriptor = os.memfd_create("featstore-batch")
         try:
             os.posix_fallocate(self._descriptor, 0, size)
-            self._mapped = mmap.mmap(self._descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            self._mapped = mmap.mmap(
+                self._descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
+            )
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -82,16 +95,22 @@ class Piece:
         return self._num_forks != _Forks.num_forks
 
     def memory(self, num_bytes: int) -> Array:
-        """uint8 (num_bytes,). While it, or a tensor of it, is referred to, the piece is not free; of a slice nobody knows."""
+        """uint8 (num_bytes,). While it, or a tensor of it, is referred to, the piece is not free;
+        of a slice nobody knows.
+        """
         memory = np.frombuffer(self._mapped, np.uint8, num_bytes, _HEADER_BYTES)
         self._used, self._place = weakref.ref(memory), memory.ctypes.data
         return memory
 
     def may_be_sent(self, place: int) -> bool:
-        """Whether what lies at this place in memory is the piece, and nobody else has it: then, from now on, whoever gets its
-        address does. Only the process that made it may."""
+        """Whether what lies at this place in memory is the piece, and nobody else has it: then,
+        from now on, whoever gets its address does. Only the process that made it may."""
         with self._sending:
-            if self.address.process != os.getpid() or self._mapped[0] != _FREE or self._place != place:
+            if (
+                self.address.process != os.getpid()
+                or self._mapped[0] != _FREE
+                or self._place != place
+            ):
                 return False
             self._mapped[0] = _SENT
             return True
@@ -112,8 +131,12 @@ class Pieces:
         self._process, self._pieces, self._taking = os.getpid(), list[Piece](), threading.Lock()
 
     def take(self, num_bytes: int) -> tuple[Piece, Array]:
-        """A free piece, and so many bytes of its memory. OSError where there is no memory for it."""
-        if self._process != os.getpid():  # those of the process that forked this one are not ours to give
+        """A free piece, and so many bytes of its memory. OSError where there is no memory for
+        it.
+        """
+        if (
+            self._process != os.getpid()
+        ):  # those of the process that forked this one are not ours to give
             self._process, self._pieces, self._taking = os.getpid(), [], threading.Lock()
         with self._taking:
             free = [piece for piece in self._pieces if piece.is_free]
@@ -125,10 +148,13 @@ class Pieces:
 
 
 def opened(address: Address, num_bytes: int) -> Array:
-    """The first bytes of a piece in the process that received it: uint8 (num_bytes,), the same memory. When nothing refers to
-    it any more (as `Piece.memory` understands it), the writer may use it again. OSError where the process that sent it is gone.
+    """The first bytes of a piece in the process that received it: uint8 (num_bytes,), the same
+    memory. When nothing refers to it any more (as `Piece.memory` understands it), the writer may
+    use it again. OSError where the process that sent it is gone.
     """
-    descriptor = os.open(f"/proc/{address.process}/fd/{address.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    descriptor = os.open(
+        f"/proc/{address.process}/fd/{address.descriptor}", os.O_RDWR | os.O_CLOEXEC
+    )
     try:
         found = os.fstat(descriptor)
         if (found.st_dev, found.st_ino) != address.file:
@@ -149,12 +175,16 @@ def _give_back(mapped: mmap.mmap, process: int, num_forks: int) -> None:
 
 def are_supported() -> bool:
     """Whether this process can make pieces, and the one that started it open them."""
-    return hasattr(os, "memfd_create") and hasattr(mmap, "MAP_POPULATE") and _is_seen_by(os.getppid())
+    return (
+        hasattr(os, "memfd_create") and hasattr(mmap, "MAP_POPULATE") and _is_seen_by(os.getppid())
+    )
 
 
 @lru_cache(maxsize=1)
 def _is_seen_by(process: int) -> bool:
-    """Whether descriptors may be opened through /proc: our own, and the other's, which is the same right as it has to ours."""
+    """Whether descriptors may be opened through /proc: our own, and the other's, which is the same
+    right as it has to ours.
+    """
     try:
         next(Path(f"/proc/{process}/fd").iterdir())
         descriptor = os.memfd_create("featstore-probe")

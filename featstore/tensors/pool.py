@@ -1,4 +1,6 @@
-"""Memory that serves again once no batch refers to it: clearing new pages costs as much as filling them."""
+"""Memory that serves again once no batch refers to it: clearing new pages costs as much as filling
+them.
+"""
 
 import sys
 import threading
@@ -20,7 +22,9 @@ _UNUSED = _num_references([np.empty(0, np.uint8)])[0]
 
 
 class Pool:
-    """Memory for columns that are put together. Any thread may take it, and let go of what is in it."""
+    """Memory for columns that are put together. Any thread may take it, and let go of what is in
+    it.
+    """
 
     def __init__(self) -> None:
         self._kept: list[Array] = []
@@ -33,6 +37,8 @@ class Pool:
             for index, is_used in enumerate(are_used):
                 if not is_used and len(self._kept[index]) >= num_bytes:
                     return self._kept[index]
-            self._kept = [memory for memory, is_used in zip(self._kept, are_used, strict=True) if is_used][-_MAX_KEPT:]
+            self._kept = [
+                memory for memory, is_used in zip(self._kept, are_used, strict=True) if is_used
+            ][-_MAX_KEPT:]
             self._kept.append(np.empty(num_bytes + num_bytes // 16, np.uint8))
             return self._kept[-1]

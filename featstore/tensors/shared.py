@@ -1,8 +1,9 @@
-"""A batch on its way to another process: one piece of shared memory, written once by the process that made the batch.
+"""A batch on its way to another process: one piece of shared memory, written once by the process
+that made the batch.
 
-Where the system allows it the memory serves again (pieces.py), else torch passes new memory for each batch, as one file
-descriptor, however many slots it has. The extras lie behind the columns, in Arrow's stream format, and are read there without
-a copy.
+Where the system allows it the memory serves again (pieces.py), else torch passes new memory for
+each batch, as one file descriptor, however many slots it has. The extras lie behind the columns, in
+Arrow's stream format, and are read there without a copy.
 """
 
 import errno
@@ -30,15 +31,18 @@ class Shared(OneBuffer):
     piece: Piece | None = None
 
     def may_be_sent(self) -> bool:
-        """Whether the memory itself may go to another process: not what came from one, nor what is under way to one, nor what
-        torch has moved meanwhile, as it does with tensors that are sent by themselves."""
+        """Whether the memory itself may go to another process: not what came from one, nor what is
+        under way to one, nor what torch has moved meanwhile, as it does with tensors that are sent
+        by themselves."""
         if self.piece is None:
             return bool(self.memory.is_shared())  # type: ignore[no-untyped-call]
         return self.piece.may_be_sent(self.memory.data_ptr())
 
 
 def shared(batch: Batch) -> Batch:
-    """The batch in shared memory of its own, columns and extras. SharedMemoryError where there is no room for it."""
+    """The batch in shared memory of its own, columns and extras. SharedMemoryError where there is
+    no room for it.
+    """
     extras, piece, memory = _stream(batch.extras), None, np.empty(0, np.uint8)
 
     def allocate(num_bytes: int) -> torch.Tensor:
@@ -62,12 +66,19 @@ def _taken(num_bytes: int) -> tuple[Piece, Array]:
     try:
         return _PIECES.take(num_bytes)
     except OSError as error:
-        fix = "more descriptors (ulimit -n)" if error.errno in (errno.EMFILE, errno.ENFILE) else "more memory"
-        raise SharedMemoryError(_NO_ROOM.format(num_bytes=num_bytes, error=error, fix=fix)) from error
+        fix = (
+            "more descriptors (ulimit -n)"
+            if error.errno in (errno.EMFILE, errno.ENFILE)
+            else "more memory"
+        )
+        raise SharedMemoryError(
+            _NO_ROOM.format(num_bytes=num_bytes, error=error, fix=fix)
+        ) from error
 
 
 _NO_ROOM = (
-    "a batch of {num_bytes} bytes finds no room in shared memory: {error}; give the container {fix}, or choose a smaller "
+    "a batch of {num_bytes} bytes finds no room in shared memory: {error}; give the container "
+    "{fix}, or choose a smaller "
     "batch_size, fewer workers, or a smaller prefetch_factor of the DataLoader"
 )
 
@@ -77,12 +88,16 @@ def _shared_memory(num_bytes: int) -> torch.Tensor:
         storage = torch.UntypedStorage._new_shared(max(1, num_bytes))  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         fix = "more (docker run --shm-size)"
-        raise SharedMemoryError(_NO_ROOM.format(num_bytes=num_bytes, error=error, fix=fix)) from error
+        raise SharedMemoryError(
+            _NO_ROOM.format(num_bytes=num_bytes, error=error, fix=fix)
+        ) from error
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 def _stream(table: pa.Table) -> pa.Buffer:
-    """The table in Arrow's stream format, of which a slice is only the slice; nothing where it has no columns."""
+    """The table in Arrow's stream format, of which a slice is only the slice; nothing where it has
+    no columns.
+    """
     sink = pa.BufferOutputStream()
     if table.num_columns:
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -91,13 +106,21 @@ def _stream(table: pa.Table) -> pa.Buffer:
 
 
 def _of(columns: Shared, memory: Array, num_rows: int, is_padding: bool) -> Batch:
-    """The batch of these columns; the extras are views of the memory behind them, and keep it as the tensors do."""
+    """The batch of these columns; the extras are views of the memory behind them, and keep it as
+    the tensors do.
+    """
     behind = memory[aligned(columns.end) :]
     extras = pa.ipc.open_stream(pa.py_buffer(behind)).read_all() if len(behind) else pa.table({})
     return Batch(columns, num_rows=num_rows, extras=extras, is_padding=is_padding)
 
 
-def _received(memory: torch.Tensor | tuple[Address, int], places: Any, end: int, num_rows: int, is_padding: bool) -> Batch:
+def _received(
+    memory: torch.Tensor | tuple[Address, int],
+    places: Any,
+    end: int,
+    num_rows: int,
+    is_padding: bool,
+) -> Batch:
     """The batch in the process that uses it."""
     array = memory.numpy() if isinstance(memory, torch.Tensor) else _opened(*memory)
     tensor = memory if isinstance(memory, torch.Tensor) else torch.from_numpy(array)
@@ -109,7 +132,8 @@ def _opened(address: Address, num_bytes: int) -> Array:
         return opened(address, num_bytes)
     except _OF_THE_DEAD as error:
         raise WorkerError(
-            f"DataLoader worker (pid {address.process}) died before its batch was received: expected "
+            f"DataLoader worker (pid {address.process}) died before its batch was received: "
+            f"expected "
             "it to run until then; if the kernel's log (dmesg) says that it ran out of memory, "
             "choose fewer workers, a smaller batch_size or a smaller prefetch_factor"
         ) from error
@@ -131,7 +155,9 @@ def _reduce(batch: Batch) -> tuple[Any, ...]:
         columns = shared(batch).columns
         assert isinstance(columns, Shared)
         columns.may_be_sent()
-    memory = columns.memory if columns.piece is None else (columns.piece.address, len(columns.memory))
+    memory = (
+        columns.memory if columns.piece is None else (columns.piece.address, len(columns.memory))
+    )
     return _received, (memory, columns.places, columns.end, batch.num_rows, batch.is_padding)
 
 

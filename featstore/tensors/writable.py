@@ -6,7 +6,9 @@ from featstore.reading.buffers import Array, Ragged, Values
 
 
 def writable(values: Values) -> Values:
-    """The same memory under arrays that call themselves writable: torch knows no read-only tensors and warns of them."""
+    """The same memory under arrays that call themselves writable: torch knows no read-only tensors
+    and warns of them.
+    """
     if isinstance(values, Ragged):
         return Ragged(_lent(values.values), values.offsets)
     return _lent(values)
@@ -17,7 +19,9 @@ def _lent(array: Array) -> Array:
 
 
 class _Lent:
-    """Shows an array's memory as writable; numpy keeps this object, and so the memory, as long as a view lives."""
+    """Shows an array's memory as writable; numpy keeps this object, and so the memory, as long as a
+    view lives.
+    """
 
     __slots__ = ("__array_interface__", "owner")
 
@@ -30,5 +34,7 @@ class _Lent:
 def bfloat16_bits(values: Array) -> Array:
     """float32 values rounded to bfloat16, half to even, as uint16; NaN stays NaN."""
     bits = values.view(np.uint32)
-    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
+    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(
+        16
+    )
     return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)

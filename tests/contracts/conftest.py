@@ -1,4 +1,6 @@
-"""Real servers of files, each started on a free port for the tests of one module and ended with them."""
+"""Real servers of files, each started on a free port for the tests of one module and ended with
+them.
+"""
 
 import base64
 import contextlib
@@ -26,7 +28,9 @@ from obstore.fsspec import FsspecStore
 from featstore.files import storage
 
 BUCKET = "features"
-_AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_AZURITE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 NGINX = """
 daemon off; master_process off; pid {root}/nginx.pid; error_log {root}/error.log;
 events {{}}
@@ -38,8 +42,8 @@ http {{ access_log off; tcp_nopush off; sendfile on; client_body_temp_path {root
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where files can be put and read. `put(name, data)` writes or replaces one; `is_listed`, `is_written`: what else the
-    store can do."""
+    """Where files can be put and read. `put(name, data)` writes or replaces one; `is_listed`,
+    `is_written`: what else the store can do."""
 
     url: str
     put: Callable[[str, bytes], object]
@@ -57,7 +61,9 @@ def free_port() -> int:
 def running(command: list[str], port: int, log: Path, **environment: str) -> Iterator[None]:
     """A server's process, from when it listens to the end of the block."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | environment
+        )
     try:
         deadline = time.monotonic() + 60
         while not _listens(port):
@@ -127,16 +133,33 @@ def nginx(root: Path) -> Iterator[Place]:
     (root / "files").mkdir()
     root.chmod(0o755)
     (root / "nginx.conf").write_text(NGINX.format(root=root, port=port))
-    command = [binary("nginx", "nginx-light"), "-p", str(root), "-e", str(root / "error.log"), "-c", str(root / "nginx.conf")]
+    command = [
+        binary("nginx", "nginx-light"),
+        "-p",
+        str(root),
+        "-e",
+        str(root / "error.log"),
+        "-c",
+        str(root / "nginx.conf"),
+    ]
 
     with running(command, port, root / "log"):
-        yield Place(url=f"http://127.0.0.1:{port}", put=_put_by_path(root / "files"), is_listed=False, is_written=False)
+        yield Place(
+            url=f"http://127.0.0.1:{port}",
+            put=_put_by_path(root / "files"),
+            is_listed=False,
+            is_written=False,
+        )
 
 
 def _s3(port: int, user: str) -> Place:
     url = f"s3://{BUCKET}"
     names = {"AWS_ACCESS_KEY_ID": user, "AWS_SECRET_ACCESS_KEY": user, "AWS_REGION": "us-east-1"}
-    return Place(url=url, put=_put_by_featstore(url), environment={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"} | names)
+    return Place(
+        url=url,
+        put=_put_by_featstore(url),
+        environment={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"} | names,
+    )
 
 
 @contextlib.contextmanager
@@ -151,7 +174,15 @@ def moto(root: Path) -> Iterator[Place]:
 @contextlib.contextmanager
 def s3rver(root: Path) -> Iterator[Place]:
     port = free_port()
-    command = [binary("s3rver", "s3rver by npm"), "-d", str(root), "-p", str(port), "--configure-bucket", BUCKET]
+    command = [
+        binary("s3rver", "s3rver by npm"),
+        "-d",
+        str(root),
+        "-p",
+        str(port),
+        "--configure-bucket",
+        BUCKET,
+    ]
     with running(command, port, root.with_suffix(".log")):
         yield _s3(port, "S3RVER")
 
@@ -160,16 +191,29 @@ def s3rver(root: Path) -> Iterator[Place]:
 def azurite(root: Path) -> Iterator[Place]:
     port = free_port()
     program = binary("azurite-blob", "azurite by npm")
-    command = [program, "--silent", "--skipApiVersionCheck", "-l", str(root), "--blobPort", str(port)]
+    command = [
+        program,
+        "--silent",
+        "--skipApiVersionCheck",
+        "-l",
+        str(root),
+        "--blobPort",
+        str(port),
+    ]
     with running(command, port, root / "log"):
         _make_container(port)
         url = f"az://{BUCKET}"
-        names = {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{port}"}
+        names = {
+            "AZURE_STORAGE_USE_EMULATOR": "true",
+            "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{port}",
+        }
         yield Place(url=url, put=_put_by_featstore(url), environment=names)
 
 
 def _make_container(port: int) -> None:
-    """Signed by the emulator's public key, as the service's reference of `SharedKey` describes it."""
+    """Signed by the emulator's public key, as the service's reference of `SharedKey` describes
+    it.
+    """
     headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
     named = "".join(f"{name}:{value}\n" for name, value in headers.items())
     account = "devstoreaccount1"
@@ -184,14 +228,39 @@ def sftp(root: Path) -> Iterator[Place]:
     pytest.importorskip("paramiko")
     port = free_port()
     (root / "files").mkdir()
-    address = ["--addr", f"127.0.0.1:{port}", "--user", "reader", "--pass", "secret", "--vfs-cache-mode", "writes"]
-    command = [binary("rclone", "rclone"), "serve", "sftp", str(root / "files"), *address, "--dir-cache-time", "0s"]
-    with running(command, port, root / "log", RCLONE_CONFIG=str(root / "rclone.conf"), HOME=str(root)):
-        yield Place(url=f"sftp://reader:secret@127.0.0.1:{port}", put=_put_by_path(root / "files"), is_written=False)
+    address = [
+        "--addr",
+        f"127.0.0.1:{port}",
+        "--user",
+        "reader",
+        "--pass",
+        "secret",
+        "--vfs-cache-mode",
+        "writes",
+    ]
+    command = [
+        binary("rclone", "rclone"),
+        "serve",
+        "sftp",
+        str(root / "files"),
+        *address,
+        "--dir-cache-time",
+        "0s",
+    ]
+    with running(
+        command, port, root / "log", RCLONE_CONFIG=str(root / "rclone.conf"), HOME=str(root)
+    ):
+        yield Place(
+            url=f"sftp://reader:secret@127.0.0.1:{port}",
+            put=_put_by_path(root / "files"),
+            is_written=False,
+        )
 
 
 class FakeHost(MemoryFileSystem):  # type: ignore[misc]
-    """In the place of HDFS and GCS, which have no server here: paths below a host, as HDFS has them."""
+    """In the place of HDFS and GCS, which have no server here: paths below a host, as HDFS has
+    them.
+    """
 
     protocol = "fakehost"
     store: ClassVar[dict[str, Any]] = {}
@@ -211,17 +280,23 @@ def fake_host(root: Path) -> Iterator[Place]:
     FakeHost.store.clear()
 
 
-SERVERS = {server.__name__: server for server in (local, nginx, moto, s3rver, azurite, sftp, fake_host)}
+SERVERS = {
+    server.__name__: server for server in (local, nginx, moto, s3rver, azurite, sftp, fake_host)
+}
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as place:
         yield place
 
 
 @pytest.fixture
-def place(server: Place, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Place]:
+def place(
+    server: Place, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Place]:
     """The server's place for one test, with the environment that its client needs."""
     storage._store.cache_clear()
     FsspecStore.clear_instance_cache()

@@ -43,8 +43,12 @@ def test_a_file_is_sized_read_at_any_position_and_fetched(place: Any, at: str) -
 
 
 # s3rver takes `bytes=0-0` for a request of everything.
-@pytest.mark.parametrize(("first", "end"), [(0, len(DATA)), (0, 2), (1_000_001, 2_000_000), (len(DATA) - 8, len(DATA))])
-def test_a_span_comes_with_the_files_size_and_version(place: Any, at: str, first: Any, end: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "end"), [(0, len(DATA)), (0, 2), (1_000_001, 2_000_000), (len(DATA) - 8, len(DATA))]
+)
+def test_a_span_comes_with_the_files_size_and_version(
+    place: Any, at: str, first: Any, end: int
+) -> None:
     url = _put(place, at, "x.bin", DATA)
     answer = read_span(url, first, end, size_bytes=len(DATA))
     assert b"".join(bytes(block) for block in answer.blocks) == DATA[first:end]
@@ -62,7 +66,11 @@ def test_a_file_of_another_version_is_refused(place: Any, at: str) -> None:
 
 def test_a_missing_file_is_file_not_found(place: Any, at: str) -> None:
     _put(place, at, "x.bin", DATA)
-    for act in (storage.size_bytes, lambda url: read_span(url, 0, 1, size_bytes=1), lambda url: storage.open_read(url)):
+    for act in (
+        storage.size_bytes,
+        lambda url: read_span(url, 0, 1, size_bytes=1),
+        lambda url: storage.open_read(url),
+    ):
         with pytest.raises(FileNotFoundError):
             act(f"{at}/none.bin")
 
@@ -73,7 +81,12 @@ def test_listings_name_urls_that_open(place: Any, at: str) -> None:
     for name in ("m=1/a.parquet", "m=2/a.parquet", "b.parquet", "_log/c.parquet", "note.txt"):
         _put(place, at, name, name.encode())
     expected = ["b.parquet", "m=1/a.parquet", "m=2/a.parquet"]
-    for url, names in ((at, expected), (f"{at}/", expected), (f"{at}/m=*", expected[1:]), (f"{at}/none", [])):
+    for url, names in (
+        (at, expected),
+        (f"{at}/", expected),
+        (f"{at}/m=*", expected[1:]),
+        (f"{at}/none", []),
+    ):
         found = listings.list_files(url)
         assert [entry.name for entry in found] == names
         for entry in found:
@@ -88,7 +101,10 @@ def test_a_file_is_the_one_that_was_listed_until_it_is_replaced(place: Any, at: 
     for _ in range(2):
         listings.check_unchanged(listed, listings.find_file(url))
     _put(place, at, "m=1/a.parquet", OTHER)
-    with pytest.raises(InputError, match=r"a\.parquet changed while it was read: expected 3,072,000 .* found 3,072,000 "):
+    with pytest.raises(
+        InputError,
+        match=r"a\.parquet changed while it was read: expected 3,072,000 .* found 3,072,000 ",
+    ):
         listings.check_unchanged(listed, listings.find_file(url))
     assert listings.find_file(f"{at}/m=1/none.parquet") is None
 
@@ -131,12 +147,19 @@ def _plan(tail: Any, size_bytes: Any, name: Any) -> Any:
 def test_a_staged_file_has_the_remote_bytes(place: Any, at: str, tmp_path: Path, mode: str) -> None:
     url = _put(place, at, "x.bin", DATA)
     retry = RetryPolicy(first_pause_s=0.01)
-    with Stager(Staging(directory=str(tmp_path), mode=mode), Source(plan_ranges=_plan, retry=retry)) as stager:
+    with Stager(
+        Staging(directory=str(tmp_path), mode=mode), Source(plan_ranges=_plan, retry=retry)
+    ) as stager:
         for num_hits in range(2):
             with next(stager.stage([StageItem(key=0, url=url, size_bytes=len(DATA))])) as staged:
                 assert staged.path is not None
                 data = staged.path.read_bytes()
-                assert all(data[first:end] == DATA[first:end] for first, end in staged.held or [(0, len(DATA))])
+                assert all(
+                    data[first:end] == DATA[first:end]
+                    for first, end in staged.held or [(0, len(DATA))]
+                )
             assert stager.stats().num_hits == num_hits
         assert stager.stats().num_retries == 0
-        assert "secret" not in "".join(path.read_text() for path in stager.cache.root.glob("*.held"))
+        assert "secret" not in "".join(
+            path.read_text() for path in stager.cache.root.glob("*.held")
+        )

@@ -1,9 +1,11 @@
-"""One table of cases per operator, run on every engine: the Arrow kernel, a single row, a Spark worker and Spark SQL.
+"""One table of cases per operator, run on every engine: the Arrow kernel, a single row, a Spark
+worker and Spark SQL.
 
-The cases are tests/golden/operators/<operator>.jsonl, a case a line: raw `columns`, a spec whose slot `f` is looked at
-(`inputs`, `slots` and what else a spec has), and what is `stored` of each row, as the row-at-a-time reading of
-tests/ops/test_oracle.py has it. A new operator joins with a file of its own there; if its cases need more than a spec, as a
-fitted file, it names their test in CASES_ELSEWHERE. The golden vectors run here too, as cases of three rows.
+The cases are tests/golden/operators/<operator>.jsonl, a case a line: raw `columns`, a spec whose
+slot `f` is looked at (`inputs`, `slots` and what else a spec has), and what is `stored` of each
+row, as the row-at-a-time reading of tests/ops/test_oracle.py has it. A new operator joins with a
+file of its own there; if its cases need more than a spec, as a fitted file, it names their test in
+CASES_ELSEWHERE. The golden vectors run here too, as cases of three rows.
 """
 
 import datetime
@@ -28,7 +30,9 @@ from featstore.spec.sql.statement import slot_sql
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FROZEN = ("quantile_bucketize", "standardize", "min_max", "vocabulary")
-CASES_ELSEWHERE = dict.fromkeys(FROZEN, "ops/test_frozen.py")  # the test that runs their cases on all engines, from tests/ on
+CASES_ELSEWHERE = dict.fromkeys(
+    FROZEN, "ops/test_frozen.py"
+)  # the test that runs their cases on all engines, from tests/ on
 NUM_QUERIES = 4
 
 
@@ -38,13 +42,22 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 def _vector(line: dict[str, Any]) -> dict[str, Any]:
     row, stored = line["row"], line["stored"]
-    return line | {"columns": {name: [value, None, value] for name, value in row.items()}, "stored": [stored, None, stored]}
+    return line | {
+        "columns": {name: [value, None, value] for name, value in row.items()},
+        "stored": [stored, None, stored],
+    }
 
 
 OPERATOR_CASES = {
-    f"{path.stem}: {case['name']}": case for path in sorted(GOLDEN.glob("operators/*.jsonl")) for case in _read(path)
+    f"{path.stem}: {case['name']}": case
+    for path in sorted(GOLDEN.glob("operators/*.jsonl"))
+    for case in _read(path)
 }
-VECTORS = {f"{file}: {line['name']}": _vector(line) for file in ("signs", "floats") for line in _read(GOLDEN / f"{file}.jsonl")}
+VECTORS = {
+    f"{file}: {line['name']}": _vector(line)
+    for file in ("signs", "floats")
+    for line in _read(GOLDEN / f"{file}.jsonl")
+}
 CASES = OPERATOR_CASES | VECTORS
 
 
@@ -54,14 +67,24 @@ def value_of(written: Any) -> Any:
     if isinstance(written, dict) and "map" in written:
         return [(key, value_of(item)) for key, item in written["map"]]
     if isinstance(written, dict):
-        return bytes.fromhex(written["hex"]) if "hex" in written else datetime.datetime.fromisoformat(written["time"])
+        return (
+            bytes.fromhex(written["hex"])
+            if "hex" in written
+            else datetime.datetime.fromisoformat(written["time"])
+        )
     return written
 
 
 def spec_of(case: dict[str, Any]) -> Spec:
-    document = {key: case[key] for key in case if key not in ("name", "row", "columns", "stored", "slots")}
+    document = {
+        key: case[key] for key in case if key not in ("name", "row", "columns", "stored", "slots")
+    }
     return load_spec(
-        {"spec": 1, "slots": [{key: constant_of(v) for key, v in slot.items()} for slot in case["slots"]]} | document
+        {
+            "spec": 1,
+            "slots": [{key: constant_of(v) for key, v in slot.items()} for slot in case["slots"]],
+        }
+        | document
     )
 
 
@@ -75,17 +98,29 @@ def columns_of(case: dict[str, Any], num_rows: int | None = None) -> dict[str, p
     columns = {}
     for name, written in case["columns"].items():
         values = [value_of(value) for value in written]
-        arrow_type = pa.binary() if any(isinstance(value, bytes) for value in values) else declared[name]
-        columns[name] = pa.array([*values, *[None] * ((num_rows or len(values)) - len(values))], arrow_type)
+        arrow_type = (
+            pa.binary() if any(isinstance(value, bytes) for value in values) else declared[name]
+        )
+        columns[name] = pa.array(
+            [*values, *[None] * ((num_rows or len(values)) - len(values))], arrow_type
+        )
     return columns
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Ids exactly; floats but for the last digits of a float32, in which logarithms and powers of C and Java may differ."""
+    """Ids exactly; floats but for the last digits of a float32, in which logarithms and powers of C
+    and Java may differ.
+    """
     if isinstance(expected, list):
-        return isinstance(found, list) and len(found) == len(expected) and all(map(same, found, expected))
+        return (
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(map(same, found, expected))
+        )
     if isinstance(expected, float):
-        return (found != found and expected != expected) or math.isclose(found, expected, rel_tol=2e-7)
+        return (found != found and expected != expected) or math.isclose(
+            found, expected, rel_tol=2e-7
+        )
     return type(found) is type(expected) and bool(found == expected)
 
 
@@ -100,9 +135,13 @@ def test_every_operator_has_a_table_of_cases(name: str) -> None:
         assert name in (GOLDEN.parent / CASES_ELSEWHERE[name]).read_text()
         return
     cases = [case for title, case in OPERATOR_CASES.items() if title.startswith(f"{name}: ")]
-    assert any(entry["op"] == name for case in cases for entry in case["slots"] if entry["name"] == "f")
+    assert any(
+        entry["op"] == name for case in cases for entry in case["slots"] if entry["name"] == "f"
+    )
     assert sum(len(case["stored"]) for case in cases) >= 8
-    given = {param for case in cases for entry in case["slots"] if entry["op"] == name for param in entry}
+    given = {
+        param for case in cases for entry in case["slots"] if entry["op"] == name for param in entry
+    }
     assert set(OPERATORS[name].params) <= given, "a param that no case sets"
 
 
@@ -110,7 +149,9 @@ def test_every_operator_has_a_table_of_cases(name: str) -> None:
 def test_the_arrow_kernel_gives_the_values_of_the_table(title: str) -> None:
     case = OPERATOR_CASES[title]
     columns = columns_of(case)
-    stored = Extractor(spec_of(case))(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))).column("f")
+    stored = Extractor(spec_of(case))(
+        pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    ).column("f")
     assert not differences(case, stored.to_pylist())
 
 
@@ -118,7 +159,10 @@ def test_the_arrow_kernel_gives_the_values_of_the_table(title: str) -> None:
 def test_single_rows_give_the_values_of_the_table(title: str) -> None:
     case = OPERATOR_CASES[title]
     extractor = Extractor(spec_of(case))
-    rows = [dict(zip(case["columns"], map(value_of, row), strict=True)) for row in zip(*case["columns"].values(), strict=True)]
+    rows = [
+        dict(zip(case["columns"], map(value_of, row), strict=True))
+        for row in zip(*case["columns"].values(), strict=True)
+    ]
     assert not differences(case, [extractor.one(row)["f"] for row in rows])
 
 
@@ -126,14 +170,20 @@ def test_single_rows_give_the_values_of_the_table(title: str) -> None:
 def raw_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """All cases' columns side by side in one Parquet file, named `<number of the case>_<name>`."""
     num_rows = max(len(case["stored"]) for case in CASES.values())
-    columns = {f"c{i}_{name}": a for i, case in enumerate(CASES.values()) for name, a in columns_of(case, num_rows).items()}
+    columns = {
+        f"c{i}_{name}": a
+        for i, case in enumerate(CASES.values())
+        for name, a in columns_of(case, num_rows).items()
+    }
     path = tmp_path_factory.mktemp("cases") / "raw.parquet"
     pq.write_table(pa.table(columns), path, use_dictionary=False)
     return str(path)
 
 
 def queries() -> Iterator[dict[int, dict[str, Any]]]:
-    """The cases by number, in a few parts: a projection of all of them would be too large to compile."""
+    """The cases by number, in a few parts: a projection of all of them would be too large to
+    compile.
+    """
     for part in range(NUM_QUERIES):
         yield {i: case for i, case in enumerate(CASES.values()) if i % NUM_QUERIES == part}
 
@@ -145,24 +195,38 @@ def in_one_table(expression: str, number: int) -> str:
 def evaluated(spark: Any, raw_file: str, part: dict[int, dict[str, Any]]) -> dict[int, list[Any]]:
     """The printed expression of each case over its columns, from one query."""
     frame = spark.read.parquet(raw_file)
-    texts = {f.name: f"CAST(`{f.name}` AS STRING) AS `{f.name}`" for f in frame.schema if f.dataType.typeName() == "binary"}
+    texts = {
+        f.name: f"CAST(`{f.name}` AS STRING) AS `{f.name}`"
+        for f in frame.schema
+        if f.dataType.typeName() == "binary"
+    }
     frame = frame.selectExpr(*(texts.get(name, f"`{name}`") for name in frame.columns))
-    expressions = [f"{in_one_table(slot_sql(spec_of(case), 'f'), i)} AS `{i}`" for i, case in part.items()]
+    expressions = [
+        f"{in_one_table(slot_sql(spec_of(case), 'f'), i)} AS `{i}`" for i, case in part.items()
+    ]
     rows = frame.selectExpr(*expressions).collect()
     return {i: [row[str(i)] for row in rows] for i in part}
 
 
 @pytest.mark.slow
-def test_spark_sql_gives_the_values_of_the_table_and_every_golden_vector(spark: Any, raw_file: str) -> None:
+def test_spark_sql_gives_the_values_of_the_table_and_every_golden_vector(
+    spark: Any, raw_file: str
+) -> None:
     found: dict[int, list[Any]] = {}
     for part in queries():
         found |= evaluated(spark, raw_file, part)
-    wrong = {title: d for i, (title, case) in enumerate(CASES.items()) if (d := differences(case, found[i]))}
+    wrong = {
+        title: d
+        for i, (title, case) in enumerate(CASES.items())
+        if (d := differences(case, found[i]))
+    }
     assert not wrong
     assert len(found) == len(CASES) >= 400
 
 
-def test_spark_workers_give_the_values_of_the_table_and_every_golden_vector(spark: Any, raw_file: str) -> None:
+def test_spark_workers_give_the_values_of_the_table_and_every_golden_vector(
+    spark: Any, raw_file: str
+) -> None:
     specs = {i: spec_of(case) for i, case in enumerate(CASES.values())}
 
     def extract(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -170,26 +234,49 @@ def test_spark_workers_give_the_values_of_the_table_and_every_golden_vector(spar
         for batch in batches:
             results = []
             for i, extractor in extractors.items():
-                names = {name.partition("_")[2]: name for name in batch.schema.names if name.startswith(f"c{i}_")}
-                raw = pa.RecordBatch.from_arrays([batch.column(name) for name in names.values()], names=list(names))
+                names = {
+                    name.partition("_")[2]: name
+                    for name in batch.schema.names
+                    if name.startswith(f"c{i}_")
+                }
+                raw = pa.RecordBatch.from_arrays(
+                    [batch.column(name) for name in names.values()], names=list(names)
+                )
                 results.append(extractor(raw).column("f"))
             yield pa.RecordBatch.from_arrays(results, names=[str(i) for i in specs])
 
-    fields = [f"`{i}` {_spark_type(Extractor(spec).schema.to_arrow().field('f').type)}" for i, spec in specs.items()]
+    fields = [
+        f"`{i}` {_spark_type(Extractor(spec).schema.to_arrow().field('f').type)}"
+        for i, spec in specs.items()
+    ]
     rows = spark.read.parquet(raw_file).mapInArrow(extract, ", ".join(fields)).collect()
     wrong = {
-        title: d for i, (title, case) in enumerate(CASES.items()) if (d := differences(case, [row[str(i)] for row in rows]))
+        title: d
+        for i, (title, case) in enumerate(CASES.items())
+        if (d := differences(case, [row[str(i)] for row in rows]))
     }
     assert not wrong
 
 
 def spec_of_all_operators() -> dict[str, Any]:
-    """Every operator case as a slot of one spec, inputs and sequences with the case's number before their names."""
-    document: dict[str, Any] = {"spec": 1, "inputs": {"row": "long"}, "sequences": {}, "slots": [], "keep": ["row"]}
+    """Every operator case as a slot of one spec, inputs and sequences with the case's number before
+    their names.
+    """
+    document: dict[str, Any] = {
+        "spec": 1,
+        "inputs": {"row": "long"},
+        "sequences": {},
+        "slots": [],
+        "keep": ["row"],
+    }
     for i, case in enumerate(OPERATOR_CASES.values()):
-        document["inputs"] |= {f"c{i}_{name}": declared for name, declared in case["inputs"].items()}
+        document["inputs"] |= {
+            f"c{i}_{name}": declared for name, declared in case["inputs"].items()
+        }
         for name, sequence in case.get("sequences", {}).items():
-            document["sequences"][f"c{i}_{name}"] = sequence | {"of": [f"c{i}_{of}" for of in sequence["of"]]}
+            document["sequences"][f"c{i}_{name}"] = sequence | {
+                "of": [f"c{i}_{of}" for of in sequence["of"]]
+            }
         [slot] = case["slots"]
         of = [slot["of"]] if isinstance(slot["of"], str) else slot["of"]
         changes = {"slot": i + 1, "name": f"f{i}", "of": [f"c{i}_{name}" for name in of]}
@@ -200,7 +287,9 @@ def spec_of_all_operators() -> dict[str, Any]:
 
 
 def mixed_rows(num_rows: int) -> pa.Table:
-    """The values of the operator cases in other combinations; columns of a sequence keep theirs, so that lengths agree."""
+    """The values of the operator cases in other combinations; columns of a sequence keep theirs, so
+    that lengths agree.
+    """
     draw = random.Random(7)
     columns = {"row": pa.array(range(num_rows))}
     for i, case in enumerate(OPERATOR_CASES.values()):
@@ -217,7 +306,9 @@ def contents(table_url: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_every_operator_gives_the_same_content_on_any_engine_however_rows_are_partitioned(spark: Any, tmp_path: Path) -> None:
+def test_every_operator_gives_the_same_content_on_any_engine_however_rows_are_partitioned(
+    spark: Any, tmp_path: Path
+) -> None:
     spec = load_spec(spec_of_all_operators())
     rows = mixed_rows(160)
     (tmp_path / "raw").mkdir()
@@ -229,7 +320,9 @@ def test_every_operator_gives_the_same_content_on_any_engine_however_rows_are_pa
     featstore.extract(spec, raw, tmp_path / "spark", spark=spark)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "37")
     try:
-        featstore.extract(spec, None, tmp_path / "frame", dataframe=spark.read.parquet(raw).repartition(3))
+        featstore.extract(
+            spec, None, tmp_path / "frame", dataframe=spark.read.parquet(raw).repartition(3)
+        )
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     extractor = Extractor(spec)

@@ -1,4 +1,6 @@
-"""The contract of a coordinator's store, run by every implementation, and by torch's TCPStore as the reference."""
+"""The contract of a coordinator's store, run by every implementation, and by torch's TCPStore as
+the reference.
+"""
 
 import threading
 import uuid
@@ -13,7 +15,9 @@ from featstore.errors import DispatchError
 
 
 class _TorchHandle:
-    """torch's own store under our verbs: shows that `compare_set` and `add` mean what they mean there."""
+    """torch's own store under our verbs: shows that `compare_set` and `add` mean what they mean
+    there.
+    """
 
     def __init__(self, server: Any) -> None:
         self._store = server
@@ -92,7 +96,12 @@ def test_values_are_any_text(store: Any) -> None:
 
 
 def test_add_begins_at_zero_and_returns_the_sum(store: Any) -> None:
-    assert [store.add("n", 1), store.add("n", 5), store.add("n", 0), store.add("n", -2)] == [1, 6, 6, 4]
+    assert [store.add("n", 1), store.add("n", 5), store.add("n", 0), store.add("n", -2)] == [
+        1,
+        6,
+        6,
+        4,
+    ]
     assert store.get_or_none("n") == "4"
 
 

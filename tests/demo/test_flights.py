@@ -1,4 +1,6 @@
-"""The flights' raw log: what may be in it, and that nothing in it was known only after scheduled departure."""
+"""The flights' raw log: what may be in it, and that nothing in it was known only after scheduled
+departure.
+"""
 
 import datetime
 from pathlib import Path
@@ -13,13 +15,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.demo import flights
-from featstore.demo.flights import FlightData, build_log, landing, latest_before, scheduled_arrival, scheduled_departure
+from featstore.demo.flights import (
+    FlightData,
+    build_log,
+    landing,
+    latest_before,
+    scheduled_arrival,
+    scheduled_departure,
+)
 from featstore.errors import MissingDependencyError
 
 KNOWN_AT_SCHEDULED_DEPARTURE = {
-    *("flight_id", "carrier", "flight", "origin", "dest", "distance", "scheduled_departure", "scheduled_minutes"),
+    *(
+        "flight_id",
+        "carrier",
+        "flight",
+        "origin",
+        "dest",
+        "distance",
+        "scheduled_departure",
+        "scheduled_minutes",
+    ),
     *("tailnum", "manufacturer", "model", "engine", "engines", "seats", "plane_year"),
-    *("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib"),
+    *(
+        "temp",
+        "dewp",
+        "humid",
+        "wind_dir",
+        "wind_speed",
+        "wind_gust",
+        "precip",
+        "pressure",
+        "visib",
+    ),
     *("last_dests", "last_arr_delays"),
 }
 LABELS = {"late"}
@@ -54,7 +82,12 @@ def test_scheduled_departure_is_the_hour_and_minute_on_new_york_clocks(data: Fli
     row = data.flights.slice(250_000, 1)
     first = row.to_pylist()[0]
     local = datetime.datetime(
-        2013, first["month"], first["day"], first["hour"], first["minute"], tzinfo=ZoneInfo("America/New_York")
+        2013,
+        first["month"],
+        first["day"],
+        first["hour"],
+        first["minute"],
+        tzinfo=ZoneInfo("America/New_York"),
     )
     assert scheduled_departure(row)[0] * 60 == local.timestamp()
 
@@ -75,11 +108,15 @@ def test_scheduled_arrival_is_read_from_the_destinations_clock(
     data: FlightData, departure: str, dest: str, clock: int, arrival: str
 ) -> None:
     minutes = np.array([departure, arrival], "datetime64[m]").astype(np.int64)
-    found = scheduled_arrival(pa.chunked_array([[dest]]), minutes[:1], pa.chunked_array([[clock]]), data.airports)
+    found = scheduled_arrival(
+        pa.chunked_array([[dest]]), minutes[:1], pa.chunked_array([[clock]]), data.airports
+    )
     assert found.tolist() == minutes[1:].tolist()
 
 
-def test_every_flight_is_at_its_gate_after_its_time_in_the_air(data: FlightData, arrived: pa.Table) -> None:
+def test_every_flight_is_at_its_gate_after_its_time_in_the_air(
+    data: FlightData, arrived: pa.Table
+) -> None:
     departure, arrival, _ = instants(arrived, data.airports)
     at_gate = arrival + arrived["arr_delay"].to_numpy()
     in_the_air_until = departure + arrived["dep_delay"].to_numpy() + arrived["air_time"].to_numpy()
@@ -94,13 +131,17 @@ def test_histories_are_those_of_a_plain_loop(few_planes: FlightData) -> None:
     planes, dests, delays = (rows[name].to_pylist() for name in ("tailnum", "dest", "arr_delay"))
     found = flights.plane_history(rows, departure, landed)
     for i in range(rows.num_rows):
-        before = [j for j in range(rows.num_rows) if planes[j] == planes[i] and landed[j] < departure[i]]
+        before = [
+            j for j in range(rows.num_rows) if planes[j] == planes[i] and landed[j] < departure[i]
+        ]
         last = sorted(before, key=lambda j: (landed[j], j), reverse=True)[:10]
         assert found["last_dests"][i].as_py() == [dests[j] for j in last]
         assert found["last_arr_delays"][i].as_py() == [delays[j] for j in last]
 
 
-def test_no_flight_of_a_history_lands_at_or_after_the_scheduled_departure(data: FlightData, arrived: pa.Table) -> None:
+def test_no_flight_of_a_history_lands_at_or_after_the_scheduled_departure(
+    data: FlightData, arrived: pa.Table
+) -> None:
     departure, _, landed = instants(arrived, data.airports)
     planes = arrived["tailnum"].combine_chunks().dictionary_encode().indices.to_numpy()
     rows, offsets = latest_before(planes, landed, departure, flights.MAX_HISTORY)
@@ -129,7 +170,10 @@ def test_weather_is_that_of_the_hour_before(few_planes: FlightData) -> None:
     found = flights.weather_before(few_planes.flights, few_planes.weather)
     for i, flight in enumerate(few_planes.flights.slice(0, 2000).to_pylist()):
         row = known.get((flight["origin"], flight["time_hour"] - datetime.timedelta(hours=1)), {})
-        assert [found[name][i].as_py() for name in ("temp", "visib")] == [row.get("temp"), row.get("visib")]
+        assert [found[name][i].as_py() for name in ("temp", "visib")] == [
+            row.get("temp"),
+            row.get("visib"),
+        ]
 
 
 def test_the_log_has_every_flight_that_arrived_once_with_its_label(few_planes: FlightData) -> None:
@@ -137,13 +181,20 @@ def test_the_log_has_every_flight_that_arrived_once_with_its_label(few_planes: F
     arrived = few_planes.flights.filter(few_planes.flights["arr_delay"].is_valid())
     assert log.schema == flights.RAW_SCHEMA
     assert log.num_rows == arrived.num_rows == len(log["flight_id"].unique())
-    assert pc.sum(log["late"]).as_py() == sum(delay > 15 for delay in arrived["arr_delay"].to_pylist())
+    assert pc.sum(log["late"]).as_py() == sum(
+        delay > 15 for delay in arrived["arr_delay"].to_pylist()
+    )
     assert log["scheduled_departure"].to_pylist() == sorted(log["scheduled_departure"].to_pylist())
 
 
-def test_the_files_are_partitioned_by_month_and_cancelled_flights_are_counted(tmp_path: Path, few_planes: FlightData) -> None:
+def test_the_files_are_partitioned_by_month_and_cancelled_flights_are_counted(
+    tmp_path: Path, few_planes: FlightData
+) -> None:
     log = flights.write_flights(tmp_path, few_planes)
-    written = {path.parent.name: pq.ParquetFile(path).metadata.num_rows for path in sorted(tmp_path.rglob("*.parquet"))}
+    written = {
+        path.parent.name: pq.ParquetFile(path).metadata.num_rows
+        for path in sorted(tmp_path.rglob("*.parquet"))
+    }
     assert list(written) == [f"month=2013-{month:02d}" for month in range(1, 13)]
     assert (log.num_rows, log.num_files) == (sum(written.values()), 12)
     assert log.num_dropped == few_planes.flights["arr_delay"].null_count > 0

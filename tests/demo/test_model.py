@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from featstore.demo.deepfm import DeepFM, FloatEmbedding, IdEmbedding, ModelOptions, bucket, pairwise, pool
+from featstore.demo.deepfm import (
+    DeepFM,
+    FloatEmbedding,
+    IdEmbedding,
+    ModelOptions,
+    bucket,
+    pairwise,
+    pool,
+)
 from featstore.schema import Slot, SlotKind
 from featstore.tensors.batch import Jagged
 
@@ -35,7 +43,11 @@ def test_ids_that_were_bucketed_by_the_loader_stay_distinct() -> None:
 
 def test_a_list_is_the_mean_of_its_elements_and_an_empty_one_is_zero() -> None:
     embedding = IdEmbedding([USER, TAGS, PAIR], SMALL)
-    columns = {"user": torch.tensor([7, 0]), "tags": jagged([[3, 3, 9], []]), "pair": torch.tensor([[4, 5], [6, 6]])}
+    columns = {
+        "user": torch.tensor([7, 0]),
+        "tags": jagged([[3, 3, 9], []]),
+        "pair": torch.tensor([[4, 5], [6, 6]]),
+    }
     fields = embedding(columns)
     assert fields.shape == (2, 3, 4)
 
@@ -78,7 +90,9 @@ def test_floats_are_standardized_by_what_training_saw_and_missing_is_marked() ->
     assert vectors.shape == (6, 5, 4)
 
 
-@pytest.mark.parametrize("slots", [[USER], [TAGS], [PRICE], [DELAYS], [USER, ITEM, TAGS, PRICE, DELAYS]], ids=str)
+@pytest.mark.parametrize(
+    "slots", [[USER], [TAGS], [PRICE], [DELAYS], [USER, ITEM, TAGS, PRICE, DELAYS]], ids=str
+)
 def test_any_mix_of_slots_gives_one_logit_per_row_and_gradients(slots: list[Slot]) -> None:
     columns = {
         "user": torch.tensor([1, 0, 5]),

@@ -38,8 +38,18 @@ def test_the_flights_run_from_raw_log_to_closing_table(
     assert table.num_rows == report.raw.num_rows == report.extracted.num_rows
     assert report.trained.num_rows + report.evaluated.num_rows == table.num_rows
     assert len(table.partitions) == 12
-    assert f"{report.raw.num_dropped:,} cancelled or diverted flights have no label and were dropped" in said
-    for part in ("raw log", "extraction", "training", "evaluation", "waiting for data", "per carrier"):
+    assert (
+        f"{report.raw.num_dropped:,} cancelled or diverted flights have no label and were dropped"
+        in said
+    )
+    for part in (
+        "raw log",
+        "extraction",
+        "training",
+        "evaluation",
+        "waiting for data",
+        "per carrier",
+    ):
         assert part in str(report)
     assert str(report) in said
     assert "featstore extract --spec" in said
@@ -57,8 +67,12 @@ def test_a_changed_spec_and_config_are_kept_by_the_next_run(
     run(few_flights, tmp_path, engine="local")
     assert str(lint(str(tmp_path / "flights.spec.yaml"))).endswith("nothing found")
     spec, config = tmp_path / "flights.spec.yaml", tmp_path / "flights.train.yaml"
-    spec.write_text(spec.read_text() + "  - {slot: 505, name: model_x_hour, op: cross, of: [model, hour]}\n")
-    config.write_text(config.read_text().replace("  - day_of_week\n", "  - day_of_week\n  - model_x_hour\n"))
+    spec.write_text(
+        spec.read_text() + "  - {slot: 505, name: model_x_hour, op: cross, of: [model, hour]}\n"
+    )
+    config.write_text(
+        config.read_text().replace("  - day_of_week\n", "  - day_of_week\n  - model_x_hour\n")
+    )
     run(few_flights, tmp_path, engine="local")
     table = featstore.open_table(str(tmp_path / "table"))
     assert f"keeping {spec} as it is" in capsys.readouterr().out
@@ -66,7 +80,9 @@ def test_a_changed_spec_and_config_are_kept_by_the_next_run(
     assert table.version == 1
 
 
-def test_a_broken_spec_stops_the_run_and_leaves_the_table(few_flights: Recipe, tmp_path: Path) -> None:
+def test_a_broken_spec_stops_the_run_and_leaves_the_table(
+    few_flights: Recipe, tmp_path: Path
+) -> None:
     run(few_flights, tmp_path, engine="local")
     spec = tmp_path / "flights.spec.yaml"
     spec.write_text(spec.read_text().replace("op: log1p", "op: log2p", 1))
@@ -75,16 +91,27 @@ def test_a_broken_spec_stops_the_run_and_leaves_the_table(few_flights: Recipe, t
     assert featstore.open_table(str(tmp_path / "table")).version == 0
 
 
-def test_the_baseline_predicts_each_rows_mean_from_the_other_months(few_flights: Recipe, tmp_path: Path) -> None:
+def test_the_baseline_predicts_each_rows_mean_from_the_other_months(
+    few_flights: Recipe, tmp_path: Path
+) -> None:
     few_flights.write(tmp_path)
-    rows = ds.dataset(tmp_path, partitioning="hive").to_table(columns=["carrier", "late", "month"]).to_pylist()
+    rows = (
+        ds.dataset(tmp_path, partitioning="hive")
+        .to_table(columns=["carrier", "late", "month"])
+        .to_pylist()
+    )
     seen = [row for row in rows if row["month"] < "2013-11"]
     scored = [row for row in rows if row["month"] >= "2013-11"]
-    late = {carrier: [row["late"] for row in seen if row["carrier"] == carrier] for carrier in {r["carrier"] for r in seen}}
+    late = {
+        carrier: [row["late"] for row in seen if row["carrier"] == carrier]
+        for carrier in {r["carrier"] for r in seen}
+    }
     means = {carrier: sum(labels) / len(labels) for carrier, labels in late.items()}
     overall = sum(row["late"] for row in seen) / len(seen)
     scores = [means.get(row["carrier"], overall) for row in scored]
-    assert baseline_auc(few_flights, tmp_path) == pytest.approx(auc([row["late"] for row in scored], scores))
+    assert baseline_auc(few_flights, tmp_path) == pytest.approx(
+        auc([row["late"] for row in scored], scores)
+    )
 
 
 def test_a_synthetic_log_of_another_size_replaces_the_one_before(tmp_path: Path) -> None:
@@ -97,8 +124,13 @@ def test_a_synthetic_log_of_another_size_replaces_the_one_before(tmp_path: Path)
 @pytest.mark.slow
 def test_the_demo_extracts_on_spark(tmp_path: Path) -> None:
     """In a process of its own: the demo stops the session that it started."""
-    program = "import sys; from featstore.demo.run import run_synthetic; run_synthetic(sys.argv[1], 2_000)"
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    program = (
+        "import sys; from featstore.demo.run import run_synthetic; run_synthetic(sys.argv[1], "
+        "2_000)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "start of Spark" in done.stdout
     assert featstore.open_table(str(tmp_path / "synthetic" / "table")).num_rows == 2_000

@@ -15,7 +15,9 @@ from featstore.demo.synthetic import RAW_SCHEMA, write_click_log
 
 
 def read(directory: Path) -> pa.Table:
-    return pa.concat_tables(pq.ParquetFile(path).read() for path in sorted(directory.rglob("*.parquet")))
+    return pa.concat_tables(
+        pq.ParquetFile(path).read() for path in sorted(directory.rglob("*.parquet"))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,11 @@ def test_all_rows_are_written_in_order_over_the_days(tmp_path: Path) -> None:
     table = read(tmp_path)
     assert table.schema == RAW_SCHEMA
     assert table["request_id"].to_pylist() == list(range(50_003))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dt=2026-11-01", "dt=2026-11-02", "dt=2026-11-03"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "dt=2026-11-01",
+        "dt=2026-11-02",
+        "dt=2026-11-03",
+    ]
     assert (report.num_rows, report.num_files) == (50_003, 6)
     for path in tmp_path.rglob("*.parquet"):
         days = pc.strftime(pq.ParquetFile(path).read(["ts"])["ts"], "%Y-%m-%d").unique().to_pylist()
@@ -53,11 +59,16 @@ def test_ids_follow_zipfs_law(log: pa.Table) -> None:
     counts = np.sort(np.bincount(log["item_id"].to_numpy()))[::-1]
     expected = 1 / np.arange(1, 101)
     assert counts[:100] / counts[0] == pytest.approx(expected / expected[0], rel=0.9)
-    assert np.polyfit(np.log(np.arange(1, 101)), np.log(counts[:100]), 1)[0] == pytest.approx(-1.0, abs=0.2)
+    assert np.polyfit(np.log(np.arange(1, 101)), np.log(counts[:100]), 1)[0] == pytest.approx(
+        -1.0, abs=0.2
+    )
 
 
 def test_missing_and_empty_values_occur(log: pa.Table) -> None:
-    shares = {name: log[name].null_count / log.num_rows for name in ("user_id", "price", "tags", "history")}
+    shares = {
+        name: log[name].null_count / log.num_rows
+        for name in ("user_id", "price", "tags", "history")
+    }
     assert shares == {"user_id": pytest.approx(0.01, rel=0.3), "price": pytest.approx(0.03, rel=0.3),
                       "tags": pytest.approx(0.02, rel=0.3), "history": 0.0}  # fmt: skip
     lengths = pc.list_value_length(log["history"])
@@ -92,4 +103,6 @@ def test_an_equal_log_written_again_leaves_its_files_untouched(tmp_path: Path) -
     first = write_click_log(tmp_path, 700)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
     assert write_click_log(tmp_path, 700) == first
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()
+    } == before

@@ -31,7 +31,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def config(url: str, tmp_path: Path) -> Path:
     path = tmp_path / "train.yaml"
-    path.write_text(yaml.safe_dump({"table": url, "slots": SLOTS, "labels": ["click"], "where": "dt < '2026-11-07'"}))
+    path.write_text(
+        yaml.safe_dump(
+            {"table": url, "slots": SLOTS, "labels": ["click"], "where": "dt < '2026-11-07'"}
+        )
+    )
     return path
 
 
@@ -52,7 +56,9 @@ def test_slots_of_a_batch_have_the_kinds_and_shapes_of_the_table(url: str) -> No
     table = featstore.open_table(url)
     with FeatureLoader(url, slots=["*"], labels=["click"]) as loader:
         found = slots_of(next(iter(loader)))
-    assert [(slot.name, slot.kind, slot.shape) for slot in found] == [(s.name, s.kind, s.shape) for s in table.slots]
+    assert [(slot.name, slot.kind, slot.shape) for slot in found] == [
+        (s.name, s.kind, s.shape) for s in table.slots
+    ]
     assert {slot.kind for slot in found} == set(SlotKind)
 
 
@@ -66,13 +72,18 @@ def test_no_label_to_train_on_is_an_error(url: str) -> None:
     loader = FeatureLoader(url, slots=["item"])
     with (
         loader,
-        pytest.raises(ConfigError, match=r"expected slots and a label to train on, found slots \['item'\], labels \[\]"),
+        pytest.raises(
+            ConfigError,
+            match=r"expected slots and a label to train on, found slots \['item'\], labels \[\]",
+        ),
     ):
         train(loader)
 
 
 def test_the_command_trains_and_evaluates(config: Path) -> None:
-    result = CliRunner().invoke(train_module.main, [str(config), "--evaluate", "dt >= '2026-11-07'"])
+    result = CliRunner().invoke(
+        train_module.main, [str(config), "--evaluate", "dt >= '2026-11-07'"]
+    )
     assert result.exit_code == 0, result.output
     assert "trained on 25,715 rows" in result.output
     assert "on 4,285 rows where dt >= '2026-11-07'" in result.output
@@ -87,7 +98,9 @@ def test_bad_input_ends_the_command_with_one_line_and_code_2(config: Path) -> No
 
 
 def test_a_wrong_evaluation_is_named_before_the_training(config: Path) -> None:
-    result = CliRunner().invoke(train_module.main, [str(config), "--evaluate", "dtt >= '2026-11-07'"])
+    result = CliRunner().invoke(
+        train_module.main, [str(config), "--evaluate", "dtt >= '2026-11-07'"]
+    )
     assert result.exit_code == 2
     assert "no column 'dtt'; did you mean 'dt'" in result.output
     assert "trained on" not in result.output

@@ -49,9 +49,18 @@ def make_worker(address: StoreAddress, clock: SimulatedClock) -> Iterator[MakeWo
         **terms: Any,
     ) -> Coordinator:
         rows = sizes or num_splits * [100]
-        splits = [Split(path=str(number), num_rows=num_rows) for number, num_rows in enumerate(rows)]
+        splits = [
+            Split(path=str(number), num_rows=num_rows) for number, num_rows in enumerate(rows)
+        ]
         plan = Plan(splits=splits, shuffle=seed is not None, seed=seed or 0, epoch=epoch)
-        options: Any = {"plan": plan, "prefix": PREFIX, "worker": worker, "terms": Terms(**terms), "done": done, "clock": clock}
+        options: Any = {
+            "plan": plan,
+            "prefix": PREFIX,
+            "worker": worker,
+            "terms": Terms(**terms),
+            "done": done,
+            "clock": clock,
+        }
         made.append(Coordinator(through or address, **options))
         return made[-1]
 
@@ -61,7 +70,9 @@ def make_worker(address: StoreAddress, clock: SimulatedClock) -> Iterator[MakeWo
 
 
 def silence(coordinator: Coordinator) -> Holdings:
-    """What a paused or killed worker looks like to the others: it renews no lease and gives none back. What it held."""
+    """What a paused or killed worker looks like to the others: it renews no lease and gives none
+    back. What it held.
+    """
     coordinator._renewer._closed = threading.Event()
     coordinator._renewer._closed.set()
     held, coordinator._held = coordinator._held, Holdings(coordinator._keys)

@@ -6,8 +6,8 @@ import threading
 class SimulatedClock:
     """`featstore.dispatch.leases.clock.Clock` in simulated time, which no slow machine changes.
 
-    Its maker and whoever waited once take part. Time jumps to the earliest moment that somebody waits for as soon as all who
-    take part wait; a thread that does anything else stops it.
+    Its maker and whoever waited once take part. Time jumps to the earliest moment that somebody
+    waits for as soon as all who take part wait; a thread that does anything else stops it.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,9 @@ LEASE_S = 60.0
 
 @pytest.fixture(params=["memory", "sqlite"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
-    return bind(f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite://{tmp_path}/x.db")
+    return bind(
+        f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite://{tmp_path}/x.db"
+    )
 
 
 @pytest.fixture
@@ -87,7 +89,9 @@ def test_a_restored_state_is_not_read_again(make: Callable[..., Any]) -> None:
     one, other = make("one", done=done), make("other", done=done)
     claims = list(one.claims())
     assert [claim.index for claim in claims] == [1, 2, 4, 5, 6, 7, 8, 9]
-    assert {claim.index: claim.start_row for claim in claims} == {i: 40 if i == 5 else 0 for i in (1, 2, 4, 5, 6, 7, 8, 9)}
+    assert {claim.index: claim.start_row for claim in claims} == {
+        i: 40 if i == 5 else 0 for i in (1, 2, 4, 5, 6, 7, 8, 9)
+    }
     assert all(one.complete(claim) for claim in claims)
     assert list(other.claims()) == []
 
@@ -99,7 +103,10 @@ def test_a_state_that_delivered_all_leaves_nothing(make: Callable[..., Any]) -> 
 def test_workers_with_different_plans_or_states_are_told(make: Callable[..., Any]) -> None:
     make("one")
     for difference in ({"num_splits": 11}, {"seed": 2}, {"done": {1: "complete"}}):
-        with pytest.raises(DispatchError, match="worker other has another plan for epoch 0 than the workers before it"):
+        with pytest.raises(
+            DispatchError,
+            match="worker other has another plan for epoch 0 than the workers before it",
+        ):
             make("other", **difference)
 
 
@@ -117,8 +124,13 @@ def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make: Callable
     assert not early.complete(first)
 
 
-def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(make: Callable[..., Any]) -> None:
-    silent, healthy = make("silent", num_splits=3, lease_s=LEASE_S), make("healthy", num_splits=3, lease_s=LEASE_S)
+def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(
+    make: Callable[..., Any],
+) -> None:
+    silent, healthy = (
+        make("silent", num_splits=3, lease_s=LEASE_S),
+        make("healthy", num_splits=3, lease_s=LEASE_S),
+    )
     claim = next(silent.claims())
     assert silent.acknowledge(claim, 70)
     held = silence(silent)
@@ -133,8 +145,13 @@ def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(mak
     assert not silent.acknowledge(claim, 100)
 
 
-def test_an_expired_lease_is_taken_over_during_the_epoch(make: Callable[..., Any], clock: SimulatedClock) -> None:
-    silent, healthy = make("silent", num_splits=1000, lease_s=LEASE_S), make("healthy", num_splits=1000, lease_s=LEASE_S)
+def test_an_expired_lease_is_taken_over_during_the_epoch(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    silent, healthy = (
+        make("silent", num_splits=1000, lease_s=LEASE_S),
+        make("healthy", num_splits=1000, lease_s=LEASE_S),
+    )
     lost = next(silent.claims())
     silence(silent)
     claims = healthy.claims()
@@ -146,14 +163,18 @@ def test_an_expired_lease_is_taken_over_during_the_epoch(make: Callable[..., Any
     assert LEASE_S <= clock.now_s() <= 1.75 * LEASE_S
 
 
-def test_a_position_whose_claimer_died_before_claiming_is_found(make: Callable[..., Any], address: StoreAddress) -> None:
+def test_a_position_whose_claimer_died_before_claiming_is_found(
+    make: Callable[..., Any], address: StoreAddress
+) -> None:
     address.open().add(EpochKeys(PREFIX, 0).cursor, 1)
     coordinator = make(num_splits=3, lease_s=LEASE_S)
     seen = [claim.index for claim in coordinator.claims() if coordinator.complete(claim)]
     assert sorted(seen) == [0, 1, 2]
 
 
-def test_a_slow_worker_that_lives_keeps_its_lease(make: Callable[..., Any], clock: SimulatedClock) -> None:
+def test_a_slow_worker_that_lives_keeps_its_lease(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
     slow, other = make("slow", num_splits=2), make("other", num_splits=2)
     claim = next(slow.claims())
     done = threading.Event()
@@ -234,7 +255,10 @@ def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_it
 def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_dies(
     make: Callable[..., Any], wait_for: Any
 ) -> None:
-    idle, dead = make("idle", num_splits=3, lease_s=LEASE_S), make("dead", num_splits=3, lease_s=LEASE_S)
+    idle, dead = (
+        make("idle", num_splits=3, lease_s=LEASE_S),
+        make("dead", num_splits=3, lease_s=LEASE_S),
+    )
     mine = next(idle.claims())
     theirs = list(dead.claims(WaitFor.NOTHING))
     silence(dead)
@@ -268,8 +292,12 @@ def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(
     assert (idle.is_done, idle.num_takeovers) == (True, 0)
 
 
-def test_a_cut_by_another_worker_is_no_sign_of_life(make: Callable[..., Any], clock: SimulatedClock) -> None:
-    """Two idle workers cut what a dead one holds; each cut changes its record and must not restart its time."""
+def test_a_cut_by_another_worker_is_no_sign_of_life(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    """Two idle workers cut what a dead one holds; each cut changes its record and must not restart
+    its time.
+    """
     dead = make("dead", num_splits=1, boundaries=lambda split: range(10, 100, 10))
     claim = next(dead.claims())
     assert dead.reserve(claim, 10) == 10
@@ -291,21 +319,33 @@ def test_a_cut_by_another_worker_is_no_sign_of_life(make: Callable[..., Any], cl
 def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_loses_it_after_the_stall_time(
     make: Callable[..., Any], clock: SimulatedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    holder, idle = make("holder", num_splits=1, stall_s=180.0), make("idle", num_splits=1, stall_s=180.0)
+    holder, idle = (
+        make("holder", num_splits=1, stall_s=180.0),
+        make("idle", num_splits=1, stall_s=180.0),
+    )
     claim = next(holder.claims())
     (taken,) = [mine for mine in idle.claims() if idle.complete(mine)]
     assert 180 <= clock.now_s() <= 180 + LEASE_S / 4
     assert taken.index == claim.index
     assert not holder.complete(claim)
-    named = [record.getMessage() for record in caplog.records if "has not asked for a batch" in record.getMessage()]
+    named = [
+        record.getMessage()
+        for record in caplog.records
+        if "has not asked for a batch" in record.getMessage()
+    ]
     assert len(named) == 1
     assert "worker holder, which lives" in named[0]
     assert f"rows 0 to 100 of split {claim.split.id}" in named[0]
     assert "dispatch.in_step: true" in named[0]
 
 
-def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(make: Callable[..., Any]) -> None:
-    coordinator, thief = make("slow", num_splits=1, lease_s=LEASE_S), make("thief", num_splits=1, lease_s=LEASE_S)
+def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(
+    make: Callable[..., Any],
+) -> None:
+    coordinator, thief = (
+        make("slow", num_splits=1, lease_s=LEASE_S),
+        make("thief", num_splits=1, lease_s=LEASE_S),
+    )
     claim = next(coordinator.claims())
     held = silence(coordinator)
     stolen = next(thief.claims())
@@ -332,12 +372,21 @@ def test_the_store_says_who_delivered_what(make: Callable[..., Any], address: St
     value = address.open().get_or_none(EpochKeys(PREFIX, 0).split(0))
     assert value is not None
     record = Lease.decode(value)
-    assert (record.state, record.worker, record.rows, record.fence) == (LeaseState.DONE, "w7", 100, 1)
+    assert (record.state, record.worker, record.rows, record.fence) == (
+        LeaseState.DONE,
+        "w7",
+        100,
+        1,
+    )
 
 
-def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(tmp_path: Path) -> None:
+def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(
+    tmp_path: Path,
+) -> None:
     plan = Plan(splits=[Split(path="a", num_rows=1)] * 3)
-    coordinator = Coordinator(f"sqlite://{tmp_path}/x.db", plan=plan, prefix=PREFIX, worker="w", terms=Terms(lease_s=0.1))
+    coordinator = Coordinator(
+        f"sqlite://{tmp_path}/x.db", plan=plan, prefix=PREFIX, worker="w", terms=Terms(lease_s=0.1)
+    )
     claim = next(coordinator.claims())
     store = coordinator._renewer._store
     store.close()
@@ -347,7 +396,10 @@ def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(tm
         lambda: coordinator.acknowledge(claim, 1),
         lambda: list(coordinator.claims()),
     ):
-        with pytest.raises(DispatchError, match=r"leases could not be renewed: this handle of dispatch store .* is closed"):
+        with pytest.raises(
+            DispatchError,
+            match=r"leases could not be renewed: this handle of dispatch store .* is closed",
+        ):
             act()
     coordinator.close()
 
@@ -383,8 +435,13 @@ coordinator.close()
 
 def test_a_forked_copy_of_a_coordinator_refuses_and_gives_nothing_back(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORKED, f"sqlite://{tmp_path}/x.db"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", FORKED, f"sqlite://{tmp_path}/x.db"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     refusal, parent = done.stdout.splitlines()
-    assert refusal.startswith("DispatchError a coordinator cannot be used in another process"), done.stderr
+    assert refusal.startswith("DispatchError a coordinator cannot be used in another process"), (
+        done.stderr
+    )
     assert parent == "True"

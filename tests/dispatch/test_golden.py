@@ -1,4 +1,6 @@
-"""What is written into a store, and what names and orders splits, byte for byte: a change here needs a new format version."""
+"""What is written into a store, and what names and orders splits, byte for byte: a change here
+needs a new format version.
+"""
 
 import json
 import uuid
@@ -35,12 +37,20 @@ def store_keys() -> Any:
         "started": leases.start(begun, 8),
         "acknowledged": leases.advance(begun, 50, 8),
     }
-    records |= {"free": leases.release(held), "done": leases.finish(leases.reserve(held, 100)), "cut": leases.cut(begun, 80)}
+    records |= {
+        "free": leases.release(held),
+        "done": leases.finish(leases.reserve(held, 100)),
+        "cut": leases.cut(begun, 80),
+    }
     records |= {"failed": leases.fail(begun), "quarantined": leases.quarantine(leases.start(begun))}
-    taken = leases.claim_again(leases.advance(begun, 50, 8), worker="é", nonce="ba9876543210", turn=5)
+    taken = leases.claim_again(
+        leases.advance(begun, 50, 8), worker="é", nonce="ba9876543210", turn=5
+    )
     records |= {
         "taken over": taken,
-        "claimed as nothing": leases.claim(replace(extent, start_row=0, end=0), worker="w", nonce="n"),
+        "claimed as nothing": leases.claim(
+            replace(extent, start_row=0, end=0), worker="w", nonce="n"
+        ),
     }
     written = {"prefix": prefix, "plan": keys.plan, "cursor": keys.cursor, "split": keys.split(12)}
     written |= {
@@ -51,15 +61,23 @@ def store_keys() -> Any:
         "gave back": keys.gave_back(3),
         "quarantined": keys.quarantined(2),
     }
-    return {"format": leases.FORMAT, "keys": written, "leases": {name: record.encode() for name, record in records.items()}}
+    return {
+        "format": leases.FORMAT,
+        "keys": written,
+        "leases": {name: record.encode() for name, record in records.items()},
+    }
 
 
 def split_ids() -> Any:
-    plans = {f"seed {s}, epoch {e}": Plan(splits=SPLITS, seed=s, epoch=e) for s, e in ((0, 0), (0, 1), (-1, 0), (2**64, 5))}
+    plans = {
+        f"seed {s}, epoch {e}": Plan(splits=SPLITS, seed=s, epoch=e)
+        for s, e in ((0, 0), (0, 1), (-1, 0), (2**64, 5))
+    }
     plans["unshuffled"] = Plan(splits=SPLITS, shuffle=False)
     many = [Split(path=str(i), num_rows=1) for i in range(20)]
     orders = {
-        f"seed {s}, epoch {e}": [int(x.path) for x in Plan(splits=many, seed=s, epoch=e)] for s, e in ((0, 0), (0, 1), (7, 0))
+        f"seed {s}, epoch {e}": [int(x.path) for x in Plan(splits=many, seed=s, epoch=e)]
+        for s, e in ((0, 0), (0, 1), (7, 0))
     }
     return {
         "format": 1,
@@ -77,11 +95,16 @@ def test_what_others_depend_on_has_not_changed(name: str, make: Any) -> None:
 def test_a_coordinator_writes_these_keys_and_no_other() -> None:
     address = bind(f"memory://{uuid.uuid4().hex}")
     keys = EpochKeys(run_prefix("run-1"), 0)
-    with Coordinator(address, plan=Plan(splits=SPLITS), prefix=keys.prefix, worker="w") as coordinator:
+    with Coordinator(
+        address, plan=Plan(splits=SPLITS), prefix=keys.prefix, worker="w"
+    ) as coordinator:
         assert all(coordinator.complete(claim) for claim in coordinator.claims())
     of_the_epoch = {keys.plan, keys.size, keys.cursor, keys.low, *(keys.split(i) for i in range(3))}
     notes = {f"{keys.prefix}0/announced", "featstore/epochs", "featstore/epochs/1"}
     assert address.room is not None
     assert set(address.room.values) == of_the_epoch | notes
-    assert address.room.values[keys.size] == '{"complete_before":[],"num_rows":12,"num_splits":3,"rows_before":0}'
+    assert (
+        address.room.values[keys.size]
+        == '{"complete_before":[],"num_rows":12,"num_splits":3,"rows_before":0}'
+    )
     assert address.room.values[keys.plan] == f"{Plan(splits=SPLITS).digest}+e3b0c44298fc1c14"

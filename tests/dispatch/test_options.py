@@ -18,13 +18,17 @@ def test_a_lease_is_a_number_of_seconds(lease_s: Any) -> None:
 
 @pytest.mark.parametrize("stall_s", [0, 59, True, "600", float("nan")])
 def test_a_stall_is_no_shorter_than_a_lease(stall_s: Any) -> None:
-    with pytest.raises(ConfigError, match=r"dispatch\.stall_s: expected seconds, lease_s \(60.0\) or more"):
+    with pytest.raises(
+        ConfigError, match=r"dispatch\.stall_s: expected seconds, lease_s \(60.0\) or more"
+    ):
         Dispatch(stall_s=stall_s)
 
 
 @pytest.mark.parametrize("max_failures", [0, 1.5, True, "3"])
 def test_failures_are_counted(max_failures: Any) -> None:
-    with pytest.raises(ConfigError, match=r"dispatch\.max_failures: expected an integer of 1 or more"):
+    with pytest.raises(
+        ConfigError, match=r"dispatch\.max_failures: expected an integer of 1 or more"
+    ):
         Dispatch(max_failures=max_failures)
 
 

@@ -7,14 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.dispatch.orders import MiniEpoch, Seat, Stretch, num_static_batches, rank_splits, replayed, static_stretches
+from featstore.dispatch.orders import (
+    MiniEpoch,
+    Seat,
+    Stretch,
+    num_static_batches,
+    rank_splits,
+    replayed,
+    static_stretches,
+)
 from featstore.dispatch.plan import Plan, Split
 
 SIZES = st.lists(st.integers(0, 40), max_size=8)
 
 
 def _plan(sizes: Any, seed: int = 0) -> Plan:
-    return Plan(splits=[Split(path=str(i), num_rows=rows) for i, rows in enumerate(sizes)], seed=seed)
+    return Plan(
+        splits=[Split(path=str(i), num_rows=rows) for i, rows in enumerate(sizes)], seed=seed
+    )
 
 
 def _rows(stretches: Any) -> Any:
@@ -28,14 +38,22 @@ def _all_rows(plan: Any) -> Any:
 def _dealt(plan: Any, num_workers: Any, batch_rows: Any, done: Any = None) -> Any:
     """All workers' batches, put together step by step."""
     rows = [
-        _rows(static_stretches(plan, Seat(worker=w, num_workers=num_workers), batch_rows, done)) for w in range(num_workers)
+        _rows(static_stretches(plan, Seat(worker=w, num_workers=num_workers), batch_rows, done))
+        for w in range(num_workers)
     ]
     batches = [[mine[i : i + batch_rows] for i in range(0, len(mine), batch_rows)] for mine in rows]
     steps = max(map(len, batches), default=0)
-    return [row for step in range(steps) for mine in batches if step < len(mine) for row in mine[step]]
+    return [
+        row for step in range(steps) for mine in batches if step < len(mine) for row in mine[step]
+    ]
 
 
-@given(sizes=SIZES, num_workers=st.integers(1, 6), batch_rows=st.integers(1, 30), seed=st.integers(0, 9))
+@given(
+    sizes=SIZES,
+    num_workers=st.integers(1, 6),
+    batch_rows=st.integers(1, 30),
+    seed=st.integers(0, 9),
+)
 def test_the_global_row_order_does_not_depend_on_the_number_of_workers(
     sizes: Any, num_workers: int, batch_rows: int, seed: int
 ) -> None:
@@ -44,9 +62,14 @@ def test_the_global_row_order_does_not_depend_on_the_number_of_workers(
 
 
 @given(
-    sizes=SIZES, workers=st.tuples(st.integers(1, 5), st.integers(1, 5)), batch_rows=st.integers(1, 20), steps=st.integers(0, 9)
+    sizes=SIZES,
+    workers=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    batch_rows=st.integers(1, 20),
+    steps=st.integers(0, 9),
 )
-def test_another_number_of_workers_goes_on_where_the_first_was(sizes: Any, workers: Any, batch_rows: int, steps: int) -> None:
+def test_another_number_of_workers_goes_on_where_the_first_was(
+    sizes: Any, workers: Any, batch_rows: int, steps: int
+) -> None:
     plan = _plan(sizes)
     rows = _all_rows(plan)
     delivered = rows[: steps * workers[0] * batch_rows]
@@ -56,8 +79,15 @@ def test_another_number_of_workers_goes_on_where_the_first_was(sizes: Any, worke
     assert _dealt(plan, workers[1], batch_rows, done) == rows[len(delivered) :]
 
 
-@given(sizes=SIZES, num_workers=st.integers(1, 6), batch_rows=st.integers(1, 30), drop_last=st.booleans())
-def test_the_number_of_batches_is_exact(sizes: Any, num_workers: int, batch_rows: int, drop_last: bool) -> None:
+@given(
+    sizes=SIZES,
+    num_workers=st.integers(1, 6),
+    batch_rows=st.integers(1, 30),
+    drop_last=st.booleans(),
+)
+def test_the_number_of_batches_is_exact(
+    sizes: Any, num_workers: int, batch_rows: int, drop_last: bool
+) -> None:
     plan = _plan(sizes)
     for worker in range(num_workers):
         seat = Seat(worker=worker, num_workers=num_workers)
@@ -70,7 +100,12 @@ def test_stretches_that_follow_each_other_are_one() -> None:
     assert list(static_stretches(_plan([100]), Seat(), 8)) == [Stretch(index=0, first=0, end=100)]
 
 
-@given(num_splits=st.integers(0, 200), num_workers=st.integers(1, 6), num_mini=st.integers(1, 5), epoch=st.integers(0, 3))
+@given(
+    num_splits=st.integers(0, 200),
+    num_workers=st.integers(1, 6),
+    num_mini=st.integers(1, 5),
+    epoch=st.integers(0, 3),
+)
 def test_the_parts_of_all_ranks_are_the_epoch_once_and_of_equal_size(
     num_splits: int, num_workers: int, num_mini: int, epoch: int
 ) -> None:
@@ -80,18 +115,24 @@ def test_the_parts_of_all_ranks_are_the_epoch_once_and_of_equal_size(
         for worker in range(num_workers)
         for number in range(num_mini)
     ]
-    assert [split for part in parts for split in part] == list(Plan(splits=splits, seed=3, epoch=epoch))
+    assert [split for part in parts for split in part] == list(
+        Plan(splits=splits, seed=3, epoch=epoch)
+    )
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def _mini(worker: Any, num_workers: Any, number: int = 0, num_mini: int = 1, epoch: int = 0) -> MiniEpoch:
+def _mini(
+    worker: Any, num_workers: Any, number: int = 0, num_mini: int = 1, epoch: int = 0
+) -> MiniEpoch:
     seat = Seat(worker=worker, num_workers=num_workers)
     return MiniEpoch(seed=3, epoch=epoch, seat=seat, number=number, num_mini_epochs=num_mini)
 
 
 def test_each_epoch_gives_a_rank_other_files() -> None:
     splits = [Split(path=str(i), num_rows=1) for i in range(1000)]
-    first, second = ({s.path for s in rank_splits(splits, 1000, _mini(0, 4, epoch=epoch))} for epoch in (0, 1))
+    first, second = (
+        {s.path for s in rank_splits(splits, 1000, _mini(0, 4, epoch=epoch))} for epoch in (0, 1)
+    )
     assert len(first) == len(second) == 250
     assert len(first & second) < 125
 
@@ -100,7 +141,10 @@ def test_a_rank_keeps_its_share_of_many_files_and_no_more() -> None:
     """A million, of a real table: benchmarks/rank_listing.py."""
 
     def listing() -> Any:
-        return (Split(path=f"dt=2026-11-01/part-{i:07d}-of-a-data-file.snappy.parquet", num_rows=1) for i in range(100_000))
+        return (
+            Split(path=f"dt=2026-11-01/part-{i:07d}-of-a-data-file.snappy.parquet", num_rows=1)
+            for i in range(100_000)
+        )
 
     part = _mini(5, 10, number=3, num_mini=10)
     tracemalloc.start()
@@ -125,7 +169,9 @@ def test_a_worker_is_one_of_those_that_are(seat: Any) -> None:
 
 
 def test_a_mini_epoch_is_one_of_those_that_are() -> None:
-    with pytest.raises(ValueError, match="mini-epoch 2 of 2: expected 0 <= number < num_mini_epochs"):
+    with pytest.raises(
+        ValueError, match="mini-epoch 2 of 2: expected 0 <= number < num_mini_epochs"
+    ):
         _mini(0, 1, number=2, num_mini=2)
 
 

@@ -13,14 +13,21 @@ def _splits(num_splits: Any) -> Any:
     return [Split(path=f"{i}.parquet", num_rows=i) for i in range(num_splits)]
 
 
-@given(num_splits=st.integers(0, 700), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 1000))
+@given(
+    num_splits=st.integers(0, 700), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 1000)
+)
 def test_an_epoch_is_a_permutation_of_the_splits(num_splits: int, seed: int, epoch: int) -> None:
     splits = _splits(num_splits)
-    assert sorted(Plan(splits=splits, seed=seed, epoch=epoch), key=lambda split: split.num_rows) == splits
+    assert (
+        sorted(Plan(splits=splits, seed=seed, epoch=epoch), key=lambda split: split.num_rows)
+        == splits
+    )
 
 
 @given(num_splits=st.integers(1, 300), seed=st.integers(), epoch=st.integers(0, 9), data=st.data())
-def test_any_position_can_be_had_alone_and_two_plans_agree(num_splits: int, seed: int, epoch: int, data: st.DataObject) -> None:
+def test_any_position_can_be_had_alone_and_two_plans_agree(
+    num_splits: int, seed: int, epoch: int, data: st.DataObject
+) -> None:
     plan, other = (Plan(splits=_splits(num_splits), seed=seed, epoch=epoch) for _ in range(2))
     index = data.draw(st.integers(0, num_splits - 1))
     assert plan[index] == list(other)[index]
@@ -28,7 +35,9 @@ def test_any_position_can_be_had_alone_and_two_plans_agree(num_splits: int, seed
 
 
 def test_epochs_and_seeds_have_orders_and_digests_of_their_own() -> None:
-    plans = [Plan(splits=_splits(100), seed=seed, epoch=epoch) for seed in range(5) for epoch in range(5)]
+    plans = [
+        Plan(splits=_splits(100), seed=seed, epoch=epoch) for seed in range(5) for epoch in range(5)
+    ]
     assert len({tuple(split.id for split in plan) for plan in plans}) == 25
     assert len({plan.digest for plan in plans}) == 25
 
@@ -79,7 +88,10 @@ def test_positions_outside_of_the_plan_are_refused() -> None:
     assert list(Plan(splits=[])) == []
 
 
-@pytest.mark.parametrize("fields", [{"num_rows": -1}, {"first_row_group": -1}, {"first_row_group": 2, "last_row_group": 1}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"num_rows": -1}, {"first_row_group": -1}, {"first_row_group": 2, "last_row_group": 1}],
+)
 def test_impossible_splits_are_refused(fields: Any) -> None:
     with pytest.raises(ValueError, match=r"no such split: a\.parquet#"):
         Split(**({"path": "a.parquet", "num_rows": 1} | fields))
@@ -89,7 +101,9 @@ GROUPS = st.lists(st.tuples(st.integers(0, 100), st.integers(1, 100)), max_size=
 
 
 def _file(groups: Any) -> RowGroups:
-    return RowGroups(path="a", num_rows=[rows for rows, _ in groups], sizes_bytes=[size for _, size in groups])
+    return RowGroups(
+        path="a", num_rows=[rows for rows, _ in groups], sizes_bytes=[size for _, size in groups]
+    )
 
 
 @given(groups=GROUPS, most=st.integers(1, 300), by_rows=st.booleans())
@@ -97,7 +111,11 @@ def test_the_splits_of_a_file_are_all_its_row_groups_in_order_and_none_is_too_la
     groups: Any, most: int, by_rows: bool
 ) -> None:
     weights = [rows if by_rows else size for rows, size in groups]
-    splits = list(splits_of(_file(groups), SplitSize(num_rows=most) if by_rows else SplitSize(size_bytes=most)))
+    splits = list(
+        splits_of(
+            _file(groups), SplitSize(num_rows=most) if by_rows else SplitSize(size_bytes=most)
+        )
+    )
     covered: list[Any] = []
     for split in splits:
         last = len(groups) - 1 if split.last_row_group is None else split.last_row_group
@@ -108,7 +126,10 @@ def test_the_splits_of_a_file_are_all_its_row_groups_in_order_and_none_is_too_la
     assert covered == list(range(len(groups)))
 
 
-@given(groups=st.lists(st.tuples(st.integers(1, 100), st.integers(1, 100)), min_size=2, max_size=12), most=st.integers(1, 300))
+@given(
+    groups=st.lists(st.tuples(st.integers(1, 100), st.integers(1, 100)), min_size=2, max_size=12),
+    most=st.integers(1, 300),
+)
 def test_no_two_neighbours_would_fit_into_one_split(groups: list[Any], most: int) -> None:
     splits = list(splits_of(_file(groups), SplitSize(num_rows=most)))
     for one, other in zip(splits, splits[1:]):  # noqa: B905, RUF007
@@ -116,11 +137,15 @@ def test_no_two_neighbours_would_fit_into_one_split(groups: list[Any], most: int
 
 
 def test_a_file_that_is_no_larger_than_a_split_is_whole() -> None:
-    assert list(splits_of(_file([(5, 1), (5, 1)]), SplitSize(num_rows=10))) == [Split(path="a", num_rows=10)]
+    assert list(splits_of(_file([(5, 1), (5, 1)]), SplitSize(num_rows=10))) == [
+        Split(path="a", num_rows=10)
+    ]
     assert list(splits_of(_file([]), SplitSize(num_rows=10))) == [Split(path="a", num_rows=0)]
 
 
-@pytest.mark.parametrize("size", [{}, {"num_rows": 0}, {"size_bytes": -1}, {"num_rows": 1, "size_bytes": 1}])
+@pytest.mark.parametrize(
+    "size", [{}, {"num_rows": 0}, {"size_bytes": -1}, {"num_rows": 1, "size_bytes": 1}]
+)
 def test_a_size_is_of_rows_or_of_bytes(size: Any) -> None:
     with pytest.raises(ValueError, match="split size: expected rows or bytes, 1 or more, found"):
         SplitSize(**size)

@@ -1,4 +1,6 @@
-"""Real worker processes over one sqlite store: none doubled, none missing, also when one is killed in the middle."""
+"""Real worker processes over one sqlite store: none doubled, none missing, also when one is killed
+in the middle.
+"""
 
 import json
 import signal
@@ -41,8 +43,19 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     started = []
 
     def worker(name: Any, num_splits: Any, lease_s: float = 60.0, hang_after: int = -1) -> Any:
-        arguments = [f"sqlite://{tmp_path}/run/dispatch.db", name, str(num_splits), str(lease_s), str(hang_after)]
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        arguments = [
+            f"sqlite://{tmp_path}/run/dispatch.db",
+            name,
+            str(num_splits),
+            str(lease_s),
+            str(hang_after),
+        ]
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
         started.append(subprocess.Popen([sys.executable, "-c", WORKER, *arguments], **pipes))
         output = started[-1].stdout
         assert output is not None
@@ -81,7 +94,9 @@ def test_four_processes_deliver_each_of_500_splits_once(start: Callable[..., Any
 
 
 @pytest.mark.slow
-def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledged_row(start: Callable[..., Any]) -> None:
+def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledged_row(
+    start: Callable[..., Any],
+) -> None:
     victim = start("victim", 100, lease_s=1.5, hang_after=3)
     _begin(victim)
     last_words = json.loads(victim.stdout.readline())
@@ -98,7 +113,9 @@ def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledge
 
 
 @pytest.mark.slow
-def test_a_stopped_process_that_wakes_up_too_late_cannot_mark_its_split(start: Callable[..., Any]) -> None:
+def test_a_stopped_process_that_wakes_up_too_late_cannot_mark_its_split(
+    start: Callable[..., Any],
+) -> None:
     stopped = start("stopped", 20, lease_s=1.5, hang_after=0)
     _begin(stopped)
     holding = json.loads(stopped.stdout.readline())["holding"]

@@ -13,7 +13,13 @@ from featstore.schema import Slot, SlotKind
 
 @pytest.fixture
 def two_slots() -> Profile:
-    table = pa.table({"item": [5, 5, 5, 8, None], "price": [1.0, None, None, None, None], "click": [1, 0, 0, 1, 1]})
+    table = pa.table(
+        {
+            "item": [5, 5, 5, 8, None],
+            "price": [1.0, None, None, None, None],
+            "click": [1, 0, 0, 1, 1],
+        }
+    )
     slots = [Slot(name="item", kind=SlotKind.ID), Slot(name="price", kind=SlotKind.FLOAT)]
     return profile(table.to_batches, slots, ["click"])
 
@@ -24,7 +30,9 @@ def test_coverage_has_a_bar_for_each_slot_in_order(two_slots: Profile) -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == ["item", "price"]
 
 
-def test_label_rate_has_a_bar_for_each_top_value_and_a_line_for_all_rows(two_slots: Profile) -> None:
+def test_label_rate_has_a_bar_for_each_top_value_and_a_line_for_all_rows(
+    two_slots: Profile,
+) -> None:
     figure = plot_label_rate(two_slots, "item")
     axes = figure.axes[0]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx([1 / 3, 1.0])  # type: ignore[attr-defined]
@@ -38,5 +46,8 @@ def test_a_slot_without_top_values_is_refused(two_slots: Profile) -> None:
 
 
 def test_an_unknown_label_answers_with_the_known_ones(two_slots: Profile) -> None:
-    with pytest.raises(SelectionError, match=r"no label 'clik' in the profile; it has \['click'\]; did you mean 'click'"):
+    with pytest.raises(
+        SelectionError,
+        match=r"no label 'clik' in the profile; it has \['click'\]; did you mean 'click'",
+    ):
         plot_label_rate(two_slots, "item", "clik")

@@ -49,8 +49,12 @@ def make_rows(num_rows: int) -> list[dict[str, object]]:
     ]
 
 
-def profile_of(rows: list[dict[str, object]], labels: tuple[str, ...] = ("click",), batch_rows: int = 97) -> Profile:
-    table = pa.Table.from_pylist([{**row, "click": int(bool(row["click"]))} for row in rows], SCHEMA)
+def profile_of(
+    rows: list[dict[str, object]], labels: tuple[str, ...] = ("click",), batch_rows: int = 97
+) -> Profile:
+    table = pa.Table.from_pylist(
+        [{**row, "click": int(bool(row["click"]))} for row in rows], SCHEMA
+    )
     return profile(lambda: table.to_batches(max_chunksize=batch_rows), SLOTS, labels)
 
 
@@ -60,15 +64,25 @@ def test_coverage_is_the_share_of_rows_that_are_not_missing() -> None:
     assert result.num_rows == 1000
     for slot in SLOTS:
         present = sum(row[slot.name] is not None for row in rows)
-        assert (result[slot.name]["num_present"], result[slot.name]["coverage"]) == (present, present / 1000)
+        assert (result[slot.name]["num_present"], result[slot.name]["coverage"]) == (
+            present,
+            present / 1000,
+        )
 
 
 def test_top_values_and_their_label_rates_are_exact() -> None:
     rows = make_rows(1000)
     counts = collections.Counter(row["item"] for row in rows if row["item"] is not None)
-    clicks = collections.Counter(row["item"] for row in rows if row["item"] is not None and row["click"])
-    found = {top["value"]: (top["count"], top["label_rates"]["click"]) for top in profile_of(rows)["item"]["top"]}
-    assert found == {value: (count, pytest.approx(clicks[value] / count)) for value, count in counts.items()}
+    clicks = collections.Counter(
+        row["item"] for row in rows if row["item"] is not None and row["click"]
+    )
+    found = {
+        top["value"]: (top["count"], top["label_rates"]["click"])
+        for top in profile_of(rows)["item"]["top"]
+    }
+    assert found == {
+        value: (count, pytest.approx(clicks[value] / count)) for value, count in counts.items()
+    }
 
 
 def test_a_list_slot_counts_values_lengths_and_labels_of_its_elements() -> None:
@@ -94,25 +108,36 @@ def test_nan_and_null_elements_are_no_values() -> None:
     table = pa.table({"price": pa.array([1.0, math.nan, None], pa.float32())})
     row = profile(table.to_batches, [Slot(name="price", kind=SlotKind.FLOAT)])["price"]
     assert (row["num_values"], row["num_present"], row["mean"]) == (1, 1, 1.0)
-    assert profile_of(make_rows(30))["delays"]["num_values"] == sum(1 for i in range(30) if i % 5 and i % 3)
+    assert profile_of(make_rows(30))["delays"]["num_values"] == sum(
+        1 for i in range(30) if i % 5 and i % 3
+    )
 
 
 def test_distinct_is_within_a_few_percent_of_a_hundred_thousand() -> None:
     values = np.random.default_rng(1).permutation(np.arange(100_000)) * 92_821 + 1
     table = pa.table({"item": np.concatenate([values, values])})
-    row = profile(lambda: table.to_batches(max_chunksize=30_000), [Slot(name="item", kind=SlotKind.ID)])["item"]
+    row = profile(
+        lambda: table.to_batches(max_chunksize=30_000), [Slot(name="item", kind=SlotKind.ID)]
+    )["item"]
     assert row["distinct"] == pytest.approx(100_000, rel=0.1)
 
 
 def test_batch_size_changes_no_exact_statistic() -> None:
     rows = make_rows(500)
     exact = ["slot", "num_present", "coverage", "num_values", "min", "max", "length_max", "top"]
-    assert profile_of(rows, batch_rows=17).table.select(exact) == profile_of(rows, batch_rows=500).table.select(exact)
+    assert profile_of(rows, batch_rows=17).table.select(exact) == profile_of(
+        rows, batch_rows=500
+    ).table.select(exact)
 
 
 def test_no_rows_and_no_labels_give_a_profile_of_zeros() -> None:
     result = profile_of([], labels=())
-    assert (result.num_rows, result.label_rates, result["item"]["coverage"], result["item"]["top"]) == (0, {}, 0.0, [])
+    assert (
+        result.num_rows,
+        result.label_rates,
+        result["item"]["coverage"],
+        result["item"]["top"],
+    ) == (0, {}, 0.0, [])
 
 
 def test_label_rates_of_all_rows_are_their_means_without_nulls() -> None:
@@ -135,10 +160,13 @@ def test_text_and_html_show_one_line_per_slot_and_escape_names() -> None:
     assert len(str(profile_of(make_rows(20))).splitlines()) == 2 + len(SLOTS)
 
 
-def test_a_missing_duckdb_is_named_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_duckdb_is_named_with_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(
-        MissingDependencyError, match=r"a profile needs duckdb: install it with  pip install 'featstore\[explore\]'"
+        MissingDependencyError,
+        match=r"a profile needs duckdb: install it with  pip install 'featstore\[explore\]'",
     ):
         profile_of(make_rows(10))
 
@@ -165,7 +193,11 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) >> 10)
 def test_memory_does_not_grow_with_the_rows() -> None:
     """Each of the 90 further batches holds 3 MB: a query that kept them would show."""
     few, many = (
-        int(subprocess.run([sys.executable, "-c", PEAK_MEMORY, num], capture_output=True, text=True, check=True).stdout)
+        int(
+            subprocess.run(
+                [sys.executable, "-c", PEAK_MEMORY, num], capture_output=True, text=True, check=True
+            ).stdout
+        )
         for num in ("10", "100")
     )
     assert many < few + 60
@@ -173,5 +205,7 @@ def test_memory_does_not_grow_with_the_rows() -> None:
 
 def test_a_long_profile_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with _connect() as connection:
-        connection.sql("SELECT sum(sqrt(a.range + b.range)) FROM range(40000) a, range(12000) b").fetchall()
+        connection.sql(
+            "SELECT sum(sqrt(a.range + b.range)) FROM range(40000) a, range(12000) b"
+        ).fetchall()
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,6 @@
-"""Replay: logged raw rows give the table's rows again, and every difference is counted and shown."""
+"""Replay: logged raw rows give the table's rows again, and every difference is counted and
+shown.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +47,9 @@ def raw(tmp_path: Path) -> Path:
         (tmp_path / "raw" / f"month={month}").mkdir(parents=True)
         for i in range(2):
             part = rows_of(num_rows).slice(i * num_rows // 2, num_rows // 2)
-            pq.write_table(part, tmp_path / "raw" / f"month={month}" / f"{i}.parquet", row_group_size=40)
+            pq.write_table(
+                part, tmp_path / "raw" / f"month={month}" / f"{i}.parquet", row_group_size=40
+            )
     return tmp_path / "raw"
 
 
@@ -85,12 +89,18 @@ def test_a_renamed_slot_is_compared_by_its_number(again: Replay) -> None:
 
 
 def test_mismatch_missing_and_extra_are_counted_per_slot_with_examples(again: Replay) -> None:
-    report = again(user_id={"default": "u1"}, tag_ids={"max_len": 4}, price_log={"op": "clip", "max": 0, "fill": 5})
+    report = again(
+        user_id={"default": "u1"},
+        tag_ids={"max_len": 4},
+        price_log={"op": "clip", "max": 0, "fill": 5},
+    )
     assert not report.ok
     users, tags, prices = (report.columns[name] for name in ("user_id", "tag_ids", "price_log"))
     num_no_user = sum(user is None for n in (640, 130) for user in rows_of(n)["user"].to_pylist())
     assert (users.num_mismatch, users.num_missing, users.num_extra) == (0, num_no_user, 0)
-    assert tags.num_mismatch == sum(row % 5 == 4 and row % 13 != 0 for n in (640, 130) for row in range(n))
+    assert tags.num_mismatch == sum(
+        row % 5 == 4 and row % 13 != 0 for n in (640, 130) for row in range(n)
+    )
     assert prices.num_missing == sum(row % 17 == 0 for n in (640, 130) for row in range(n))
     assert len(users.examples) == 3
     assert str(users.examples[0]).startswith("month=1 row 0: None in the table, ")
@@ -103,7 +113,11 @@ def test_a_value_that_only_the_table_has_is_extra(raw: Path, table: str) -> None
     pq.write_table(rows.set_column(0, "user", nulls), raw / "month=2" / "0.parquet")
     report = replay(featstore.load_spec(DOCUMENT), str(raw), table, partition_from_path=["month"])
     users = report.columns["user_id"]
-    assert (users.num_mismatch, users.num_missing, users.num_extra) == (0, 0, 65 - rows["user"].null_count)
+    assert (users.num_mismatch, users.num_missing, users.num_extra) == (
+        0,
+        0,
+        65 - rows["user"].null_count,
+    )
     assert [example.row for example in users.examples] == [1, 2, 3]
     assert users.examples[0].recomputed is None
 
@@ -120,7 +134,11 @@ def test_rows_that_one_side_lacks_are_counted(raw: Path, table: str) -> None:
     (raw / "month=1" / "1.parquet").unlink()
     pq.write_table(rows_of(200), raw / "month=2" / "2.parquet")
     report = replay(spec, str(raw), table, partition_from_path=["month"])
-    assert (report.num_rows, report.num_rows_missing, report.num_rows_extra) == (320 + 130, 200, 320)
+    assert (report.num_rows, report.num_rows_missing, report.num_rows_extra) == (
+        320 + 130,
+        200,
+        320,
+    )
     assert "rows: 200 missing in the table, 320 extra in the table" in str(report)
     assert not report.ok
 
@@ -131,26 +149,38 @@ def test_partition_keys_must_be_those_of_the_table(raw: Path, table: str) -> Non
 
 
 def test_one_partition_is_compared_with_its_own_rows(raw: Path, table: str) -> None:
-    report = replay(featstore.load_spec(DOCUMENT), str(raw / "month=2"), table, partition={"month": "2"})
+    report = replay(
+        featstore.load_spec(DOCUMENT), str(raw / "month=2"), table, partition={"month": "2"}
+    )
     assert report.ok
     assert report.num_rows == 130
 
 
 @given(st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 5), max_size=8))
-def test_aligned_batches_hold_all_rows_of_both_sides_in_order(left: list[int], right: list[int]) -> None:
+def test_aligned_batches_hold_all_rows_of_both_sides_in_order(
+    left: list[int], right: list[int]
+) -> None:
     def batches(lengths: list[int]) -> list[pa.RecordBatch]:
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
-        return [pa.record_batch({"x": pa.array(range(s, s + n), pa.int64())}) for s, n in zip(starts, lengths, strict=True)]
+        return [
+            pa.record_batch({"x": pa.array(range(s, s + n), pa.int64())})
+            for s, n in zip(starts, lengths, strict=True)
+        ]
 
     pairs: list[Any] = list(aligned(batches(left), batches(right)))
     for side, lengths in ((0, left), (1, right)):
-        assert [x for pair in pairs if pair[side] is not None for x in pair[side]["x"].to_pylist()] == list(range(sum(lengths)))
+        assert [
+            x for pair in pairs if pair[side] is not None for x in pair[side]["x"].to_pylist()
+        ] == list(range(sum(lengths)))
     assert all(a.num_rows == b.num_rows for a, b in pairs if a is not None and b is not None)
     assert [None in pair for pair in pairs] == sorted(None in pair for pair in pairs)
 
 
 def test_rows_that_the_spec_skips_are_skipped_again(tmp_path: Path) -> None:
-    document = {**DOCUMENT, "inputs": {**DOCUMENT["inputs"], "price": {"type": "long", "on_error": "skip"}}}
+    document = {
+        **DOCUMENT,
+        "inputs": {**DOCUMENT["inputs"], "price": {"type": "long", "on_error": "skip"}},
+    }
     prices = [2**63 + row if row % 9 == 4 else row for row in range(300)]
     rows = rows_of(300).set_column(2, "price", pa.array(prices, pa.uint64()))
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=40)
@@ -161,4 +191,9 @@ def test_rows_that_the_spec_skips_are_skipped_again(tmp_path: Path) -> None:
     assert (report.num_rows, report.num_rows_skipped) == (267, 33)
     assert "33 raw rows skipped as malformed" in str(report)
     lenient = {**document, "inputs": {**document["inputs"], "price": "long"}}
-    assert replay(featstore.load_spec(lenient), str(tmp_path / "a.parquet"), str(tmp_path / "table")).num_rows_missing == 33
+    assert (
+        replay(
+            featstore.load_spec(lenient), str(tmp_path / "a.parquet"), str(tmp_path / "table")
+        ).num_rows_missing
+        == 33
+    )

@@ -18,7 +18,17 @@ from featstore.explore.table import Table
 from featstore.spec.parse import load_spec
 
 JOB = Path(__file__).parents[2] / "spark_jobs" / "profile_slots.py"
-EXACT = ["slot", "number", "kind", "shape", "num_present", "coverage", "num_values", "length_mean", "length_max"]
+EXACT = [
+    "slot",
+    "number",
+    "kind",
+    "shape",
+    "num_present",
+    "coverage",
+    "num_values",
+    "length_mean",
+    "length_max",
+]
 SPEC: dict[str, Any] = {
     "spec": 1,
     "inputs": {"user": "string", "tags": "list<string>", "price": "double", "clicked": "long"},
@@ -51,8 +61,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return featstore.open_table(home / "table")
 
 
-def assert_of(found: Profile, table: Table, where: str | None = None, slots: list[str] | None = None) -> None:
-    """The profile is that of the table's rows; its top values are the real ones, where duckdb's may be others."""
+def assert_of(
+    found: Profile, table: Table, where: str | None = None, slots: list[str] | None = None
+) -> None:
+    """The profile is that of the table's rows; its top values are the real ones, where duckdb's may
+    be others.
+    """
     expected, rows = table.profile(where, slots), table.to_arrow(slots, where)
     assert found.num_rows == expected.num_rows
     assert found.label_rates == pytest.approx(expected.label_rates)
@@ -66,13 +80,17 @@ def assert_of(found: Profile, table: Table, where: str | None = None, slots: lis
             assert ranks == pytest.approx(QUANTILES, abs=0.02)
         if expected[name]["kind"] == "id":
             values = rows[name].drop_null().to_pylist()
-            counts = Counter(value for row in values for value in (row if isinstance(row, list) else [row]))
+            counts = Counter(
+                value for row in values for value in (row if isinstance(row, list) else [row])
+            )
             top = {one["value"]: one["count"] for one in found[name]["top"]}
             assert top == {value: counts[value] for value in top}
             assert sorted(top.values()) == sorted(counts.values())[-NUM_TOP:]
 
 
-def test_a_table_s_profile_on_spark_is_that_of_its_rows_also_of_an_old_snapshot(spark: Any, table: Table) -> None:
+def test_a_table_s_profile_on_spark_is_that_of_its_rows_also_of_an_old_snapshot(
+    spark: Any, table: Table
+) -> None:
     assert_of(profile_table(spark, table), table)
     then = featstore.open_table(table.url, 1)
     assert then.num_rows == 1500
@@ -99,7 +117,9 @@ def test_what_only_extraction_saw_is_not_known_from_rows(spark: Any, table: Tabl
 def test_a_query_is_profiled_by_its_types(spark: Any, table: Table) -> None:
     files = [file.url for file in table.data_files()]
     spark.read.parquet(*files).createOrReplaceTempView("clicks")
-    found = profile_dataframe(spark.sql("SELECT *, cast(null AS bigint) AS nothing FROM clicks"), ["click"])
+    found = profile_dataframe(
+        spark.sql("SELECT *, cast(null AS bigint) AS nothing FROM clicks"), ["click"]
+    )
     assert found.slots == ("user_id", "tag_ids", "price_log", "nothing")
     exact = [name for name in EXACT if name != "number"]
     rows = found.table.slice(0, 3)
@@ -108,11 +128,15 @@ def test_a_query_is_profiled_by_its_types(spark: Any, table: Table) -> None:
     assert found["nothing"]["coverage"] == 0.0
     with pytest.raises(InputError, match="no label 'clik' among the columns; did you mean 'click'"):
         profile_dataframe(spark.sql("SELECT click FROM clicks"), ["clik"])
-    with pytest.raises(InputError, match="no column of integers, floats or lists of them to profile; found user"):
+    with pytest.raises(
+        InputError, match="no column of integers, floats or lists of them to profile; found user"
+    ):
         profile_dataframe(spark.sql("SELECT user FROM clicks"))
 
 
-def test_the_job_profiles_what_its_options_say(spark: Any, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_job_profiles_what_its_options_say(
+    spark: Any, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
     job = runpy.run_path(str(JOB))
 
     def profiled(*arguments: str) -> Profile:
@@ -121,11 +145,20 @@ def test_the_job_profiles_what_its_options_say(spark: Any, table: Table, capsys:
         return found
 
     then = featstore.open_table(table.url, 0)
-    assert_of(profiled("--table", table.url, "--version", "0", "--slots", "user_id"), then, None, ["user_id"])
+    assert_of(
+        profiled("--table", table.url, "--version", "0", "--slots", "user_id"),
+        then,
+        None,
+        ["user_id"],
+    )
     assert profiled("--sql", "SELECT 1 AS a, 2.0D AS b").slots == ("a", "b")
     with pytest.raises(InputError, match="Spark cannot run the query: "):
         profiled("--hive-table", "nowhere.nothing")
-    for wrong in (["--sql", "SELECT 1", "--where", "a = 1"], ["--table", "x", "--labels", "click"], []):
+    for wrong in (
+        ["--sql", "SELECT 1", "--where", "a = 1"],
+        ["--table", "x", "--labels", "click"],
+        [],
+    ):
         with pytest.raises(SystemExit, match="2"):
             job["parse_arguments"](wrong)
     assert "--labels goes with --sql or --hive-table" in capsys.readouterr().err

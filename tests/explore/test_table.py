@@ -19,7 +19,13 @@ from featstore.spec.lint import lint
 
 SPEC: Any = {
     "spec": 1,
-    "inputs": {"id": "string", "user": "string", "price": "double", "tags": "list<string>", "clicked": "long"},
+    "inputs": {
+        "id": "string",
+        "user": "string",
+        "price": "double",
+        "tags": "list<string>",
+        "clicked": "long",
+    },
     "labels": {"click": "clicked"},
     "keep": ["id"],
     "slots": [
@@ -39,7 +45,9 @@ def raw_rows(num_rows: int, month: int) -> pa.Table:
             "id": [f"{month}-{i}" for i in rows],
             "user": [None if i % 5 == 0 else f"u{i % 7}" for i in rows],
             "price": [None if i % 3 == 0 else float(i) for i in rows],
-            "tags": pa.array([None if i % 4 == 0 else ["a", "b"][: i % 3] for i in rows], pa.list_(pa.string())),
+            "tags": pa.array(
+                [None if i % 4 == 0 else ["a", "b"][: i % 3] for i in rows], pa.list_(pa.string())
+            ),
             "clicked": [i % 2 for i in rows],
         }
     )
@@ -70,7 +78,15 @@ def test_a_table_tells_what_it_holds(table: Table) -> None:
 def test_inspect_shows_slots_partitions_rows_versions_and_spec_hash(table: Table) -> None:
     text = table.inspect()
     assert table.snapshot.spec_hash is not None
-    for expected in (table.snapshot.spec_hash, "103", "tags", "list", "hash(tags, max_len=3)", "month=2013-02", "log1p(price)"):
+    for expected in (
+        table.snapshot.spec_hash,
+        "103",
+        "tags",
+        "list",
+        "hash(tags, max_len=3)",
+        "month=2013-02",
+        "log1p(price)",
+    ):
         assert expected in text
 
 
@@ -85,13 +101,17 @@ def test_missing_values_are_null_again(table: Table) -> None:
 
 
 def test_chosen_slots_and_rows_are_what_is_read(table: Table) -> None:
-    rows = table.to_arrow(slots=["tags"], where="month = '2013-02' and prices is null and click = 1")
+    rows = table.to_arrow(
+        slots=["tags"], where="month = '2013-02' and prices is null and click = 1"
+    )
     assert rows.column_names == ["tags", "click", "id", "month"]
     assert rows["id"].to_pylist() == ["2-3", "2-9"]
 
 
 def test_data_files_are_pruned_by_partition(table: Table) -> None:
-    assert [file.partition for file in table.data_files("month >= '2013-02'")] == [{"month": "2013-02"}]
+    assert [file.partition for file in table.data_files("month >= '2013-02'")] == [
+        {"month": "2013-02"}
+    ]
     assert len(table.data_files()) == 2
 
 
@@ -117,7 +137,9 @@ def test_a_sample_of_no_rows_is_empty(tmp_path: Path) -> None:
 
 
 def test_an_unknown_slot_answers_with_the_nearest_names(table: Table) -> None:
-    with pytest.raises(SelectionError, match="no slot matches 'usr' among 4 slots; did you mean 'user'"):
+    with pytest.raises(
+        SelectionError, match="no slot matches 'usr' among 4 slots; did you mean 'user'"
+    ):
         table.to_arrow(slots=["usr"])
 
 
@@ -133,13 +155,16 @@ def plain(table: Table, tmp_path: Path) -> Path:
 
 
 def test_plain_parquet_has_no_versions(plain: Path) -> None:
-    with pytest.raises(TableNotFoundError, match="expected a Delta table to open version 3, found plain Parquet"):
+    with pytest.raises(
+        TableNotFoundError, match="expected a Delta table to open version 3, found plain Parquet"
+    ):
         featstore.open_table(plain, version=3)
 
 
 def test_a_directory_of_a_table_is_no_table(table: Table) -> None:
     with pytest.raises(
-        TableNotFoundError, match=r"lies in the Delta table .*table, .* open .*table, and choose rows with where"
+        TableNotFoundError,
+        match=r"lies in the Delta table .*table, .* open .*table, and choose rows with where",
     ):
         featstore.open_table(f"{table.url}/month=2013-01")
 
@@ -167,7 +192,9 @@ def test_extract_wants_files_or_a_dataframe(tmp_path: Path) -> None:
 
 def test_a_table_read_at_an_old_version_shows_the_old_rows(table: Table, tmp_path: Path) -> None:
     pq.write_table(raw_rows(3, 2), tmp_path / "raw" / "month=2013-02" / "log.parquet")
-    featstore.extract(SPEC, str(tmp_path / "raw" / "month=2013-02"), table.url, partition={"month": "2013-02"})
+    featstore.extract(
+        SPEC, str(tmp_path / "raw" / "month=2013-02"), table.url, partition={"month": "2013-02"}
+    )
     assert featstore.open_table(table.url).num_rows == 13
     assert featstore.open_table(table.url, version=0).num_rows == 20
     assert table.to_arrow().num_rows == 20
@@ -189,13 +216,19 @@ def test_a_spec_that_its_lock_contradicts_is_not_extracted(tmp_path: Path) -> No
     pq.write_table(raw_rows(10, 1), tmp_path / "raw" / "a.parquet")
     spec.write_text(json.dumps(SPEC))
     assert lint(str(spec), update_lock=True).ok
-    slots = [slot if slot["slot"] != 102 else slot | {"op": "clip", "min": 0.0} for slot in SPEC["slots"]]
+    slots = [
+        slot if slot["slot"] != 102 else slot | {"op": "clip", "min": 0.0} for slot in SPEC["slots"]
+    ]
     spec.write_text(json.dumps(SPEC | {"slots": slots}))
     for given in (spec, featstore.load_spec(spec)):
-        with pytest.raises(SpecError, match=r"s\.json: slots\[1\]: slot 102 .* means other values .* --update-lock"):
+        with pytest.raises(
+            SpecError, match=r"s\.json: slots\[1\]: slot 102 .* means other values .* --update-lock"
+        ):
             featstore.extract(given, tmp_path / "raw", tmp_path / "table", partition={"dt": "1"})
         with pytest.raises(SpecError, match=r"slot 102 .* means other values"):
             ExtractJob(
-                spec=featstore.load_spec(given) if isinstance(given, Path) else given, input_url="raw", table_url="table"
+                spec=featstore.load_spec(given) if isinstance(given, Path) else given,
+                input_url="raw",
+                table_url="table",
             )
     assert not (tmp_path / "table").exists()

@@ -21,7 +21,13 @@ from featstore.errors import MissingDependencyError
 from featstore.explore.table import Table
 from featstore.schema import ROLE
 
-INPUTS = {"id": "string", "user": "string", "cost": "double", "tags": "list<string>", "prices": "list<double>"}
+INPUTS = {
+    "id": "string",
+    "user": "string",
+    "cost": "double",
+    "tags": "list<string>",
+    "prices": "list<double>",
+}
 SLOTS: list[dict[str, Any]] = [
     {"slot": 101, "name": "user", "op": "hash", "of": "user"},
     {"slot": 102, "name": "price", "op": "identity", "of": "cost"},
@@ -36,18 +42,26 @@ def raw_rows(num_rows: int, first: int) -> pa.Table:
         "id": pa.array([f"r{row}" for row in rows]),
         "user": pa.array([None if row % 3 == 0 else f"u{row}" for row in rows], pa.string()),
         "cost": pa.array([None if row % 4 == 0 else float(row) for row in rows], pa.float64()),
-        "tags": pa.array([None if row % 5 == 0 else ["a"] * (row % 3) for row in rows], pa.list_(pa.string())),
-        "prices": pa.array([None if row % 4 == 0 else [0.5] * (row % 3) for row in rows], pa.list_(pa.float64())),
+        "tags": pa.array(
+            [None if row % 5 == 0 else ["a"] * (row % 3) for row in rows], pa.list_(pa.string())
+        ),
+        "prices": pa.array(
+            [None if row % 4 == 0 else [0.5] * (row % 3) for row in rows], pa.list_(pa.float64())
+        ),
     }
     return pa.table(columns)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Three days, the last with a slot that the others lack, the second replaced; a key that must be escaped."""
+    """Three days, the last with a slot that the others lack, the second replaced; a key that must
+    be escaped.
+    """
     (tmp_path / "raw").mkdir()
     newer = [*SLOTS, {"slot": 105, "name": "newer", "op": "log1p", "of": "cost"}]
-    for version, (day, slots) in enumerate([("1", SLOTS), ("a:b'c", SLOTS), ("3", newer), ("a:b'c", newer)]):
+    for version, (day, slots) in enumerate(
+        [("1", SLOTS), ("a:b'c", SLOTS), ("3", newer), ("a:b'c", newer)]
+    ):
         pq.write_table(raw_rows(20, 100 * version), tmp_path / "raw" / "log.parquet")
         spec: Any = {"spec": 1, "inputs": INPUTS, "keep": ["id"], "slots": slots}
         featstore.extract(spec, tmp_path / "raw", tmp_path / "table", partition={"dt": day})
@@ -59,7 +73,9 @@ def rows(found: pa.Table) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", [3, 1])
-def test_other_engines_read_the_rows_that_we_read_also_of_an_old_snapshot(table: Table, version: int) -> None:
+def test_other_engines_read_the_rows_that_we_read_also_of_an_old_snapshot(
+    table: Table, version: int
+) -> None:
     then = featstore.open_table(table.url, version)
     expected = rows(then.to_arrow())
     assert len(expected) == {3: 60, 1: 40}[version]
@@ -67,7 +83,11 @@ def test_other_engines_read_the_rows_that_we_read_also_of_an_old_snapshot(table:
     assert any(row["prices"] is None for row in expected)
     assert rows(then.duckdb().to_arrow_table()) == expected
     assert rows(then.polars().collect().to_arrow()) == expected
-    assert then.duckdb().columns == then.polars().collect_schema().names() == then.to_arrow().column_names
+    assert (
+        then.duckdb().columns
+        == then.polars().collect_schema().names()
+        == then.to_arrow().column_names
+    )
 
 
 def by_polars(url: str, version: int) -> pa.Table:
@@ -75,15 +95,21 @@ def by_polars(url: str, version: int) -> pa.Table:
 
 
 def by_duckdb(url: str, version: int) -> pa.Table:
-    """duckdb's own Parquet reader over the files that delta-rs names; columns that a file lacks are null."""
+    """duckdb's own Parquet reader over the files that delta-rs names; columns that a file lacks are
+    null.
+    """
     paths = [uri.removeprefix("file://") for uri in DeltaTable(url, version=version).file_uris()]
     options = "hive_partitioning = true, union_by_name = true, hive_types_autocast = false"
     return duckdb.sql(f"FROM read_parquet(?, {options})", params=[paths]).to_arrow_table()
 
 
 def without_marks(row: dict[str, Any]) -> dict[str, Any]:
-    """What is stored for missing values, which a reader that knows nothing of featstore sees, as null."""
-    return {name: None if value in (0, [0]) or is_nan(value) else value for name, value in row.items()}
+    """What is stored for missing values, which a reader that knows nothing of featstore sees, as
+    null.
+    """
+    return {
+        name: None if value in (0, [0]) or is_nan(value) else value for name, value in row.items()
+    }
 
 
 def is_nan(value: Any) -> bool:
@@ -97,7 +123,10 @@ def test_readers_that_know_nothing_of_featstore_read_the_base_row_for_row_also_a
     table: Table, read: Any, version: int
 ) -> None:
     expected = rows(featstore.open_table(table.url, version).to_arrow())
-    assert next(row["id"] for row in expected if row["dt"] == "a:b'c") == {3: "r300", 2: "r100", 1: "r100"}[version]
+    assert (
+        next(row["id"] for row in expected if row["dt"] == "a:b'c")
+        == {3: "r300", 2: "r100", 1: "r100"}[version]
+    )
     found = [without_marks(row) for row in rows(read(table.url, version))]
     assert len(found) == {3: 60, 2: 60, 1: 40}[version]
     assert [{name: row.get(name) for name in expected[0]} for row in found] == expected
@@ -130,7 +159,10 @@ def write_day(directory: Path, day: str, first: int, clicked: int | None) -> Non
     directory = directory / f"dt={day}"
     directory.mkdir(parents=True, exist_ok=True)
     for number in range(2):
-        labels = {"clicked": pa.array([clicked] * 150, pa.int64()), "paid": pa.array(range(150), pa.int64())}
+        labels = {
+            "clicked": pa.array([clicked] * 150, pa.int64()),
+            "paid": pa.array(range(150), pa.int64()),
+        }
         rows = raw_rows(150, first + 150 * number)
         for name, values in labels.items():
             rows = rows.append_column(name, values)
@@ -139,18 +171,23 @@ def write_day(directory: Path, day: str, first: int, clicked: int | None) -> Non
 
 @pytest.fixture
 def grouped(tmp_path: Path) -> Table:
-    """Three days of 300 rows in several files. Of the groups `one` is stale in day 2 and absent in day 3, `two` is in all;
-    the labels of day 1 are written anew, but for `pay`, which that group has of day 3 alone."""
+    """Three days of 300 rows in several files. Of the groups `one` is stale in day 2 and absent in
+    day 3, `two` is in all; the labels of day 1 are written anew, but for `pay`, which that group
+    has of day 3 alone."""
     raw, url = tmp_path / "raw", tmp_path / "table"
     for number, day in enumerate("123"):
         write_day(raw, day, 1000 * number, 0)
         featstore.extract(grouped_spec(), raw / f"dt={day}", url, partition={"dt": day})
     for day in "12":
-        featstore.extract(grouped_spec(LOGGED), raw / f"dt={day}", url, partition={"dt": day}, group="one")
+        featstore.extract(
+            grouped_spec(LOGGED), raw / f"dt={day}", url, partition={"dt": day}, group="one"
+        )
     write_day(raw, "2", 5000, 0)
     featstore.extract(grouped_spec(), raw / "dt=2", url, partition={"dt": "2"})
     for day in "123":
-        featstore.extract(grouped_spec(BINNED), raw / f"dt={day}", url, partition={"dt": day}, group="two")
+        featstore.extract(
+            grouped_spec(BINNED), raw / f"dt={day}", url, partition={"dt": day}, group="two"
+        )
     write_day(tmp_path / "ripe", "1", 0, None)
     write_day(tmp_path / "ripe", "3", 2000, 1)
     some = grouped_spec() | {"labels": {"click": "clicked"}}
@@ -172,7 +209,9 @@ def test_slot_groups_are_seen_by_other_engines_as_by_us(grouped: Table) -> None:
     expected = rows(arrow)
     assert rows(grouped.duckdb().to_arrow_table()) == expected
     assert rows(grouped.polars().collect().to_arrow()) == expected
-    assert grouped.duckdb().columns == grouped.polars().collect_schema().names() == arrow.column_names
+    assert (
+        grouped.duckdb().columns == grouped.polars().collect_schema().names() == arrow.column_names
+    )
 
 
 def test_conditions_on_group_and_base_columns_find_the_same_rows_everywhere(grouped: Table) -> None:
@@ -180,7 +219,9 @@ def test_conditions_on_group_and_base_columns_find_the_same_rows_everywhere(grou
     assert 10 < found.num_rows < 100
     condition = "logged > 4 and price < 100 and id <> 'r70' and dt = '1'"
     assert rows(grouped.duckdb().filter(condition).to_arrow_table()) == rows(found)
-    assert rows(grouped.polars().filter(polars.sql_expr(condition)).collect().to_arrow()) == rows(found)
+    assert rows(grouped.polars().filter(polars.sql_expr(condition)).collect().to_arrow()) == rows(
+        found
+    )
     assert grouped.duckdb().aggregate("count(*)").fetchall() == [(900,)]
     assert grouped.polars().select("binned").collect().height == 900
 
@@ -201,21 +242,30 @@ def test_a_view_can_join_what_the_users_connection_holds(table: Table) -> None:
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE wanted AS SELECT 'r1' AS id")
         clicks = table.duckdb(connection)
-        assert clicks.join(connection.table("wanted"), "id").aggregate("count(*), max(price)").fetchall() == [(1, 1.0)]
+        assert clicks.join(connection.table("wanted"), "id").aggregate(
+            "count(*), max(price)"
+        ).fetchall() == [(1, 1.0)]
 
 
 def test_duckdb_needs_the_detour_to_see_nan(table: Table) -> None:
     """Once this fails, `isnan(column)` says what it should, and the view may ask it directly."""
     first = table.data_files("dt = '1'")[0].url
-    found = duckdb.sql(f"SELECT price, isnan(price), isnan([price][1]) FROM read_parquet('{first}') WHERE id = 'r0'").fetchall()
+    found = duckdb.sql(
+        f"SELECT price, isnan(price), isnan([price][1]) FROM read_parquet('{first}') WHERE id = "
+        f"'r0'"
+    ).fetchall()
     assert math.isnan(found[0][0])
     assert found[0][1:] == (False, True)
 
 
-def test_a_view_without_its_engine_names_the_extra(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_without_its_engine_names_the_extra(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for engine in ("duckdb", "polars"):
         monkeypatch.setitem(sys.modules, engine, None)
-        with pytest.raises(MissingDependencyError, match=rf"Table\.{engine}\(\) needs {engine}: install it with"):
+        with pytest.raises(
+            MissingDependencyError, match=rf"Table\.{engine}\(\) needs {engine}: install it with"
+        ):
             getattr(table, engine)()
 
 
@@ -258,9 +308,16 @@ CONDITIONS = st.recursive(
         st.builds("{} = {}".format, FLOAT_COLUMNS, FLOAT_COLUMNS),
         st.builds("{} between -2.5 and 1".format, FLOAT_COLUMNS),
         st.builds("{} {}in (1, -2.5)".format, FLOAT_COLUMNS, st.sampled_from(["", "not "])),
-        st.builds("{} is {}null".format, FLOAT_COLUMNS | st.sampled_from(["many", "id"]), st.sampled_from(["", "not "])),
+        st.builds(
+            "{} is {}null".format,
+            FLOAT_COLUMNS | st.sampled_from(["many", "id"]),
+            st.sampled_from(["", "not "]),
+        ),
     ),
-    lambda inner: inner.map("not ({})".format) | st.builds("({}) {} ({})".format, inner, st.sampled_from(["and", "or"]), inner),
+    lambda inner: (
+        inner.map("not ({})".format)
+        | st.builds("({}) {} ({})".format, inner, st.sampled_from(["and", "or"]), inner)
+    ),
     max_leaves=3,
 )
 
@@ -279,7 +336,9 @@ def test_nan_and_what_float32_cannot_hold_mean_the_same_in_where_and_in_other_en
         "polars": table.polars().filter(polars.sql_expr(condition)).collect().to_arrow()["row"],
     }
     with featstore.FeatureLoader(table, slots=["id"], extras=["row"], where=condition) as loader:
-        rows_of["loader"] = pa.chunked_array([batch.extras["row"].combine_chunks() for batch in loader], pa.int64())
+        rows_of["loader"] = pa.chunked_array(
+            [batch.extras["row"].combine_chunks() for batch in loader], pa.int64()
+        )
     found_rows = {name: sorted(numbers.to_pylist()) for name, numbers in rows_of.items()}
     assert len(set(map(str, found_rows.values()))) == 1, found_rows
     assert str(table.duckdb().to_arrow_table().to_pylist()) == str(table.to_arrow().to_pylist())
@@ -288,7 +347,10 @@ def test_nan_and_what_float32_cannot_hold_mean_the_same_in_where_and_in_other_en
 
 def test_nan_in_a_label_or_a_kept_column_is_null_whoever_reads_it(tmp_path: Path) -> None:
     values = {name: [1.0, math.nan, None] for name in ("wide", "narrow", "label", "kept")}
-    written = pa.table({**values, "many": [[1.0], [math.nan], None], "id": [1, 2, 3], "row": [0, 1, 2]}, schema=FOREIGN)
+    written = pa.table(
+        {**values, "many": [[1.0], [math.nan], None], "id": [1, 2, 3], "row": [0, 1, 2]},
+        schema=FOREIGN,
+    )
     pq.write_table(written, tmp_path / "a.parquet")
     table = featstore.open_table(tmp_path)
     expected = {name: [1.0, None, None] for name in values} | {"many": [[1.0], None, None]}
@@ -310,7 +372,11 @@ def plain(directory: Path) -> None:
 
 def typed(directory: Path) -> None:
     """A Delta table by others, whose key is an integer."""
-    write_deltalake(directory, pa.table({"id": [1, 1, 26], "day": pa.array([1, 2, None], pa.int32())}), partition_by=["day"])
+    write_deltalake(
+        directory,
+        pa.table({"id": [1, 1, 26], "day": pa.array([1, 2, None], pa.int32())}),
+        partition_by=["day"],
+    )
 
 
 def fractions(directory: Path) -> None:
@@ -319,8 +385,13 @@ def fractions(directory: Path) -> None:
     write_deltalake(directory, pa.table({"id": [1, 1, 26], "day": days}), partition_by=["day"])
 
 
-@pytest.mark.parametrize(("write", "days"), [(plain, ["1", "2", None]), (typed, [1, 2, None]), (fractions, [0.5, 1.5, None])])
-def test_a_partition_without_a_value_is_null_whoever_reads_it(tmp_path: Path, write: Any, days: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("write", "days"),
+    [(plain, ["1", "2", None]), (typed, [1, 2, None]), (fractions, [0.5, 1.5, None])],
+)
+def test_a_partition_without_a_value_is_null_whoever_reads_it(
+    tmp_path: Path, write: Any, days: list[Any]
+) -> None:
     write(tmp_path / "table")
     table = featstore.open_table(tmp_path / "table")
     second = f"'{days[1]}'" if isinstance(days[1], str) else days[1]
@@ -336,6 +407,8 @@ def test_a_partition_without_a_value_is_null_whoever_reads_it(tmp_path: Path, wr
             table.duckdb().filter(condition).to_arrow_table()["day"].to_pylist(),
             table.polars().filter(polars.sql_expr(condition)).collect()["day"].to_list(),
         ]
-        with featstore.FeatureLoader(table, slots=["id"], extras=["day"], where=condition) as loader:
+        with featstore.FeatureLoader(
+            table, slots=["id"], extras=["day"], where=condition
+        ) as loader:
             found.append([day for batch in loader for day in batch.extras["day"].to_pylist()])
         assert [sorted(one, key=str) for one in found] == 4 * [sorted(expected, key=str)]

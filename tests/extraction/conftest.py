@@ -41,7 +41,10 @@ def raw_rows(num_rows: int, first: int = 0, **more: Any) -> pa.Table:
     rows = range(first, first + num_rows)
     columns = {
         "user": pa.array([None if row % 11 == 0 else f"u{row % 50}" for row in rows], pa.string()),
-        "tags": pa.array([None if row % 13 == 0 else [f"t{row % 7}"] * (row % 5) for row in rows], pa.list_(pa.string())),
+        "tags": pa.array(
+            [None if row % 13 == 0 else [f"t{row % 7}"] * (row % 5) for row in rows],
+            pa.list_(pa.string()),
+        ),
         "price": pa.array([row / 3 for row in rows]),
         "clicked": pa.array([row % 2 for row in rows]),
         "unused": pa.array(["x"] * num_rows),

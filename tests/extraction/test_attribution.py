@@ -10,7 +10,13 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import FILLED
 from featstore.spec.parse import load_spec
 
-INPUTS = {"user": "string", "item": "string", "tags": "list<string>", "weights": "list<string>", "price": "double"}
+INPUTS = {
+    "user": "string",
+    "item": "string",
+    "tags": "list<string>",
+    "weights": "list<string>",
+    "price": "double",
+}
 ROWS = {
     "user": pa.array(["u", None, b"\xff", None], pa.binary()),
     "item": [None, None, "i", "i"],
@@ -20,8 +26,12 @@ ROWS = {
 }
 
 
-def counted(*slots: dict[str, Any], cuts: tuple[int, ...] = (4,), **more: Any) -> dict[str, dict[str, int]]:
-    numbered = [{"slot": i} | slot if slot.get("store", True) else slot for i, slot in enumerate(slots, 1)]
+def counted(
+    *slots: dict[str, Any], cuts: tuple[int, ...] = (4,), **more: Any
+) -> dict[str, dict[str, int]]:
+    numbered = [
+        {"slot": i} | slot if slot.get("store", True) else slot for i, slot in enumerate(slots, 1)
+    ]
     extractor = Extractor(load_spec({"spec": 1, "inputs": INPUTS, "slots": numbered} | more))
     rows, first = pa.RecordBatch.from_pydict(ROWS), 0
     for cut in cuts:
@@ -51,18 +61,38 @@ def test_a_shared_default_counts_for_each_slot_and_its_first_owner_s_other_count
         {"name": "b", "op": "identity", "of": "price", "default": 0.0},
         {"name": "c", "op": "identity", "of": "price"},
     )
-    assert found == {"a": {FILLED: 2, "nan": 1, "not finite": 1}, "b": {FILLED: 2, "nan": 1}, "c": {"nan": 1}}
+    assert found == {
+        "a": {FILLED: 2, "nan": 1, "not finite": 1},
+        "b": {FILLED: 2, "nan": 1},
+        "c": {"nan": 1},
+    }
 
 
 def test_a_row_counts_once_for_a_slot_however_many_of_its_inputs_were_filled() -> None:
-    crossed = {"name": "x", "op": "cross", "of": ["user", "item"], "default": {"user": "none", "item": "none"}}
+    crossed = {
+        "name": "x",
+        "op": "cross",
+        "of": ["user", "item"],
+        "default": {"user": "none", "item": "none"},
+    }
     assert counted(crossed)["x"][FILLED] == 3
     assert counted(crossed, cuts=(1, 2, 1))["x"][FILLED] == 3
 
 
 def test_a_fill_and_an_inner_node_s_default_count_for_the_slot_that_reads_the_node() -> None:
-    inner = {"name": "root", "op": "power", "of": "price", "exponent": 0.5, "fill": -1.0, "store": False}
-    found = counted(inner, {"name": "a", "op": "identity", "of": "root"}, {"name": "b", "op": "hash", "of": "item"})
+    inner = {
+        "name": "root",
+        "op": "power",
+        "of": "price",
+        "exponent": 0.5,
+        "fill": -1.0,
+        "store": False,
+    }
+    found = counted(
+        inner,
+        {"name": "a", "op": "identity", "of": "root"},
+        {"name": "b", "op": "hash", "of": "item"},
+    )
     assert (found["a"][FILLED], found["b"]) == (3, {})
 
 
@@ -81,7 +111,14 @@ def test_a_profile_tells_default_rates_dropped_nulls_and_text_errors_by_day(tmp_
         {"slot": 2, "name": "tag_ids", "op": "hash", "of": "tags"},
         {"slot": 3, "name": "cost", "op": "identity", "of": "price", "default": 0.0},
     ]
-    spec = load_spec({"spec": 1, "inputs": INPUTS, "slots": slots, "output": {"rows_per_row_group": 4, "rows_per_file": 4}})
+    spec = load_spec(
+        {
+            "spec": 1,
+            "inputs": INPUTS,
+            "slots": slots,
+            "output": {"rows_per_row_group": 4, "rows_per_file": 4},
+        }
+    )
     for day, times in (("1", 1), ("2", 2)):
         (tmp_path / "raw" / f"dt={day}").mkdir(parents=True)
         rows = pa.concat_tables([pa.table(ROWS)] * times)

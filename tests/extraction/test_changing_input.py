@@ -1,4 +1,6 @@
-"""Raw files that change while they are read: an error that names them, and nothing is committed; what is no change is none."""
+"""Raw files that change while they are read: an error that names them, and nothing is committed;
+what is no change is none.
+"""
 
 import os
 import re
@@ -29,7 +31,10 @@ from featstore.table.delta import open_delta
 
 NUM_ROWS = 60_000
 Change = Callable[[Path], None]
-CHANGED = r"log\.parquet changed while it was read: expected .*, found .*; nothing is committed: run it again"
+CHANGED = (
+    r"log\.parquet changed while it was read: expected .*, found .*; nothing is committed: run it "
+    r"again"
+)
 
 
 PRICE = {"slot": 1, "name": "cost", "op": "identity", "of": "price"}
@@ -51,7 +56,9 @@ def write(path: Path, num_rows: int = NUM_ROWS, seed: int = 1) -> None:
     """Six row groups, each of which takes as many bytes whatever its values are."""
     prices = np.random.default_rng(seed).random(num_rows)
     table = pa.table({"row": np.arange(num_rows), "price": prices})
-    pq.write_table(table, path, row_group_size=num_rows // 6 or 1, use_dictionary=False, compression="none")
+    pq.write_table(
+        table, path, row_group_size=num_rows // 6 or 1, use_dictionary=False, compression="none"
+    )
 
 
 @pytest.fixture
@@ -64,7 +71,11 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def job(path: Path, tmp_path: Path) -> ExtractJob:
     return ExtractJob(
-        spec=spec_of(), input_url=str(path.parent), table_url=str(tmp_path / "table"), partition={"dt": "1"}, run_id="r1"
+        spec=spec_of(),
+        input_url=str(path.parent),
+        table_url=str(tmp_path / "table"),
+        partition={"dt": "1"},
+        run_id="r1",
     )
 
 
@@ -149,7 +160,9 @@ def test_a_raw_file_that_changes_in_mid_read_is_named_and_nothing_is_committed(
 ) -> None:
     changing = Changing(change, path)
     with pytest.raises(InputError, match=CHANGED):
-        extract_files(replace(job, spec=spec_of(rows_per_file)), runner=LocalRunner(1), progress=changing)
+        extract_files(
+            replace(job, spec=spec_of(rows_per_file)), runner=LocalRunner(1), progress=changing
+        )
     assert changing.num_rows_before is not None
     assert 0 < changing.num_rows_before < NUM_ROWS
     assert_nothing_written(job)
@@ -178,7 +191,9 @@ def test_a_raw_file_that_changes_between_listing_and_reading_is_named_and_nothin
     assert_nothing_written(job)
 
 
-def test_a_raw_file_that_changes_is_named_by_sparks_tasks(spark: Any, job: ExtractJob, path: Path) -> None:
+def test_a_raw_file_that_changes_is_named_by_sparks_tasks(
+    spark: Any, job: ExtractJob, path: Path
+) -> None:
     for change in (replace_by_half, replace_by_a_file_of_equal_size_and_time, truncate):
         write(path)
         with pytest.raises(InputError, match=CHANGED):
@@ -190,15 +205,23 @@ def test_a_raw_file_that_changes_is_named_by_sparks_tasks(spark: Any, job: Extra
 
 def test_the_message_says_what_was_expected_and_what_was_found(job: ExtractJob, path: Path) -> None:
     before, sizes = path.stat(), [path.stat().st_size, path.stat().st_size // 2]
-    expected = f"expected {sizes[0]:,} bytes, modified {before.st_mtime_ns} ns after 1970, inode {before.st_ino}"
-    with pytest.raises(InputError, match=re.escape(f"{path} changed while it was read: {expected}, found {sizes[1]:,} bytes")):
+    expected = (
+        f"expected {sizes[0]:,} bytes, modified {before.st_mtime_ns} ns after 1970, inode "
+        f"{before.st_ino}"
+    )
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"{path} changed while it was read: {expected}, found {sizes[1]:,} bytes"),
+    ):
         extract_files(job, runner=Later(LocalRunner(), truncate, path))
     write(path)
     with pytest.raises(InputError, match="found no such file; nothing is committed"):
         extract_files(job, runner=Later(LocalRunner(), remove, path))
 
 
-def test_a_new_link_other_permissions_and_a_read_are_no_change(job: ExtractJob, path: Path, tmp_path: Path) -> None:
+def test_a_new_link_other_permissions_and_a_read_are_no_change(
+    job: ExtractJob, path: Path, tmp_path: Path
+) -> None:
     def touch_all_but_the_content(path: Path) -> None:
         changed_ns = path.stat().st_ctime_ns
         path.chmod(0o600)
@@ -215,8 +238,12 @@ def test_a_raw_file_that_changes_under_a_slot_group_is_named_and_the_table_is_as
     job: ExtractJob, path: Path, key: str | None
 ) -> None:
     extract_files(job)
-    group = GroupJob(job=replace(job, spec=spec_of(slots=[PRICE, LOG]), run_id="more"), name="more", key=key)
-    units, partitions = (Later(run, write_other_values_in_place, path) for run in (LocalRunner(), run_by_key))
+    group = GroupJob(
+        job=replace(job, spec=spec_of(slots=[PRICE, LOG]), run_id="more"), name="more", key=key
+    )
+    units, partitions = (
+        Later(run, write_other_values_in_place, path) for run in (LocalRunner(), run_by_key)
+    )
     with pytest.raises(InputError, match=CHANGED):
         extract_group(group, runner=units, run_keyed=partitions)
     assert open_delta(job.table_url).version == 0

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore.errors import CommitConflictError, InputError
-from featstore.extraction.days import Day, Days, Held, Origin, Reason, expand, extract_days, parse_days, plan_days
+from featstore.extraction.days import (
+    Day,
+    Days,
+    Held,
+    Origin,
+    Reason,
+    expand,
+    extract_days,
+    parse_days,
+    plan_days,
+)
 from featstore.extraction.groups.compaction import compact
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
@@ -30,7 +40,12 @@ def job(spec: Spec, raw: Path, tmp_path: Path, write_raw: Any) -> ExtractJob:
     """Three days of raw files, one file each."""
     for day in (1, 2, 3):
         write_raw(f"dt=2026-11-0{day}/a.parquet", 100 * day)
-    return ExtractJob(spec=spec, input_url=f"{raw}/dt={{dt}}", table_url=str(tmp_path / "table"), run_id="backfill")
+    return ExtractJob(
+        spec=spec,
+        input_url=f"{raw}/dt={{dt}}",
+        table_url=str(tmp_path / "table"),
+        run_id="backfill",
+    )
 
 
 def reasons(job: ExtractJob, days: str = DAYS, **options: Any) -> list[str]:
@@ -41,15 +56,22 @@ def rows_by_day(job: ExtractJob) -> dict[str | None, int]:
     return {file.partition["dt"]: file.num_rows for file in open_delta(job.table_url).data_files}
 
 
-def test_each_missing_day_is_a_commit_of_its_own_and_a_second_call_does_nothing(job: ExtractJob) -> None:
+def test_each_missing_day_is_a_commit_of_its_own_and_a_second_call_does_nothing(
+    job: ExtractJob,
+) -> None:
     first = extract_days(
-        replace(job, spec=replace(job.spec, output=replace(job.spec.output, rows_per_file=1000))), Days(days=DAYS)
+        replace(job, spec=replace(job.spec, output=replace(job.spec.output, rows_per_file=1000))),
+        Days(days=DAYS),
     )
     assert rows_by_day(job) == {"2026-11-01": 100, "2026-11-02": 200, "2026-11-03": 300}
-    assert [commit.metadata.run_id for commit in reversed(history(job.table_url)) if commit.metadata] == [
-        f"backfill/dt=2026-11-0{day}" for day in (1, 2, 3)
-    ]
-    assert str(first).splitlines()[0].startswith(f"dt=2026-11-01: missing: committed version 0 of {job.table_url}: 100 rows")
+    assert [
+        commit.metadata.run_id for commit in reversed(history(job.table_url)) if commit.metadata
+    ] == [f"backfill/dt=2026-11-0{day}" for day in (1, 2, 3)]
+    assert (
+        str(first)
+        .splitlines()[0]
+        .startswith(f"dt=2026-11-01: missing: committed version 0 of {job.table_url}: 100 rows")
+    )
     again = extract_days(replace(job, run_id="again"), Days(days=DAYS))
     assert str(again).splitlines() == [
         "dt=2026-11-01: up to date (version 0)",
@@ -60,7 +82,9 @@ def test_each_missing_day_is_a_commit_of_its_own_and_a_second_call_does_nothing(
     assert open_delta(job.table_url).version == 2
 
 
-def test_only_what_is_missing_or_stale_is_extracted(job: ExtractJob, write_raw: Any, document: dict[str, Any]) -> None:
+def test_only_what_is_missing_or_stale_is_extracted(
+    job: ExtractJob, write_raw: Any, document: dict[str, Any]
+) -> None:
     extract_days(job, Days(days="2026-11-01..2026-11-02"))
     write_raw("dt=2026-11-02/b.parquet", 10)
     assert reasons(job, dry_run=True) == ["up to date", "stale input", "missing"]
@@ -70,11 +94,17 @@ def test_only_what_is_missing_or_stale_is_extracted(job: ExtractJob, write_raw: 
     changed = replace(job, spec=load_spec(document), run_id="r3")
     extract_days(changed, Days(days="2026-11-01"))
     write_raw("dt=2026-11-03/b.parquet", 10)
-    assert reasons(replace(changed, run_id="r4")) == ["up to date", "stale spec", "stale spec and input"]
+    assert reasons(replace(changed, run_id="r4")) == [
+        "up to date",
+        "stale spec",
+        "stale spec and input",
+    ]
     assert reasons(changed) == ["up to date"] * 3
 
 
-def test_days_that_one_run_wrote_or_others_changed_are_of_unknown_origin(job: ExtractJob, raw: Path) -> None:
+def test_days_that_one_run_wrote_or_others_changed_are_of_unknown_origin(
+    job: ExtractJob, raw: Path
+) -> None:
     together = replace(job, input_url=str(raw), partition_from_path=("dt",))
     extract_files(together)
     assert reasons(job, dry_run=True) == ["of unknown origin"] * 3
@@ -93,7 +123,9 @@ def test_a_compacted_day_is_up_to_date_and_one_with_a_slot_more_in_a_group_is_st
     extract_days(job, Days(days=DAYS))
     document["slots"].append({"slot": 104, "name": "tags_again", "op": "hash", "of": "tags"})
     wider = replace(job, spec=load_spec(document), run_id="wider")
-    day = replace(wider, input_url=job.input_url.format(dt="2026-11-02"), partition={"dt": "2026-11-02"})
+    day = replace(
+        wider, input_url=job.input_url.format(dt="2026-11-02"), partition={"dt": "2026-11-02"}
+    )
     extract_group(GroupJob(job=day, name="more"))
     assert reasons(job) == ["up to date"] * 3
     compact(job.table_url)
@@ -141,11 +173,15 @@ def test_a_backfill_that_is_killed_keeps_whole_days_and_the_same_call_goes_on(
 
 
 def test_a_day_without_input_is_named_before_any_work_or_left_out(job: ExtractJob) -> None:
-    message = r"no raw files for dt=2026-10-31 \(at .*dt=2026-10-31\); nothing was extracted: add them"
+    message = (
+        r"no raw files for dt=2026-10-31 \(at .*dt=2026-10-31\); nothing was extracted: add them"
+    )
     with pytest.raises(InputError, match=message):
         extract_days(job, Days(days="2026-10-31..2026-11-01"))
     assert open_delta_or_none(job.table_url) is None
-    with pytest.raises(InputError, match=r"dt=2026-10-03 \(.*\) and 25 more; nothing was extracted"):
+    with pytest.raises(
+        InputError, match=r"dt=2026-10-03 \(.*\) and 25 more; nothing was extracted"
+    ):
         extract_days(job, Days(days="2026-10-01..2026-10-28"))
     assert reasons(job, "2026-10-31..2026-11-01", dry_run=True) == ["no input", "missing"]
     assert reasons(job, "2026-10-31..2026-11-01", allow_missing=True) == ["no input", "missing"]
@@ -159,14 +195,22 @@ def test_a_day_whose_input_is_gone_is_kept(job: ExtractJob, raw: Path) -> None:
     assert open_delta(job.table_url).num_rows == 600
 
 
-def test_a_day_whose_files_hold_no_rows_is_an_error_or_left_out(job: ExtractJob, write_raw: Any) -> None:
+def test_a_day_whose_files_hold_no_rows_is_an_error_or_left_out(
+    job: ExtractJob, write_raw: Any
+) -> None:
     write_raw("dt=2026-11-02/a.parquet", 0)
     with pytest.raises(InputError, match=r"dt=2026-11-02 holds no rows"):
         extract_days(job, Days(days=DAYS))
-    assert reasons(replace(job, run_id="r2"), allow_missing=True) == ["up to date", "no input", "missing"]
+    assert reasons(replace(job, run_id="r2"), allow_missing=True) == [
+        "up to date",
+        "no input",
+        "missing",
+    ]
 
 
-def test_a_day_that_fails_leaves_those_before_it_and_says_where_to_go_on(job: ExtractJob, raw: Path) -> None:
+def test_a_day_that_fails_leaves_those_before_it_and_says_where_to_go_on(
+    job: ExtractJob, raw: Path
+) -> None:
     broken = raw / "dt=2026-11-03" / "a.parquet"
     whole = broken.read_bytes()
     broken.write_bytes(b"no Parquet")
@@ -181,7 +225,9 @@ def test_a_day_that_fails_leaves_those_before_it_and_says_where_to_go_on(job: Ex
     assert reasons(job) == ["up to date", "up to date", "missing"]
 
 
-def test_another_writer_of_a_day_is_a_conflict_and_the_days_before_stay(job: ExtractJob, raw: Path) -> None:
+def test_another_writer_of_a_day_is_a_conflict_and_the_days_before_stay(
+    job: ExtractJob, raw: Path
+) -> None:
     """The other one commits while the second day is at work."""
 
     def runner(task: Any, units: Any, progress: Any) -> Any:
@@ -192,7 +238,9 @@ def test_another_writer_of_a_day_is_a_conflict_and_the_days_before_stay(job: Ext
     overtaken: list[int] = []
     day = {"dt": "2026-11-02"}
     other = replace(job, input_url=f"{raw}/dt=2026-11-01", partition=day, run_id="other")
-    with pytest.raises(CommitConflictError, match="another writer committed dt=2026-11-02 while this run") as raised:
+    with pytest.raises(
+        CommitConflictError, match="another writer committed dt=2026-11-02 while this run"
+    ) as raised:
         extract_days(job, Days(days=DAYS), runner=runner)
     assert "dt=2026-11-01 stays committed" in raised.value.__notes__[0]
     assert overtaken == [1]
@@ -216,7 +264,9 @@ def test_hours_are_partitions_of_two_keys(job: ExtractJob, write_raw: Any, raw: 
 def test_days_run_on_spark_too(spark: Any, job: ExtractJob) -> None:
     runner = SparkRunner(spark)
     extract_days(job, Days(days="2026-11-01"), runner=runner)
-    done = extract_days(replace(job, run_id="r2"), Days(days="2026-11-01..2026-11-02"), runner=runner)
+    done = extract_days(
+        replace(job, run_id="r2"), Days(days="2026-11-01..2026-11-02"), runner=runner
+    )
     assert [day.report is not None for day in done.days] == [False, True]
     assert rows_by_day(job)["2026-11-01"] == 100
 
@@ -234,16 +284,34 @@ def test_the_public_function_takes_days(job: ExtractJob) -> None:
         ("november", {}, r"days: expected FIRST\.\.LAST, such as .* found 'november'"),
         ("2026-11-01..", {}, r"days: expected FIRST\.\.LAST"),
         ("2026-11-31", {}, r"days: 2026-11-31 is no day \(.*\), in '2026-11-31'"),
-        ("2026-11-02..2026-11-01", {}, "expected the first day before the last, at most 10,000 in all"),
+        (
+            "2026-11-02..2026-11-01",
+            {},
+            "expected the first day before the last, at most 10,000 in all",
+        ),
         ("2026-11-01..20261102", {}, "expected both ends written alike"),
-        (DAYS, {"input_url": "raw"}, r"expected \{dt\} in the input, and with it \{hour\} at most, found raw"),
+        (
+            DAYS,
+            {"input_url": "raw"},
+            r"expected \{dt\} in the input, and with it \{hour\} at most, found raw",
+        ),
         (DAYS, {"input_url": "raw/{hour}"}, r"expected \{dt\} in the input"),
         (DAYS, {"input_url": "raw/{dt}/{minute}"}, r"and with it \{hour\} at most"),
-        (DAYS, {"partition": {"dt": "1"}}, "partition key 'dt' is given as '1', and by the days; choose one"),
-        (DAYS, {"partition_from_path": ("country",)}, "partition_from_path and days do not go together"),
+        (
+            DAYS,
+            {"partition": {"dt": "1"}},
+            "partition key 'dt' is given as '1', and by the days; choose one",
+        ),
+        (
+            DAYS,
+            {"partition_from_path": ("country",)},
+            "partition_from_path and days do not go together",
+        ),
     ],
 )
-def test_days_that_cannot_be_are_refused(job: ExtractJob, days: str, changed: dict[str, Any], message: str) -> None:
+def test_days_that_cannot_be_are_refused(
+    job: ExtractJob, days: str, changed: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         extract_days(replace(job, **changed), Days(days=days))
 
@@ -256,17 +324,24 @@ def test_days_are_written_as_their_ends_are() -> None:
 @given(st.dates(date(1900, 1, 1), date(2100, 1, 1)), st.integers(0, 400))
 def test_days_are_each_day_once_in_order(first: date, num_more: int) -> None:
     found = parse_days(f"{first}..{first + timedelta(num_more)}")
-    assert [date.fromisoformat(day) for day in found] == [first + timedelta(n) for n in range(num_more + 1)]
+    assert [date.fromisoformat(day) for day in found] == [
+        first + timedelta(n) for n in range(num_more + 1)
+    ]
 
 
 origins = st.builds(
-    Origin, version=st.integers(0, 9), spec_hash=st.sampled_from("st"), input_digest=st.sampled_from(["i", "j", None])
+    Origin,
+    version=st.integers(0, 9),
+    spec_hash=st.sampled_from("st"),
+    input_digest=st.sampled_from(["i", "j", None]),
 )
 held = st.none() | st.builds(Held, origin=st.none() | origins)
 
 
 @given(st.lists(st.tuples(held, st.sampled_from(["i", "j", None])), max_size=5))
-def test_a_day_is_left_alone_only_if_nothing_is_to_be_done_or_can_be(known: list[tuple[Held | None, str | None]]) -> None:
+def test_a_day_is_left_alone_only_if_nothing_is_to_be_done_or_can_be(
+    known: list[tuple[Held | None, str | None]],
+) -> None:
     days = [Day(partition={"dt": str(n)}, input_url="") for n in range(len(known))]
     actions = plan_days(days, [one[0] for one in known], [one[1] for one in known], "s")
     assert [action.day for action in actions] == days
@@ -281,4 +356,7 @@ def test_a_day_is_left_alone_only_if_nothing_is_to_be_done_or_can_be(known: list
 def test_hours_of_days_are_24_each() -> None:
     days = expand(DAYS, "raw/{dt}/{hour}/x-{dt}", {})
     assert len(days) == 72
-    assert (str(days[25]), days[25].input_url) == ("dt=2026-11-02/hour=01", "raw/2026-11-02/01/x-2026-11-02")
+    assert (str(days[25]), days[25].input_url) == (
+        "dt=2026-11-02/hour=01",
+        "raw/2026-11-02/01/x-2026-11-02",
+    )

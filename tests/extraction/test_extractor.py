@@ -71,7 +71,9 @@ def test_result_has_the_extractors_schema_and_the_rows_in_order(extractor: Extra
     result.validate(full=True)
     assert result.schema.equals(extractor.schema.to_arrow(), check_metadata=True)
     assert result.column("request_id").to_pylist() == users
-    assert result.column("user").to_pylist() == [extractor.one({**ROW, "user_id": user})["user"] for user in users]
+    assert result.column("user").to_pylist() == [
+        extractor.one({**ROW, "user_id": user})["user"] for user in users
+    ]
 
 
 def test_missing_values_are_marked_and_no_slot_holds_a_null(extractor: Extractor) -> None:
@@ -141,10 +143,16 @@ def test_a_narrower_or_differently_encoded_raw_column_gives_the_same(extractor: 
 def test_missing_input_columns_are_named_with_their_nearest(extractor: Extractor) -> None:
     with pytest.raises(
         InputError,
-        match=r"^missing 2 input columns: expected 'user_id' \(did you mean 'userid'\?\), 'ts' \(.*\); found userid, ",
+        match=r"^missing 2 input columns: expected 'user_id' \(did you mean 'userid'\?\), 'ts' "
+        r"\(.*\); found userid, ",
     ):
         extractor.bind(
-            pa.schema([SCHEMA.field(i).with_name("userid") if i == 0 else SCHEMA.field(i) for i in (0, 1, 2, 3, 5, 6)])
+            pa.schema(
+                [
+                    SCHEMA.field(i).with_name("userid") if i == 0 else SCHEMA.field(i)
+                    for i in (0, 1, 2, 3, 5, 6)
+                ]
+            )
         )
 
 
@@ -168,7 +176,8 @@ def test_a_failure_in_an_operator_names_the_slot_and_the_operator() -> None:
     }
     with pytest.raises(
         OperatorError,
-        match=r"^row 0: pairs \(cross\): expected at most 2147483647 combinations in a batch, found 2.43e\+17: set max_cross$",
+        match=r"^row 0: pairs \(cross\): expected at most 2147483647 combinations in a batch, "
+        r"found 2.43e\+17: set max_cross$",
     ):
         Extractor(load_spec(spec))(pa.RecordBatch.from_pydict({"tags": pa.array([["a"] * 3000])}))
 
@@ -183,20 +192,31 @@ def test_one_row_may_lack_what_no_slot_needs(extractor: Extractor) -> None:
 
 
 def test_one_row_without_a_column_of_a_slot_is_refused(extractor: Extractor) -> None:
-    with pytest.raises(InputError, match=r"missing input column: expected 'user_id'; did you mean 'user'\?; found user, tags"):
+    with pytest.raises(
+        InputError,
+        match=r"missing input column: expected 'user_id'; did you mean 'user'\?; found user, tags",
+    ):
         extractor.one({"user" if name == "user_id" else name: value for name, value in ROW.items()})
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "expected"), [("user_id", 7, "string"), ("clicked", 2**63, "long"), ("tags", "a", "list<string>")]
+    ("column", "value", "expected"),
+    [("user_id", 7, "string"), ("clicked", 2**63, "long"), ("tags", "a", "list<string>")],
 )
-def test_one_row_with_a_value_of_another_type_is_refused(extractor: Extractor, column: str, value: Any, expected: str) -> None:
-    with pytest.raises(InputError, match=f"column '{column}': expected {expected}, found {value!r}"):
+def test_one_row_with_a_value_of_another_type_is_refused(
+    extractor: Extractor, column: str, value: Any, expected: str
+) -> None:
+    with pytest.raises(
+        InputError, match=f"column '{column}': expected {expected}, found {value!r}"
+    ):
         extractor.one({**ROW, column: value})
 
 
 def test_bytes_are_repaired_as_in_a_file(extractor: Extractor) -> None:
-    assert extractor.one({**ROW, "user_id": b"a\xff"})["user"] == extractor.one({**ROW, "user_id": "a\ufffd"})["user"]
+    assert (
+        extractor.one({**ROW, "user_id": b"a\xff"})["user"]
+        == extractor.one({**ROW, "user_id": "a\ufffd"})["user"]
+    )
     assert extractor.counts == {"user_id: invalid utf-8": 1}
 
 
@@ -218,5 +238,7 @@ Extractor(spec).one({"x": "a"})
 found = {"pyspark", "torch", "deltalake"} & set(sys.modules)
 sys.exit(f"loaded {found}" if found else 0)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -31,10 +31,31 @@ DOCUMENT: dict[str, Any] = {
     "inputs": {"price": "double", "city": "string", "tags": "list<string>"},
     "slots": [
         {"name": "scaled", "op": "standardize", "of": "price", "default": 0, "store": False},
-        {"slot": 1, "name": "price_bucket", "op": "quantile_bucketize", "of": "scaled", "num_buckets": 4, "encode": "index"},
+        {
+            "slot": 1,
+            "name": "price_bucket",
+            "op": "quantile_bucketize",
+            "of": "scaled",
+            "num_buckets": 4,
+            "encode": "index",
+        },
         {"slot": 2, "name": "price_share", "op": "min_max", "of": "price"},
-        {"slot": 3, "name": "city_index", "op": "vocabulary", "of": "city", "file": "cities.txt", "encode": "index"},
-        {"slot": 4, "name": "tag_ids", "op": "vocabulary", "of": "tags", "file": "cities.txt", "unknown": "index"},
+        {
+            "slot": 3,
+            "name": "city_index",
+            "op": "vocabulary",
+            "of": "city",
+            "file": "cities.txt",
+            "encode": "index",
+        },
+        {
+            "slot": 4,
+            "name": "tag_ids",
+            "op": "vocabulary",
+            "of": "tags",
+            "file": "cities.txt",
+            "unknown": "index",
+        },
         {"slot": 5, "name": "price_scaled", "op": "identity", "of": "scaled"},
     ],
     "output": {"rows_per_row_group": 100, "rows_per_file": 250},
@@ -68,11 +89,17 @@ def write(path: Path, slots: list[dict[str, Any]] | None = None) -> Path:
 
 
 def test_an_unfitted_spec_says_how_to_fit_it(path: Path) -> None:
-    with pytest.raises(NotFittedError, match=r"slots\[0\]: standardize \('scaled'\) is not fitted: run `featstore spec fit"):
+    with pytest.raises(
+        NotFittedError,
+        match=r"slots\[0\]: standardize \('scaled'\) is not fitted: run `featstore spec fit",
+    ):
         Extractor(load_spec(path))
     findings = lint(str(path)).findings
     assert any("'price_share') is not fitted" in finding for finding in findings)
-    assert any(r"expected 'cities.txt' recorded in the lock, found it not" in finding for finding in findings)
+    assert any(
+        r"expected 'cities.txt' recorded in the lock, found it not" in finding
+        for finding in findings
+    )
 
 
 def test_fitted_nodes_are_frozen_in_the_lock_level_by_level(path: Path, raw: str) -> None:
@@ -88,7 +115,9 @@ def test_fitted_nodes_are_frozen_in_the_lock_level_by_level(path: Path, raw: str
     assert lint(str(path)).ok
 
 
-def test_an_extractor_gives_the_fitted_values_for_batches_and_single_rows(path: Path, raw: str) -> None:
+def test_an_extractor_gives_the_fitted_values_for_batches_and_single_rows(
+    path: Path, raw: str
+) -> None:
     api.fit(path, raw)
     extractor = Extractor(load_spec(path))
     row = Extractor(load_spec(path)).one({"price": 998.0, "city": "oslo", "tags": ["rome", "x"]})
@@ -102,7 +131,9 @@ def test_an_extractor_gives_the_fitted_values_for_batches_and_single_rows(path: 
 def test_threads_and_cuts_change_nothing(path: Path, raw: str) -> None:
     spec = replace(load_spec(path), nodes=load_spec(path).nodes[:3])
     whole = fit_spec(spec, raw)
-    cut = fit_spec(replace(spec, output=replace(spec.output, rows_per_row_group=10, rows_per_file=70)), raw)
+    cut = fit_spec(
+        replace(spec, output=replace(spec.output, rows_per_row_group=10, rows_per_file=70)), raw
+    )
     assert cut.fitted == whole.fitted
     assert whole.hash != spec.hash
 
@@ -119,23 +150,36 @@ def test_spark_fits_and_extracts_the_same(path: Path, raw: str, spark: Any, tmp_
     assert local.equals(remote)
 
 
-def test_a_change_below_a_fit_makes_it_stale_and_another_name_does_not(path: Path, raw: str) -> None:
+def test_a_change_below_a_fit_makes_it_stale_and_another_name_does_not(
+    path: Path, raw: str
+) -> None:
     api.fit(path, raw)
     first, *rest = DOCUMENT["slots"]
     write(path, [first | {"default": 1}, *rest])
-    with pytest.raises(NotFittedError, match=r"slots\[0\]: standardize \('scaled'\) was fitted when it, or what it reads"):
+    with pytest.raises(
+        NotFittedError,
+        match=r"slots\[0\]: standardize \('scaled'\) was fitted when it, or what it reads",
+    ):
         Extractor(load_spec(path))
     assert "was fitted when it, or what it reads, was another" in lint(str(path)).findings[0]
-    write(path, [*DOCUMENT["slots"][:2], DOCUMENT["slots"][2] | {"name": "share"}, *DOCUMENT["slots"][3:]])
+    write(
+        path,
+        [*DOCUMENT["slots"][:2], DOCUMENT["slots"][2] | {"name": "share"}, *DOCUMENT["slots"][3:]],
+    )
     assert not lint(str(path)).ok
     assert lint(str(path), update_lock=True).ok
     assert load_spec(path).fitted["share"].params == {"min": 0.0, "max": 998.0}
 
 
-def test_a_second_fit_keeps_what_is_fitted_unless_told_otherwise(path: Path, raw: str, tmp_path: Path) -> None:
+def test_a_second_fit_keeps_what_is_fitted_unless_told_otherwise(
+    path: Path, raw: str, tmp_path: Path
+) -> None:
     api.fit(path, raw)
     before = load_spec(path)
-    pq.write_table(pa.table({"price": [5.0, 7.0], "city": ["a", "b"], "tags": [["a"], []]}), tmp_path / "other.parquet")
+    pq.write_table(
+        pa.table({"price": [5.0, 7.0], "city": ["a", "b"], "tags": [["a"], []]}),
+        tmp_path / "other.parquet",
+    )
     assert " values)" not in api.fit(path, tmp_path / "other.parquet")
     assert load_spec(path).hash == before.hash
     api.fit(path, tmp_path / "other.parquet", again=True)
@@ -143,18 +187,25 @@ def test_a_second_fit_keeps_what_is_fitted_unless_told_otherwise(path: Path, raw
     assert after.fitted["price_share"].params == {"min": 5.0, "max": 7.0}
     assert after.hash != before.hash
     found = lint(str(path)).findings
-    assert any("slot 2 ('price_share') means other values than when it was locked" in finding for finding in found)
+    assert any(
+        "slot 2 ('price_share') means other values than when it was locked" in finding
+        for finding in found
+    )
     assert not any("slot 3" in finding for finding in found)
 
 
-def test_a_grown_vocabulary_is_used_once_it_is_recorded(path: Path, raw: str, tmp_path: Path) -> None:
+def test_a_grown_vocabulary_is_used_once_it_is_recorded(
+    path: Path, raw: str, tmp_path: Path
+) -> None:
     api.fit(path, raw)
     before = load_spec(path)
     api.extract(before, raw, tmp_path / "table", partition={"day": "1"})
     with (tmp_path / "cities.txt").open("a") as file:
         file.write("lima\n")
     assert load_spec(path).hash == before.hash
-    assert "cities.txt has 1 values more than the 2 that are recorded" in lint(str(path)).findings[0]
+    assert (
+        "cities.txt has 1 values more than the 2 that are recorded" in lint(str(path)).findings[0]
+    )
     assert lint(str(path), update_lock=True).ok
     after = load_spec(path)
     assert after.hash != before.hash
@@ -174,7 +225,10 @@ def test_diff_and_show_know_of_what_is_frozen(path: Path, raw: str, tmp_path: Pa
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "cities.txt").write_text("rome\noslo\nlima\n")
     other = write(tmp_path / "more" / "spec.yaml")
-    pq.write_table(pa.table({"price": [5.0, 7.0], "city": ["a", "b"], "tags": [["a"], []]}), tmp_path / "other.parquet")
+    pq.write_table(
+        pa.table({"price": [5.0, 7.0], "city": ["a", "b"], "tags": [["a"], []]}),
+        tmp_path / "other.parquet",
+    )
     api.fit(other, tmp_path / "other.parquet")
     lines = [" ".join(line.split()) for line in diff(str(path), str(other)).splitlines()]
     assert lines == [
@@ -185,7 +239,9 @@ def test_diff_and_show_know_of_what_is_frozen(path: Path, raw: str, tmp_path: Pa
     ]
 
 
-def test_a_document_takes_its_lock_as_an_argument(path: Path, raw: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_takes_its_lock_as_an_argument(
+    path: Path, raw: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api.fit(path, raw)
     monkeypatch.chdir(path.parent)
     spec = load_spec(DOCUMENT, lock=load_lock("spec.lock.json"))
@@ -194,12 +250,18 @@ def test_a_document_takes_its_lock_as_an_argument(path: Path, raw: str, monkeypa
 
 
 def test_what_cannot_be_fitted_is_named(path: Path, raw: str, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"price": [5.0, 5.0], "city": ["a", "b"], "tags": [["a"], []]}), tmp_path / "same.parquet")
+    pq.write_table(
+        pa.table({"price": [5.0, 5.0], "city": ["a", "b"], "tags": [["a"], []]}),
+        tmp_path / "same.parquet",
+    )
     with pytest.raises(
-        InputError, match=r"slots\[0\]: standardize \('scaled'\) cannot be fitted on .*: expected values"
+        InputError,
+        match=r"slots\[0\]: standardize \('scaled'\) cannot be fitted on .*: expected values",
     ) as raised:
         api.fit(path, tmp_path / "same.parquet")
-    assert all(f"('{name}') cannot be fitted" in str(raised.value) for name in ("scaled", "price_share"))
+    assert all(
+        f"('{name}') cannot be fitted" in str(raised.value) for name in ("scaled", "price_share")
+    )
     assert str(raised.value).startswith(f"{path}: ")
     assert "or remove the slots of columns that are constant" in str(raised.value)
     pq.write_table(pa.table({"price": pa.array([], pa.float64())}), tmp_path / "empty.parquet")
@@ -207,7 +269,9 @@ def test_what_cannot_be_fitted_is_named(path: Path, raw: str, tmp_path: Path) ->
         api.fit(path, tmp_path / "empty.parquet")
     assert load_lock(str(path.with_name("spec.lock.json"))) is None
     write(path, [{"slot": 1, "name": "x", "op": "min_max", "of": "tags"}])
-    with pytest.raises(SpecError, match=r"slots\[0\]\.of: expected double, long or boolean for min_max"):
+    with pytest.raises(
+        SpecError, match=r"slots\[0\]\.of: expected double, long or boolean for min_max"
+    ):
         api.fit(path, raw)
 
 
@@ -225,14 +289,20 @@ def test_a_lock_that_people_changed_is_refused(path: Path, raw: str) -> None:
     api.fit(path, raw)
     lock = path.with_name("spec.lock.json")
     lock.write_text(lock.read_text().replace('"max": 998.0', '"max": "x"'))
-    with pytest.raises(SpecError, match=r"lock: fitted\.price_share: expected what `featstore spec fit` writes"):
+    with pytest.raises(
+        SpecError, match=r"lock: fitted\.price_share: expected what `featstore spec fit` writes"
+    ):
         Extractor(load_spec(path))
 
 
 def test_a_spec_with_nothing_to_fit_is_told_so(path: Path, raw: str) -> None:
     path.write_text(
         json.dumps(
-            {"spec": 1, "inputs": {"price": "double"}, "slots": [{"slot": 1, "name": "a", "op": "log1p", "of": "price"}]}
+            {
+                "spec": 1,
+                "inputs": {"price": "double"},
+                "slots": [{"slot": 1, "name": "a", "op": "log1p", "of": "price"}],
+            }
         )
     )
     assert "no operator of the spec is fitted on data" in api.fit(path, raw)

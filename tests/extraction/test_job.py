@@ -37,7 +37,13 @@ def this_module_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def job(spec: Spec, raw: Path, tmp_path: Path) -> ExtractJob:
-    return ExtractJob(spec=spec, input_url=str(raw), table_url=str(tmp_path / "table"), partition={"month": "1"}, run_id="r1")
+    return ExtractJob(
+        spec=spec,
+        input_url=str(raw),
+        table_url=str(tmp_path / "table"),
+        partition={"month": "1"},
+        run_id="r1",
+    )
 
 
 def table_rows(url: str) -> list[dict[str, Any]]:
@@ -45,12 +51,21 @@ def table_rows(url: str) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.read_table(file.url, partitioning=None).to_pylist()]
 
 
-def test_rows_arrive_in_order_and_are_those_of_the_extractor(job: ExtractJob, write_raw: Any) -> None:
+def test_rows_arrive_in_order_and_are_those_of_the_extractor(
+    job: ExtractJob, write_raw: Any
+) -> None:
     write_raw("a.parquet", 333)
     write_raw("b.parquet", 200, 333)
     report = extract_files(job)
-    assert (report.version, report.committed, report.num_rows, report.num_files) == (0, True, 533, 3)
-    raw = pa.concat_tables([pq.read_table(f"{job.input_url}/{name}.parquet") for name in "ab"]).combine_chunks()
+    assert (report.version, report.committed, report.num_rows, report.num_files) == (
+        0,
+        True,
+        533,
+        3,
+    )
+    raw = pa.concat_tables(
+        [pq.read_table(f"{job.input_url}/{name}.parquet") for name in "ab"]
+    ).combine_chunks()
     expected = Extractor(job.spec)(raw.to_batches()[0])
     assert str(table_rows(job.table_url)) == str(expected.to_pylist())
 
@@ -62,9 +77,16 @@ def test_the_commit_and_the_report_say_what_was_done(job: ExtractJob, write_raw:
     assert (snapshot.spec_hash, snapshot.partitions) == (job.spec.hash, ({"month": "1"},))
     metadata = history(job.table_url)[0].metadata
     assert metadata is not None
-    assert (metadata.run_id, metadata.num_rows, metadata.data_digest) == ("r1", 100, snapshot.digest)
+    assert (metadata.run_id, metadata.num_rows, metadata.data_digest) == (
+        "r1",
+        100,
+        snapshot.digest,
+    )
     assert metadata.counts == report.counts
-    assert str(report).startswith(f"committed version 0 of {job.table_url}: 100 rows in 1 files, {snapshot.size_bytes:,} bytes")
+    assert str(report).startswith(
+        f"committed version 0 of {job.table_url}: 100 rows in 1 files, {snapshot.size_bytes:,} "
+        f"bytes"
+    )
 
 
 def test_the_table_is_read_by_other_engines(job: ExtractJob, write_raw: Any) -> None:
@@ -76,29 +98,40 @@ def test_the_table_is_read_by_other_engines(job: ExtractJob, write_raw: Any) -> 
     assert rows["month"].unique().to_list() == ["1"]
 
 
-def test_a_table_may_lie_where_a_name_has_brackets(job: ExtractJob, write_raw: Any, tmp_path: Path) -> None:
+def test_a_table_may_lie_where_a_name_has_brackets(
+    job: ExtractJob, write_raw: Any, tmp_path: Path
+) -> None:
     write_raw("a.parquet", 100)
     report = extract_files(replace(job, table_url=str(tmp_path / "tables[1]" / "clicks")))
     assert (report.committed, report.num_rows) == (True, 100)
 
 
-def test_several_partitions_from_the_path_arrive_in_one_commit(job: ExtractJob, write_raw: Any) -> None:
+def test_several_partitions_from_the_path_arrive_in_one_commit(
+    job: ExtractJob, write_raw: Any
+) -> None:
     for month in range(1, 4):
         write_raw(f"month={month}/a.parquet", 100 * month, month=str(month))
     job = replace(job, partition={}, partition_from_path=("month",))
     report = extract_files(job)
     assert (report.version, report.num_rows) == (0, 600)
-    found = [(file.partition["month"], file.num_rows) for file in open_delta(job.table_url).data_files]
+    found = [
+        (file.partition["month"], file.num_rows) for file in open_delta(job.table_url).data_files
+    ]
     assert found == [("1", 100), ("2", 200), ("3", 240), ("3", 60)]
 
 
-def test_the_order_of_keys_is_the_tables_however_a_run_gives_them(job: ExtractJob, write_raw: Any) -> None:
+def test_the_order_of_keys_is_the_tables_however_a_run_gives_them(
+    job: ExtractJob, write_raw: Any
+) -> None:
     write_raw("a.parquet", 100)
     extract_files(replace(job, partition={"month": "1", "day": "2"}))
     report = extract_files(replace(job, partition={"day": "2", "month": "1"}, run_id="r2"))
     assert not report.committed
     extract_files(replace(job, partition={"day": "3", "month": "1"}, run_id="r3"))
-    assert [file.path[:14] for file in open_delta(job.table_url).data_files] == ["month=1/day=2/", "month=1/day=3/"]
+    assert [file.path[:14] for file in open_delta(job.table_url).data_files] == [
+        "month=1/day=2/",
+        "month=1/day=3/",
+    ]
     metadata = history(job.table_url)[0].metadata
     assert metadata is not None
     assert [list(partition) for partition in metadata.partitions] == [["month", "day"]]
@@ -114,7 +147,9 @@ def test_an_equal_run_commits_nothing_and_says_so(job: ExtractJob, write_raw: An
     assert len(history(job.table_url)) == 1
 
 
-def test_an_equal_run_is_done_again_once_its_partition_was_replaced(job: ExtractJob, write_raw: Any) -> None:
+def test_an_equal_run_is_done_again_once_its_partition_was_replaced(
+    job: ExtractJob, write_raw: Any
+) -> None:
     path = write_raw("a.parquet", 100)
     extract_files(job)
     other = write_raw("../other/b.parquet", 50)
@@ -125,7 +160,9 @@ def test_an_equal_run_is_done_again_once_its_partition_was_replaced(job: Extract
 
 
 @pytest.mark.parametrize("change", ["input", "spec", "partition"])
-def test_a_run_that_differs_commits(job: ExtractJob, write_raw: Any, document: dict[str, Any], change: str) -> None:
+def test_a_run_that_differs_commits(
+    job: ExtractJob, write_raw: Any, document: dict[str, Any], change: str
+) -> None:
     write_raw("a.parquet", 100)
     extract_files(job)
     job = replace(job, run_id="r2")
@@ -146,22 +183,33 @@ def test_a_repeated_run_id_is_the_same_run(job: ExtractJob, write_raw: Any) -> N
     assert not extract_files(job).committed
     write_raw("a.parquet", 90)
     with pytest.raises(
-        InputError, match=r"run id 'r1' is version 0 of .*table, of another spec, input or partition; take a new id"
+        InputError,
+        match=r"run id 'r1' is version 0 of .*table, of another spec, input or partition; take a "
+        r"new id",
     ):
         extract_files(job)
 
 
-def test_a_repeated_run_id_for_another_partition_is_refused(job: ExtractJob, write_raw: Any) -> None:
+def test_a_repeated_run_id_for_another_partition_is_refused(
+    job: ExtractJob, write_raw: Any
+) -> None:
     write_raw("a.parquet", 100)
     extract_files(job)
-    with pytest.raises(InputError, match=r"run id 'r1' is version 0 of .*, of another spec, input or partition"):
+    with pytest.raises(
+        InputError, match=r"run id 'r1' is version 0 of .*, of another spec, input or partition"
+    ):
         extract_files(replace(job, partition={"month": "2"}), runner=no_runner)
 
 
-def test_a_new_slot_joins_the_table_and_old_files_lack_it(job: ExtractJob, write_raw: Any, document: dict[str, Any]) -> None:
+def test_a_new_slot_joins_the_table_and_old_files_lack_it(
+    job: ExtractJob, write_raw: Any, document: dict[str, Any]
+) -> None:
     write_raw("a.parquet", 100)
     extract_files(job)
-    document["slots"] = [*document["slots"], {"slot": 104, "name": "user_x_tags", "op": "cross", "of": ["user", "tags"]}]
+    document["slots"] = [
+        *document["slots"],
+        {"slot": 104, "name": "user_x_tags", "op": "cross", "of": ["user", "tags"]},
+    ]
     extract_files(replace(job, spec=load_spec(document), partition={"month": "2"}, run_id="r2"))
     snapshot = open_delta(job.table_url)
     assert snapshot.schema.names == ("user_id", "tag_ids", "price_log", "user_x_tags")
@@ -175,7 +223,9 @@ def test_a_slot_number_of_another_shape_is_refused_before_work(
     write_raw("a.parquet", 100)
     extract_files(job)
     document["slots"][0] = {"slot": 101, "name": "user_price", "op": "log1p", "of": "price"}
-    with pytest.raises(InputError, match=r"slot number 101 \('user_price': float, scalar\) is already used"):
+    with pytest.raises(
+        InputError, match=r"slot number 101 \('user_price': float, scalar\) is already used"
+    ):
         extract_files(replace(job, spec=load_spec(document), run_id="r2"), runner=no_runner)
 
 
@@ -204,20 +254,31 @@ def test_the_table_may_not_lie_within_its_input(job: ExtractJob, write_raw: Any)
             extract_files(replace(job, table_url=table_url), runner=no_runner)
 
 
-def test_a_directory_of_foreign_parquet_does_not_become_a_table(job: ExtractJob, write_raw: Any) -> None:
+def test_a_directory_of_foreign_parquet_does_not_become_a_table(
+    job: ExtractJob, write_raw: Any
+) -> None:
     write_raw("a.parquet", 10)
     write_raw("../table/theirs.parquet", 10)
-    with pytest.raises(InputError, match=r"table is no table, but holds Parquet files \(theirs\.parquet, \.\.\.\)"):
+    with pytest.raises(
+        InputError, match=r"table is no table, but holds Parquet files \(theirs\.parquet, \.\.\.\)"
+    ):
         extract_files(job, runner=no_runner)
 
 
-def test_partitions_that_cannot_be_replaced_together_are_refused_before_work(job: ExtractJob, write_raw: Any) -> None:
+def test_partitions_that_cannot_be_replaced_together_are_refused_before_work(
+    job: ExtractJob, write_raw: Any
+) -> None:
     write_raw("../old/a.parquet", 10)
-    extract_files(replace(job, input_url=f"{job.input_url}/../old", partition={"month": "1", "day": "b"}))
+    extract_files(
+        replace(job, input_url=f"{job.input_url}/../old", partition={"month": "1", "day": "b"})
+    )
     write_raw("month=1/day=a/a.parquet", 10)
     write_raw("month=2/day=b/a.parquet", 10)
     several = replace(job, partition={}, partition_from_path=("month", "day"), run_id="r2")
-    with pytest.raises(InputError, match=r"one run cannot replace month=1/day=a, month=2/day=b without month=1/day=b"):
+    with pytest.raises(
+        InputError,
+        match=r"one run cannot replace month=1/day=a, month=2/day=b without month=1/day=b",
+    ):
         extract_files(several, runner=no_runner)
 
 
@@ -225,11 +286,15 @@ def test_names_that_differ_in_case_alone_are_refused_before_work(
     job: ExtractJob, write_raw: Any, document: dict[str, Any]
 ) -> None:
     write_raw("a.parquet", 10)
-    with pytest.raises(InputError, match=r"would have columns 'user' and 'USER', one name to Delta; rename 'USER'"):
+    with pytest.raises(
+        InputError, match=r"would have columns 'user' and 'USER', one name to Delta; rename 'USER'"
+    ):
         extract_files(replace(job, partition={"USER": "1"}), runner=no_runner)
     extract_files(job)
     document["slots"] = [{"slot": 104, "name": "User_Id", "op": "hash", "of": "user"}]
-    with pytest.raises(InputError, match=r"table would have columns 'user_id' and 'User_Id', one name to Delta"):
+    with pytest.raises(
+        InputError, match=r"table would have columns 'user_id' and 'User_Id', one name to Delta"
+    ):
         extract_files(replace(job, spec=load_spec(document), run_id="r2"), runner=no_runner)
 
 
@@ -242,34 +307,70 @@ def test_a_partition_key_and_a_column_may_not_share_a_name(job: ExtractJob, writ
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"partition": {"month": ""}}, "partition: expected a key and a value, found 'month' and ''"),
-        ({"partition": {"month": "__HIVE_DEFAULT_PARTITION__"}}, "found 'month' and '__HIVE_DEFAULT_PARTITION__'"),
+        (
+            {"partition": {"month": ""}},
+            "partition: expected a key and a value, found 'month' and ''",
+        ),
+        (
+            {"partition": {"month": "__HIVE_DEFAULT_PARTITION__"}},
+            "found 'month' and '__HIVE_DEFAULT_PARTITION__'",
+        ),
         ({"partition": {"": "1"}}, "found '' and '1'"),
-        ({"partition": {"month": 5}}, "partition: key 'month': expected the value as text, found 5; write '5'"),
-        ({"partition": {"month": "x" * 300}}, "'month=x+.*' would have a name of 306 bytes: expected at most 255"),
-        ({"partition": {"month": 10**6_000}}, "expected the value as text, found an integer of about 6,000 digits"),
-        ({"partition_from_path": "month"}, "partition_from_path: expected a list of keys, found the text 'month'"),
-        ({"partition_from_path": ["month"]}, "'month' is given as '1', and is to be taken from the path; choose one"),
+        (
+            {"partition": {"month": 5}},
+            "partition: key 'month': expected the value as text, found 5; write '5'",
+        ),
+        (
+            {"partition": {"month": "x" * 300}},
+            "'month=x+.*' would have a name of 306 bytes: expected at most 255",
+        ),
+        (
+            {"partition": {"month": 10**6_000}},
+            "expected the value as text, found an integer of about 6,000 digits",
+        ),
+        (
+            {"partition_from_path": "month"},
+            "partition_from_path: expected a list of keys, found the text 'month'",
+        ),
+        (
+            {"partition_from_path": ["month"]},
+            "'month' is given as '1', and is to be taken from the path; choose one",
+        ),
     ],
 )
-def test_a_partition_that_cannot_be_is_refused(job: ExtractJob, changed: dict[str, Any], message: str) -> None:
+def test_a_partition_that_cannot_be_is_refused(
+    job: ExtractJob, changed: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         replace(job, **changed)
 
 
-def test_a_raw_column_that_contradicts_the_partition_stops_the_run(job: ExtractJob, write_raw: Any) -> None:
+def test_a_raw_column_that_contradicts_the_partition_stops_the_run(
+    job: ExtractJob, write_raw: Any
+) -> None:
     write_raw("a.parquet", 100, month="2")
-    with pytest.raises(InputError, match=r"a\.parquet, rows 0 to 99: the raw column 'month' holds '2', the partition says '1'"):
+    with pytest.raises(
+        InputError,
+        match=r"a\.parquet, rows 0 to 99: the raw column 'month' holds '2', the partition says '1'",
+    ):
         extract_files(job)
 
 
-def test_an_operator_that_fails_names_slot_operator_file_and_row(job: ExtractJob, document: Any, write_raw: Any) -> None:
-    document["slots"].append({"slot": 104, "name": "strict", "op": "my_operators:strict", "of": "price"})
+def test_an_operator_that_fails_names_slot_operator_file_and_row(
+    job: ExtractJob, document: Any, write_raw: Any
+) -> None:
+    document["slots"].append(
+        {"slot": 104, "name": "strict", "op": "my_operators:strict", "of": "price"}
+    )
     path = write_raw("a.parquet", 300)
     prices = [float(row) for row in range(300)]
     prices[260] = prices[290] = -1.0
-    pq.write_table(pq.read_table(path).set_column(2, "price", pa.array(prices)), path, row_group_size=40)
-    message = r"^\S*a\.parquet, row 260: strict \(my_operators:strict\): LookupError: no price below 0$"
+    pq.write_table(
+        pq.read_table(path).set_column(2, "price", pa.array(prices)), path, row_group_size=40
+    )
+    message = (
+        r"^\S*a\.parquet, row 260: strict \(my_operators:strict\): LookupError: no price below 0$"
+    )
     with pytest.raises(OperatorError, match=message):
         extract_files(replace(job, spec=load_spec(document)))
     assert not list(Path(job.table_url).rglob("*.parquet"))
@@ -277,10 +378,16 @@ def test_an_operator_that_fails_names_slot_operator_file_and_row(job: ExtractJob
 
 def write_prices(directory: Path, name: str, prices: list[Any]) -> None:
     """A raw file whose prices are uint64: those above int64 are malformed longs."""
-    rows = {"user": ["u"] * len(prices), "tags": [["t"]] * len(prices), "clicked": [1] * len(prices)}
+    rows = {
+        "user": ["u"] * len(prices),
+        "tags": [["t"]] * len(prices),
+        "clicked": [1] * len(prices),
+    }
     path = directory / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({**rows, "price": pa.array(prices, pa.uint64())}), path, row_group_size=40)
+    pq.write_table(
+        pa.table({**rows, "price": pa.array(prices, pa.uint64())}), path, row_group_size=40
+    )
 
 
 @pytest.fixture
@@ -290,7 +397,9 @@ def skipping(job: ExtractJob, document: Any) -> ExtractJob:
     return replace(job, spec=load_spec(document))
 
 
-def test_skipped_rows_are_left_out_in_order_counted_and_shown(skipping: ExtractJob, raw: Path) -> None:
+def test_skipped_rows_are_left_out_in_order_counted_and_shown(
+    skipping: ExtractJob, raw: Path
+) -> None:
     prices = list(range(300))
     bad = {7: 2**63, 150: 2**64 - 1, 151: 2**63 + 1, 299: 2**63 + 2}
     for row, price in bad.items():
@@ -298,14 +407,22 @@ def test_skipped_rows_are_left_out_in_order_counted_and_shown(skipping: ExtractJ
     write_prices(raw, "a.parquet", prices)
     write_prices(raw, "b.parquet", [2**63])
     report = extract_files(skipping)
-    assert (report.num_rows, report.num_rows_skipped, report.counts) == (296, 5, {"price: out of range": 5})
-    assert [row["price"] for row in table_rows(skipping.table_url)] == [price for price in prices if price < 2**63]
+    assert (report.num_rows, report.num_rows_skipped, report.counts) == (
+        296,
+        5,
+        {"price: out of range": 5},
+    )
+    assert [row["price"] for row in table_rows(skipping.table_url)] == [
+        price for price in prices if price < 2**63
+    ]
     assert [(e.source, e.row, e.value) for e in report.examples] == [
         (str(raw / "a.parquet"), row, str(bad[row])) for row in (7, 150, 151)
     ]
     lines = str(report).splitlines()
     assert lines[1] == "5 rows skipped"
-    assert lines[2].startswith(f"price: out of range: 5, such as {2**63} ({raw}/a.parquet, row 7); {2**64 - 1} (")
+    assert lines[2].startswith(
+        f"price: out of range: 5, such as {2**63} ({raw}/a.parquet, row 7); {2**64 - 1} ("
+    )
     metadata = history(skipping.table_url)[0].metadata
     assert metadata is not None
     assert (metadata.num_rows_skipped, metadata.num_rows) == (5, 296)
@@ -314,7 +431,9 @@ def test_skipped_rows_are_left_out_in_order_counted_and_shown(skipping: ExtractJ
     assert str(again).splitlines()[1:] == ["5 rows skipped", "price: out of range: 5"]
 
 
-def test_a_partition_whose_rows_are_all_skipped_is_replaced_by_none(skipping: ExtractJob, raw: Path) -> None:
+def test_a_partition_whose_rows_are_all_skipped_is_replaced_by_none(
+    skipping: ExtractJob, raw: Path
+) -> None:
     job = replace(skipping, partition={}, partition_from_path=("month",))
     for month in (1, 2):
         write_prices(raw, f"month={month}/a.parquet", [1, 2])
@@ -326,35 +445,50 @@ def test_a_partition_whose_rows_are_all_skipped_is_replaced_by_none(skipping: Ex
     assert len(list((Path(job.table_url) / "month=2").glob("*.parquet"))) == 1
 
 
-def test_if_all_rows_are_skipped_the_table_is_left_as_it_is(skipping: ExtractJob, raw: Path) -> None:
+def test_if_all_rows_are_skipped_the_table_is_left_as_it_is(
+    skipping: ExtractJob, raw: Path
+) -> None:
     write_prices(raw, "a.parquet", [2**63] * 50)
     message = (
-        rf"^all 50 rows are skipped as malformed \(price: out of range {2**63} \(.*a\.parquet, row 0\)\); the table is left"
+        rf"^all 50 rows are skipped as malformed \(price: out of range {2**63} \(.*a\.parquet, row "
+        rf"0\)\); the table is left"
     )
     with pytest.raises(InputError, match=message):
         extract_files(skipping)
     assert not list(Path(skipping.table_url).rglob("*.parquet"))
 
 
-def test_a_malformed_value_that_fails_names_file_row_and_value(skipping: ExtractJob, document: Any, raw: Path) -> None:
+def test_a_malformed_value_that_fails_names_file_row_and_value(
+    skipping: ExtractJob, document: Any, raw: Path
+) -> None:
     document["inputs"]["price"] = {"type": "long", "on_error": "fail"}
     write_prices(raw, "a.parquet", [*range(100), 2**63])
     message = (
-        rf"^\S*a\.parquet, row 100: column 'price': expected long, found {2**63} \(out of range\), and on_error says fail$"
+        rf"^\S*a\.parquet, row 100: column 'price': expected long, found {2**63} \(out of range\), "
+        rf"and on_error says fail$"
     )
     with pytest.raises(InputError, match=message):
         extract_files(replace(skipping, spec=load_spec(document)))
     assert not list(Path(skipping.table_url).rglob("*.parquet"))
 
 
-def test_one_file_may_lack_an_optional_column_or_have_it_in_another_type(job: ExtractJob, document: Any, raw: Path) -> None:
-    document["inputs"] = document["inputs"] | {"price": {"type": "long", "optional": True, "on_error": "null"}}
+def test_one_file_may_lack_an_optional_column_or_have_it_in_another_type(
+    job: ExtractJob, document: Any, raw: Path
+) -> None:
+    document["inputs"] = document["inputs"] | {
+        "price": {"type": "long", "optional": True, "on_error": "null"}
+    }
     write_prices(raw, "a.parquet", [1, 2])
     for name, table in (("b", pq.read_table(raw / "a.parquet").drop_columns("price")), ("c", None)):
-        changed = table or pq.read_table(raw / "a.parquet").set_column(3, "price", pa.array([["1"], None]))
+        changed = table or pq.read_table(raw / "a.parquet").set_column(
+            3, "price", pa.array([["1"], None])
+        )
         pq.write_table(changed, raw / f"{name}.parquet")
     report = extract_files(replace(job, spec=load_spec(document)))
-    assert (report.num_rows, dict(report.counts)) == (6, {"price: column absent": 2, "price: wrong type": 1})
+    assert (report.num_rows, dict(report.counts)) == (
+        6,
+        {"price: column absent": 2, "price: wrong type": 1},
+    )
     assert [f"{example.what} {example}" for example in report.examples] == [
         f"column absent {raw}/b.parquet",
         f"wrong type ['1'] ({raw}/c.parquet, row 0)",
@@ -370,7 +504,9 @@ def test_progress_counts_files_and_rows(job: ExtractJob, write_raw: Any) -> None
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_the_number_of_threads_changes_no_byte(job: ExtractJob, write_raw: Any, num_threads: int) -> None:
+def test_the_number_of_threads_changes_no_byte(
+    job: ExtractJob, write_raw: Any, num_threads: int
+) -> None:
     write_raw("a.parquet", 533)
     runner = LocalRunner(num_threads)
     reports: list[UnitReport] = []

@@ -35,8 +35,13 @@ def raw_file(name: str, row_groups: list[int], **partition: str) -> RawFile:
 
 
 def test_small_files_are_joined_and_large_ones_cut_at_row_groups() -> None:
-    units = plan_units([raw_file("a", [10, 10]), raw_file("b", [10]), raw_file("c", [30, 30, 30])], 60)
-    assert [[(r.url, r.first_row_group, r.last_row_group, r.first_row, r.num_rows) for r in u.ranges] for u in units] == [
+    units = plan_units(
+        [raw_file("a", [10, 10]), raw_file("b", [10]), raw_file("c", [30, 30, 30])], 60
+    )
+    assert [
+        [(r.url, r.first_row_group, r.last_row_group, r.first_row, r.num_rows) for r in u.ranges]
+        for u in units
+    ] == [
         [("/raw/a", 0, 1, 0, 20), ("/raw/b", 0, 0, 0, 10), ("/raw/c", 0, 0, 0, 30)],
         [("/raw/c", 1, 2, 30, 60)],
     ]
@@ -44,16 +49,35 @@ def test_small_files_are_joined_and_large_ones_cut_at_row_groups() -> None:
 
 
 def test_a_unit_never_spans_two_partitions() -> None:
-    units = plan_units([raw_file("a", [1], month="1"), raw_file("b", [1], month="1"), raw_file("c", [1], month="2")], 100)
-    assert [(unit.partition, unit.num_rows) for unit in units] == [({"month": "1"}, 2), ({"month": "2"}, 1)]
+    units = plan_units(
+        [
+            raw_file("a", [1], month="1"),
+            raw_file("b", [1], month="1"),
+            raw_file("c", [1], month="2"),
+        ],
+        100,
+    )
+    assert [(unit.partition, unit.num_rows) for unit in units] == [
+        ({"month": "1"}, 2),
+        ({"month": "2"}, 1),
+    ]
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=6), st.integers(1, 80))
-def test_every_row_is_in_exactly_one_unit_in_order(files: list[list[int]], rows_per_file: int) -> None:
+def test_every_row_is_in_exactly_one_unit_in_order(
+    files: list[list[int]], rows_per_file: int
+) -> None:
     planned = [raw_file(f"f{i}", groups) for i, groups in enumerate(files)]
     units = plan_units(planned, rows_per_file)
-    found = [(r.url, group) for unit in units for r in unit.ranges for group in range(r.first_row_group, r.last_row_group + 1)]
-    wanted = [(file.url, i) for file in planned for i, num_rows in enumerate(file.row_groups) if num_rows]
+    found = [
+        (r.url, group)
+        for unit in units
+        for r in unit.ranges
+        for group in range(r.first_row_group, r.last_row_group + 1)
+    ]
+    wanted = [
+        (file.url, i) for file in planned for i, num_rows in enumerate(file.row_groups) if num_rows
+    ]
     assert found == wanted
     largest = max((n for file in files for n in file), default=0)
     assert all(0 < unit.num_rows <= max(rows_per_file, largest) for unit in units)
@@ -70,7 +94,9 @@ def test_files_are_found_with_their_partitions(raw: Path, write_raw: Any) -> Non
     ]
 
 
-def test_a_partition_is_taken_from_the_directories_above_a_glob_too(raw: Path, write_raw: Any) -> None:
+def test_a_partition_is_taken_from_the_directories_above_a_glob_too(
+    raw: Path, write_raw: Any
+) -> None:
     write_raw("month=2/b.parquet", 5)
     assert find_raw_files(f"{raw}/month=2/*.parquet", {}, ["month"])[0].partition == {"month": "2"}
 
@@ -79,14 +105,19 @@ def test_an_input_without_files_or_directories_is_refused(raw: Path, write_raw: 
     with pytest.raises(InputError, match=r"no raw files at .*raw: expected a Parquet file"):
         find_raw_files(str(raw), {}, [])
     write_raw("a.parquet", 1)
-    with pytest.raises(InputError, match=r"a\.parquet: expected a directory month=\.\.\. in the path"):
+    with pytest.raises(
+        InputError, match=r"a\.parquet: expected a directory month=\.\.\. in the path"
+    ):
         find_raw_files(str(raw), {}, ["month"])
 
 
 @pytest.mark.parametrize("directory", ["month=", "month=__HIVE_DEFAULT_PARTITION__"])
 def test_a_partition_without_a_value_is_refused(raw: Path, write_raw: Any, directory: str) -> None:
     write_raw(f"{directory}/a.parquet", 1)
-    with pytest.raises(InputError, match=r"a\.parquet: expected a key and a value, found 'month' and '': a partition without"):
+    with pytest.raises(
+        InputError,
+        match=r"a\.parquet: expected a key and a value, found 'month' and '': a partition without",
+    ):
         find_raw_files(str(raw), {}, ["month"])
 
 
@@ -110,7 +141,9 @@ def test_a_raw_file_whose_footer_is_damaged_is_named(raw: Path, write_raw: Any) 
         find_raw_files(str(raw), {}, [])
 
 
-def test_a_raw_file_whose_footer_is_damaged_after_it_was_listed_is_named(raw: Path, write_raw: Any) -> None:
+def test_a_raw_file_whose_footer_is_damaged_after_it_was_listed_is_named(
+    raw: Path, write_raw: Any
+) -> None:
     path = write_raw("a.parquet", 100)
     unit = plan_units(find_raw_files(str(raw), {}, []), 40)[0]
     _with_unknown_codec(path)
@@ -148,21 +181,34 @@ def test_rows_that_cannot_be_decoded_are_named(raw: Path, write_raw: Any) -> Non
     end_of_pages = len(data) - 8 - pq.read_metadata(path).serialized_size
     data[4:end_of_pages] = b"\xff" * (end_of_pages - 4)
     path.write_bytes(bytes(data))
-    with open_raw(str(path)) as file, pytest.raises(InputError, match=r"a\.parquet, rows 0 to 39: cannot be read"):
+    with (
+        open_raw(str(path)) as file,
+        pytest.raises(InputError, match=r"a\.parquet, rows 0 to 39: cannot be read"),
+    ):
         list(read_batches(file, units[0].ranges[0], ["user", "price"]))
 
 
-def test_pages_that_claim_more_than_the_footer_allows_are_named_before_arrow_reads_them(tmp_path: Path) -> None:
+def test_pages_that_claim_more_than_the_footer_allows_are_named_before_arrow_reads_them(
+    tmp_path: Path,
+) -> None:
     found = sound_chunks(tmp_path, random.Random(1))
     chunk = next(chunk for chunk in found if chunk.levels[0] and len(chunk.pages) > 2)
     last = chunk.pages[-1]
     struct = {0: 5, 3: 8}[number_of(last.header, 1)]
-    claim = [(at, of, with_number(found, 1, 2**31 - 1) if at == struct else found) for at, of, found in last.header]
+    claim = [
+        (at, of, with_number(found, 1, 2**31 - 1) if at == struct else found)
+        for at, of, found in last.header
+    ]
     raw = tmp_path / "raw"
     raw.mkdir()
-    write_file(raw / "a.parquet", replace(chunk, pages=(*chunk.pages[:-1], replace(last, header=claim))))
+    write_file(
+        raw / "a.parquet", replace(chunk, pages=(*chunk.pages[:-1], replace(last, header=claim)))
+    )
     [unit] = plan_units(find_raw_files(str(raw), {}, []), 1_000)
-    expected = r"a\.parquet, rows 0 to \d+: cannot be read \(column 'x.list.element': row group 0: .*claim more"
+    expected = (
+        r"a\.parquet, rows 0 to \d+: cannot be read \(column 'x.list.element': row group 0: "
+        r".*claim more"
+    )
     with pytest.raises(InputError, match=expected), open_range(unit.ranges[0]):
         pass
 
@@ -174,13 +220,17 @@ def test_a_raw_column_that_agrees_with_the_partition_is_fine(values: list[object
 
 @pytest.mark.parametrize("values", [["1", "2"], [1, 2], ["1", None]])
 def test_a_raw_column_that_disagrees_with_the_partition_is_refused(values: list[object]) -> None:
-    with pytest.raises(InputError, match=r"here: the raw column 'month' holds ('2'|None), the partition says '1'"):
+    with pytest.raises(
+        InputError, match=r"here: the raw column 'month' holds ('2'|None), the partition says '1'"
+    ):
         check_constant(pa.record_batch({"month": values}), {"month": "1"}, "here")
 
 
 @pytest.mark.parametrize("values", [[["1"]], [b"\xff"]])
 def test_a_raw_column_that_is_no_text_is_not_the_partitions(values: list[object]) -> None:
-    with pytest.raises(InputError, match=r"here: the raw column 'month' \(.*\) cannot be the partition's '1'"):
+    with pytest.raises(
+        InputError, match=r"here: the raw column 'month' \(.*\) cannot be the partition's '1'"
+    ):
         check_constant(pa.record_batch({"month": values}), {"month": "1"}, "here")
 
 
@@ -189,11 +239,16 @@ def test_the_files_of_a_delta_table_are_no_raw_input(tmp_path: Path) -> None:
     (tmp_path / "table" / "dt=1").mkdir()
     pq.write_table(pa.table({"user": ["a"]}), tmp_path / "table" / "dt=1" / "a.parquet")
     for place in ("table", "table/dt=1", "table/dt=*"):
-        with pytest.raises(InputError, match=r"lies in the Delta table .*some of whose files may be replaced ones"):
+        with pytest.raises(
+            InputError, match=r"lies in the Delta table .*some of whose files may be replaced ones"
+        ):
             find_raw_files(str(tmp_path / place), {}, [])
 
 
-@pytest.mark.parametrize(("num_columns", "num_rows"), [(0, 16_384), (128, 16_384), (129, 8_192), (400, 4_096), (5_000, 4_096)])
+@pytest.mark.parametrize(
+    ("num_columns", "num_rows"),
+    [(0, 16_384), (128, 16_384), (129, 8_192), (400, 4_096), (5_000, 4_096)],
+)
 def test_batches_of_wide_rows_are_shorter(num_columns: int, num_rows: int) -> None:
     assert batch_rows(num_columns) == num_rows
 

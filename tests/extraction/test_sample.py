@@ -58,11 +58,16 @@ def write_spec(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def prices(tmp_path: Path) -> str:
-    pq.write_table(pa.table({"price": [float(i % 37) for i in range(1500)], "other": ["x"] * 1500}), tmp_path / "raw.parquet")
+    pq.write_table(
+        pa.table({"price": [float(i % 37) for i in range(1500)], "other": ["x"] * 1500}),
+        tmp_path / "raw.parquet",
+    )
     return str(tmp_path / "raw.parquet")
 
 
-def test_an_inner_operator_that_looks_at_other_rows_is_a_finding(write_spec: Callable[..., Any], prices: str) -> None:
+def test_an_inner_operator_that_looks_at_other_rows_is_a_finding(
+    write_spec: Callable[..., Any], prices: str
+) -> None:
     report = lint_sample(write_spec(SLOTS), prices)
     assert len(report.findings) == 1
     assert report.findings[0].startswith("bin (sampled_operators:rank): row ")
@@ -72,18 +77,28 @@ def test_an_inner_operator_that_looks_at_other_rows_is_a_finding(write_spec: Cal
 def test_lint_says_what_it_tried(write_spec: Callable[..., Any], prices: str) -> None:
     url = write_spec(SLOTS[:1]).spec_url
     done = CliRunner().invoke(cli.cli, ["spec", "lint", url, "--sample", prices])
-    assert (done.exit_code, f"operators of your own treat each of 1000 rows of {prices} alone" in done.output) == (0, True)
+    assert (
+        done.exit_code,
+        f"operators of your own treat each of 1000 rows of {prices} alone" in done.output,
+    ) == (0, True)
     write_spec(SLOTS)
     assert CliRunner().invoke(cli.cli, ["spec", "lint", url, "--sample", prices]).exit_code == 2
 
 
-def test_an_operator_that_fails_on_the_sample_is_named(write_spec: Callable[..., Any], prices: str) -> None:
+def test_an_operator_that_fails_on_the_sample_is_named(
+    write_spec: Callable[..., Any], prices: str
+) -> None:
     slots = [SLOTS[0] | {"op": "sampled_operators:failing"}]
-    with pytest.raises(OperatorError, match=r"raw\.parquet, row 0: cheap \(sampled_operators:failing\): no rank today$"):
+    with pytest.raises(
+        OperatorError,
+        match=r"raw\.parquet, row 0: cheap \(sampled_operators:failing\): no rank today$",
+    ):
         lint_sample(write_spec(slots), prices)
 
 
-def test_a_sample_must_have_rows_and_the_columns(write_spec: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_sample_must_have_rows_and_the_columns(
+    write_spec: Callable[..., Any], tmp_path: Path
+) -> None:
     report, path = write_spec(SLOTS), str(tmp_path / "raw.parquet")
     pq.write_table(pa.table({"price": pa.array([], pa.float64())}), path)
     with pytest.raises(InputError, match="expected raw rows to try operators on, found none"):

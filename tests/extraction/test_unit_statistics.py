@@ -24,12 +24,19 @@ def job(spec: Spec, raw: Path, tmp_path: Path, write_raw: Any) -> ExtractJob:
     """Two days, of three and of two data files."""
     write_raw("dt=1/a.parquet", 533)
     write_raw("dt=2/a.parquet", 300, 533)
-    return ExtractJob(spec=spec, input_url=str(raw), table_url=str(tmp_path / "table"), partition_from_path=("dt",))
+    return ExtractJob(
+        spec=spec,
+        input_url=str(raw),
+        table_url=str(tmp_path / "table"),
+        partition_from_path=("dt",),
+    )
 
 
 def statistics_files(job: ExtractJob) -> list[str]:
     below = Path(job.table_url) / "_stats"
-    return sorted(str(path.relative_to(below).parent) for path in below.rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(below).parent) for path in below.rglob("*") if path.is_file()
+    )
 
 
 def counts_of(table: Any, name: str, where: str | None) -> Counter[int]:
@@ -49,8 +56,12 @@ def assert_stored_as_scanned(job: ExtractJob, where: str | None = None) -> None:
         assert stored[name]["distinct"] == pytest.approx(scanned[name]["distinct"], rel=0.1)
         assert stored[name]["mean"] == pytest.approx(scanned[name]["mean"])
         top = {value["value"]: value["count"] for value in stored[name]["top"]}
-        assert top == {value: count for value, count in counts_of(table, name, where).items() if value in top}
-        assert sorted(top.values()) == sorted(sorted(counts_of(table, name, where).values())[-len(top) :] if top else [])
+        assert top == {
+            value: count for value, count in counts_of(table, name, where).items() if value in top
+        }
+        assert sorted(top.values()) == sorted(
+            sorted(counts_of(table, name, where).values())[-len(top) :] if top else []
+        )
         if stored[name]["quantiles"]:
             values = np.array(table.to_arrow([name], where)[name].drop_null())
             ranks = [float((values <= quantile).mean()) for quantile in stored[name]["quantiles"]]
@@ -64,7 +75,10 @@ def test_each_partition_has_its_statistics_which_say_what_its_rows_do(job: Extra
     assert_stored_as_scanned(job, "dt = '2'")
     text = str(featstore.open_table(job.table_url).profile(stored=True))
     assert text.startswith("833 rows, click 0.499")
-    assert "from stored statistics: distinct, quantiles and top values are estimates" in text.splitlines()[0]
+    assert (
+        "from stored statistics: distinct, quantiles and top values are estimates"
+        in text.splitlines()[0]
+    )
 
 
 def test_what_was_dropped_or_replaced_is_told_by_partition(job: ExtractJob, raw: Path) -> None:
@@ -79,13 +93,22 @@ def test_what_was_dropped_or_replaced_is_told_by_partition(job: ExtractJob, raw:
     assert str(opened.profile(stored=True)).endswith("price: nan: 1")
 
 
-def test_rows_are_read_where_statistics_do_not_cover_the_request(job: ExtractJob, raw: Path) -> None:
+def test_rows_are_read_where_statistics_do_not_cover_the_request(
+    job: ExtractJob, raw: Path
+) -> None:
     extract_files(job)
     table = featstore.open_table(job.table_url)
     assert table.profile("click = 1", stored=True).source == "from the rows"
     without = replace(job.spec, output=replace(job.spec.output, statistics=False))
     extract_files(
-        replace(job, spec=without, input_url=f"{raw}/dt=1", partition={"dt": "3"}, partition_from_path=(), run_id="r2")
+        replace(
+            job,
+            spec=without,
+            input_url=f"{raw}/dt=1",
+            partition={"dt": "3"},
+            partition_from_path=(),
+            run_id="r2",
+        )
     )
     table = featstore.open_table(job.table_url)
     assert table.profile(stored=True).source == "from the rows"
@@ -97,26 +120,38 @@ def test_an_old_version_has_the_statistics_of_its_time(job: ExtractJob, write_ra
     extract_files(job)
     write_raw("dt=2/b.parquet", 100, 900)
     extract_files(replace(job, run_id="r2"))
-    counts = [featstore.open_table(job.table_url, version).profile(stored=True).num_rows for version in (0, 1)]
+    counts = [
+        featstore.open_table(job.table_url, version).profile(stored=True).num_rows
+        for version in (0, 1)
+    ]
     assert counts == [833, 933]
 
 
 def test_spark_stores_the_same_statistics(spark: Any, job: ExtractJob) -> None:
     extract_files(job, runner=SparkRunner(spark))
     extract_files(replace(job, table_url=f"{job.table_url}2"))
-    found = [featstore.open_table(url).profile(stored=True) for url in (job.table_url, f"{job.table_url}2")]
+    found = [
+        featstore.open_table(url).profile(stored=True)
+        for url in (job.table_url, f"{job.table_url}2")
+    ]
     assert found[0].table == found[1].table
 
 
-def test_a_dataframe_has_statistics_too(spark: Any, job: ExtractJob, document: dict[str, Any]) -> None:
+def test_a_dataframe_has_statistics_too(
+    spark: Any, job: ExtractJob, document: dict[str, Any]
+) -> None:
     frame = spark.read.parquet(job.input_url).drop("dt")
-    extract_dataframe(replace(job, partition={"dt": "1"}, partition_from_path=(), spec=load_spec(document)), frame)
+    extract_dataframe(
+        replace(job, partition={"dt": "1"}, partition_from_path=(), spec=load_spec(document)), frame
+    )
     assert_stored_as_scanned(job)
 
 
 def test_other_engines_do_not_take_statistics_for_data(job: ExtractJob) -> None:
     extract_files(job)
-    found = duckdb.sql(f"SELECT count(*) FROM read_parquet('{job.table_url}/**/*.parquet')").fetchall()
+    found = duckdb.sql(
+        f"SELECT count(*) FROM read_parquet('{job.table_url}/**/*.parquet')"
+    ).fetchall()
     assert found == [(833,)]
 
 

@@ -66,12 +66,18 @@ TAKEN: list[tuple[str, Any, Any]] = [
     ("timestamp", datetime.date(2026, 1, 1), datetime.date(2026, 1, 1)),
     ("timestamp", NOON, NOON),
     ("map<string, double>", {"a": 1, "b": None}, [("a", 1), ("b", None)]),
-    ("map<string, map<string, long>>", {"a": {"b": 1}, "c": None}, [("a", [("b", 1)]), ("c", None)]),
+    (
+        "map<string, map<string, long>>",
+        {"a": {"b": 1}, "c": None},
+        [("a", [("b", 1)]), ("c", None)],
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), REFUSED, ids=[f"{name} <- {type(value).__name__}{i}" for i, (name, value) in enumerate(REFUSED)]
+    ("name", "value"),
+    REFUSED,
+    ids=[f"{name} <- {type(value).__name__}{i}" for i, (name, value) in enumerate(REFUSED)],
 )
 def test_a_value_that_a_file_would_be_refused_for_is_refused(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"column 'x': expected {name}, found"):
@@ -103,7 +109,9 @@ def test_a_value_that_a_file_may_have_is_taken(name: str, value: Any, expected: 
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_malformed_value_is_counted_and_missing_where_the_spec_says_so(name: str, value: Any, what: str) -> None:
+def test_a_malformed_value_is_counted_and_missing_where_the_spec_says_so(
+    name: str, value: Any, what: str
+) -> None:
     extractor = _keeping(name, "null")
     found = extractor.one({"x": value, "u": "a"})["x"]
     assert found in (None, [], [None])

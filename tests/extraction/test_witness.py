@@ -1,4 +1,6 @@
-"""Two texts of one sign are real ones: XXH64 of eight bytes can be undone, and a sign leaves out one bit of 64."""
+"""Two texts of one sign are real ones: XXH64 of eight bytes can be undone, and a sign leaves out
+one bit of 64.
+"""
 
 import itertools
 from pathlib import Path
@@ -27,7 +29,14 @@ SPEC: dict[str, Any] = {
         {"slot": SLOT, "name": "plain", "op": "hash", "of": "text"},
         {"slot": 102, "name": "elsewhere", "op": "hash", "of": "text"},
         {"slot": 103, "name": "crossed", "op": "cross", "of": ["text", "day"]},
-        {"slot": 104, "name": "many", "op": "hash", "of": "texts", "share_slot": SLOT, "max_len": 2},
+        {
+            "slot": 104,
+            "name": "many",
+            "op": "hash",
+            "of": "texts",
+            "share_slot": SLOT,
+            "max_len": 2,
+        },
     ],
 }
 
@@ -53,7 +62,9 @@ def undo(hashed: int, seed: int) -> int:
 
 
 def twins_of(slot: int) -> tuple[str, str]:
-    """Two texts that have one sign in a slot: their chained hashes differ in the bit that signs leave out."""
+    """Two texts that have one sign in a slot: their chained hashes differ in the bit that signs
+    leave out.
+    """
     seed = xxh64_bytes(slot.to_bytes(4, "little"), 42)
     for number in itertools.count():
         text = f"{number:08d}"
@@ -70,7 +81,11 @@ TWINS = twins_of(SLOT)
 
 def write_raw(path: Path, texts: list[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {"text": texts, "texts": [[text, "other"] for text in texts], "day": ["1"] * len(texts)}
+    columns = {
+        "text": texts,
+        "texts": [[text, "other"] for text in texts],
+        "day": ["1"] * len(texts),
+    }
     pq.write_table(pa.table(columns), path, row_group_size=1000)
 
 
@@ -99,11 +114,15 @@ def test_two_values_of_one_sign_are_seen_in_the_slots_where_they_collide(tmp_pat
     assert collisions(found) == {"plain": 1, "elsewhere": 0, "crossed": 0, "many": 1}
     assert [found[name]["num_signs_checked"] for name in found.slots] == [3, 4, 4, 4]
     assert "1 of 3" in str(found).splitlines()[2]
-    assert featstore.open_table(tmp_path / "table").profile()["plain"]["num_sign_collisions"] is None
+    assert (
+        featstore.open_table(tmp_path / "table").profile()["plain"]["num_sign_collisions"] is None
+    )
 
 
 def test_two_values_of_one_sign_are_seen_in_different_days(tmp_path: Path) -> None:
-    assert collisions(profiled(tmp_path, SPEC, one=[TWINS[0], "a"], two=[TWINS[1], "b"]))["plain"] == 1
+    assert (
+        collisions(profiled(tmp_path, SPEC, one=[TWINS[0], "a"], two=[TWINS[1], "b"]))["plain"] == 1
+    )
 
 
 def test_a_large_file_is_compared_in_its_sample(tmp_path: Path) -> None:
@@ -116,9 +135,18 @@ def test_a_large_file_is_compared_in_its_sample(tmp_path: Path) -> None:
 def test_the_rows_of_files_of_other_types_are_compared_with_each_other() -> None:
     extractor = Extractor(load_spec(SPEC))
     gathering = Gathering(extractor, wanted=True)
-    kinds = (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view())
+    kinds = (
+        pa.string(),
+        pa.large_string(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.string_view(),
+    )
     for text, kind in zip((*TWINS, "a", "b"), kinds, strict=True):
-        columns = {"text": pa.array([text] * 2, pa.string()).cast(kind), "texts": [[text]] * 2, "day": ["1"] * 2}
+        columns = {
+            "text": pa.array([text] * 2, pa.string()).cast(kind),
+            "texts": [[text]] * 2,
+            "day": ["1"] * 2,
+        }
         list(gathering.watch([extractor(pa.RecordBatch.from_pydict(columns))]))
     found = gathering.finish().columns["plain"]
     assert (found.collisions.collided.size, found.num_signs_checked) == (1, 3)
@@ -126,7 +154,11 @@ def test_the_rows_of_files_of_other_types_are_compared_with_each_other() -> None
 
 def test_integers_have_no_collisions_where_they_have_none(tmp_path: Path) -> None:
     """The way of integers through tables of small ranges and decimals, for both hashes."""
-    spec = {"spec": 1, "inputs": {"text": "string"}, "slots": [{"slot": 1, "name": "n", "op": "length", "of": "text"}]}
+    spec = {
+        "spec": 1,
+        "inputs": {"text": "string"},
+        "slots": [{"slot": 1, "name": "n", "op": "length", "of": "text"}],
+    }
     found = profiled(tmp_path, spec, one=["x" * (row % 60) for row in range(500)])
     assert (found["n"]["num_sign_collisions"], found["n"]["num_signs_checked"]) == (0, 60)
 
@@ -143,5 +175,8 @@ def growing(texts: pa.Array) -> pa.Array:
 def test_an_operator_that_gives_other_values_each_time_is_named(tmp_path: Path) -> None:
     slots = [{"slot": 1, "name": "grown", "op": f"{__name__}:growing", "of": "text"}]
     spec = {"spec": 1, "inputs": {"text": "string"}, "slots": slots}
-    with pytest.raises(OperatorError, match=r"grown \(.*growing\(text\)\): 2 sampled rows gave \d+ values, and \d+ when"):
+    with pytest.raises(
+        OperatorError,
+        match=r"grown \(.*growing\(text\)\): 2 sampled rows gave \d+ values, and \d+ when",
+    ):
         profiled(tmp_path, spec, one=["a", "b"])

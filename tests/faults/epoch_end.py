@@ -1,12 +1,15 @@
-"""A campaign against the end of an epoch: workers are killed and stopped there, and every row must come all the same.
+"""A campaign against the end of an epoch: workers are killed and stopped there, and every row must
+come all the same.
 
     python tests/faults/epoch_end.py --store sqlite|tcp [--epochs 200] [--results FILE]
 
-Each trial is one epoch, or two, over a store of its own run: two to six workers, of which one or two are killed with SIGKILL at
-a place that the trial's number draws, others are stopped and go on. A trial counts only if its fault happened: a worker that
-was killed late has left a lease that is not final. With `--results` the trials are noted in a file, and a campaign that was
-broken off goes on where it was, as long as the code is the same. Ends with one line `RESULT {json}`; exits 1 if rows are
-missing, a worker hangs or ends with an error, or more rows came twice than the receipt says.
+Each trial is one epoch, or two, over a store of its own run: two to six workers, of which one or
+two are killed with SIGKILL at a place that the trial's number draws, others are stopped and go on.
+A trial counts only if its fault happened: a worker that was killed late has left a lease that is
+not final. With `--results` the trials are noted in a file, and a campaign that was broken off goes
+on where it was, as long as the code is the same. Ends with one line `RESULT {json}`; exits 1 if
+rows are missing, a worker hangs or ends with an error, or more rows came twice than the receipt
+says.
 """
 
 import argparse
@@ -46,9 +49,11 @@ from featstore.dispatch.stores.tcp import TcpStore
 FILES, FILE_ROWS, GROUP_ROWS, BATCH_ROWS = 6, 4_000, 200, 100
 NUM_ROWS = FILES * FILE_ROWS
 PAUSE_S, HANG_S = 0.02, 120.0
-# A TCP store that is silent for a quarter of the lease is lost: a busy machine needs more than the 0.25 s of a short one.
+# A TCP store that is silent for a quarter of the lease is lost: a busy machine needs more than the
+# 0.25 s of a short one.
 LEASE_S = {"sqlite": 1.0, "tcp": 4.0}
-# Half of the kills are late: in the last lease time of the epoch. The others hit a worker at one point of its protocol.
+# Half of the kills are late: in the last lease time of the epoch. The others hit a worker at one
+# point of its protocol.
 LATE, ANY, COUNTER, CUT, PART, WAITING = "late", "any", "counter", "cut", "cut part", "waiting"
 MODES = (LATE, ANY, LATE, COUNTER, LATE, CUT, LATE, PART, LATE, WAITING)
 
@@ -72,7 +77,8 @@ def draw_trial(number: int) -> dict[str, Any]:
 
 
 class Traps:
-    """Kills the process that it is set in at one point of what it asks of the store: the process really dies there.
+    """Kills the process that it is set in at one point of what it asks of the store: the process
+    really dies there.
 
     Set in several workers, the first that comes to the point makes `marker`, and dies.
     """
@@ -102,11 +108,21 @@ class Traps:
         is_mine = record["worker"].endswith(f"-{os.getpid()}")
         if self.mode == CUT and record.get("cuts") and not is_mine:
             self.die()
-        if self.mode == PART and re.search(r"/split/\d+/\d+$", key) and is_mine and record["state"] == "held":
+        if (
+            self.mode == PART
+            and re.search(r"/split/\d+/\d+$", key)
+            and is_mine
+            and record["state"] == "held"
+        ):
             self.dies_after_batch = True
 
     def get_many(self, result: list[str | None], keys: list[str]) -> None:
-        if self.mode == WAITING and len(keys) == 2 and keys[1].endswith("/given_back") and keys[0].endswith("/low"):
+        if (
+            self.mode == WAITING
+            and len(keys) == 2
+            and keys[1].endswith("/given_back")
+            and keys[0].endswith("/low")
+        ):
             self.die()
 
     def die(self) -> None:
@@ -124,11 +140,15 @@ class Traps:
 class Noted(IterableDataset):  # type: ignore[type-arg]
     """A loader's batches, each written to the process's ledger before it is handed on."""
 
-    def __init__(self, loader: featstore.FeatureLoader, ledgers: str, pause_s: float, traps: Traps | None) -> None:
+    def __init__(
+        self, loader: featstore.FeatureLoader, ledgers: str, pause_s: float, traps: Traps | None
+    ) -> None:
         self.loader, self.ledgers, self.pause_s, self.traps = loader, ledgers, pause_s, traps
 
     def __iter__(self) -> Iterator[int]:
-        ledger = os.open(f"{self.ledgers}.{os.getpid()}.rows", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        ledger = os.open(
+            f"{self.ledgers}.{os.getpid()}.rows", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
+        )
         for batch in self.loader:
             os.write(ledger, batch["row"].numpy().astype("<i8").tobytes())
             time.sleep(self.pause_s)
@@ -138,14 +158,31 @@ class Noted(IterableDataset):  # type: ignore[type-arg]
         os.close(ledger)
 
 
-def work(trial: dict[str, Any], table: str, store: str, run: str, ledgers: str, pause_s: float, trap: str | None) -> None:
+def work(
+    trial: dict[str, Any],
+    table: str,
+    store: str,
+    run: str,
+    ledgers: str,
+    pause_s: float,
+    trap: str | None,
+) -> None:
     """One worker, to the end of the trial's epochs."""
     torch.set_num_threads(1)
     dispatch = {"store": store, "run_id": run, "lease_s": _lease_s(store)}
-    options: dict[str, Any] = {"slots": ["row"], "batch_size": BATCH_ROWS, "seed": 3, "dispatch": dispatch}
+    options: dict[str, Any] = {
+        "slots": ["row"],
+        "batch_size": BATCH_ROWS,
+        "seed": 3,
+        "dispatch": dispatch,
+    }
     with featstore.FeatureLoader(table, num_epochs=trial["epochs"], **options) as loader:
-        noted = Noted(loader, ledgers, pause_s, None if trap is None else Traps(trap, f"{ledgers}.dead"))
-        for _ in DataLoader(noted, batch_size=None, num_workers=2) if trial["dataloader"] else noted:
+        noted = Noted(
+            loader, ledgers, pause_s, None if trap is None else Traps(trap, f"{ledgers}.dead")
+        )
+        for _ in (
+            DataLoader(noted, batch_size=None, num_workers=2) if trial["dataloader"] else noted
+        ):
             pass
 
 
@@ -176,10 +213,20 @@ class Trial:
         self.victims: list[int] = []
         last = trial["workers"] - 1
         self.is_trapped = trial["mode"] not in (LATE, ANY)
-        traps = [trial["mode"] if self.is_trapped and i < last else None for i in range(trial["workers"])]
+        traps = [
+            trial["mode"] if self.is_trapped and i < last else None for i in range(trial["workers"])
+        ]
         slow = [last] if self.is_trapped else range(trial["victims"])
         self.workers = [
-            fork(trial, table, store, self.name, self.ledgers, PAUSE_S * (4 if i in slow else 1), trap)
+            fork(
+                trial,
+                table,
+                store,
+                self.name,
+                self.ledgers,
+                PAUSE_S * (4 if i in slow else 1),
+                trap,
+            )
             for i, trap in enumerate(traps)
         ]
         self.killed_s, self.held_by_victims, self.stopped = time.monotonic(), 0, False
@@ -198,7 +245,10 @@ class Trial:
                         self.victims, self.killed_s = [worker], time.monotonic()
                 if time.monotonic() > deadline:
                     return {"hang": True, **self._outcome(ends)}
-                if num_left and self._num_rows() >= self.trial["at"] * NUM_ROWS * self.trial["epochs"]:
+                if (
+                    num_left
+                    and self._num_rows() >= self.trial["at"] * NUM_ROWS * self.trial["epochs"]
+                ):
                     num_left -= self._strike(ends)
                 time.sleep(0.005)
             return {"hang": False, **self._outcome(ends)}
@@ -210,7 +260,9 @@ class Trial:
                     continue
 
     def _strike(self, ends: dict[int, int]) -> int:
-        """Kills the next victim, a worker itself or one of the workers of its DataLoader; stops another worker for a while."""
+        """Kills the next victim, a worker itself or one of the workers of its DataLoader; stops
+        another worker for a while.
+        """
         index = len(self.victims)
         victim = self.workers[index]
         if victim in ends:
@@ -218,7 +270,9 @@ class Trial:
         if self.trial["stops"] and not self.stopped:
             self.stopped = True
             self._stop(self.workers[-1])
-        target = self.drawn.choice(_children(victim) or [victim]) if self.trial["dataloader"] else victim
+        target = (
+            self.drawn.choice(_children(victim) or [victim]) if self.trial["dataloader"] else victim
+        )
         os.kill(target, signal.SIGKILL)
         if target == victim:
             os.waitpid(victim, 0)
@@ -229,7 +283,9 @@ class Trial:
         return 1
 
     def _stop(self, worker: int) -> None:
-        """For up to two leases; a helper wakes it, as this process may itself wait for a lock that the worker holds."""
+        """For up to two leases; a helper wakes it, as this process may itself wait for a lock that
+        the worker holds.
+        """
         os.kill(worker, signal.SIGSTOP)
         wait_s = self.drawn.uniform(0.2, 2) * _lease_s(self.store)
         subprocess.Popen(["sh", "-c", f"sleep {wait_s}; kill -CONT {worker} 2>/dev/null"])
@@ -245,7 +301,9 @@ class Trial:
         with closing(bind(self.store).open()) as store:
             notes = [note for note in announced(store, 20) if f"/{self.name}/" in note.prefix]
             return sum(
-                entry.record is not None and entry.record.state not in FINAL and entry.record.worker.endswith(f"-{pid}")
+                entry.record is not None
+                and entry.record.state not in FINAL
+                and entry.record.worker.endswith(f"-{pid}")
                 for note in notes
                 for _, entries in read_splits(store, note.keys, range(note.num_splits))
                 for entry in entries
@@ -255,13 +313,16 @@ class Trial:
         seconds = time.monotonic() - self.killed_s
         others = [code for worker, code in ends.items() if worker not in self.victims]
         happened = bool(self.victims) if self.is_trapped else self.held_by_victims > 0
-        rows = np.concatenate([np.fromfile(path, "<i8") for path in self._paths()] or [np.empty(0, "<i8")])
+        rows = np.concatenate(
+            [np.fromfile(path, "<i8") for path in self._paths()] or [np.empty(0, "<i8")]
+        )
         seen = np.bincount(rows, minlength=NUM_ROWS)
         found = receipts(self.store, self.name).values()
         return {
             **self.trial,
             "happened": happened,
-            "missing": int((seen < self.trial["epochs"]).sum()) + sum(receipt.missing for receipt in found),
+            "missing": int((seen < self.trial["epochs"]).sum())
+            + sum(receipt.missing for receipt in found),
             "twice": int((seen - self.trial["epochs"]).clip(min=0).sum()),
             "twice_at_most": sum(receipt.repeated_at_most for receipt in found),
             "errors": sum(code != 0 for code in others),
@@ -282,7 +343,9 @@ def write_table(root: Path) -> str:
     root.mkdir()
     for file in range(FILES):
         rows = pa.array(range(file * FILE_ROWS, (file + 1) * FILE_ROWS), pa.int64())
-        pq.write_table(pa.table({"row": rows}), root / f"{file:02}.parquet", row_group_size=GROUP_ROWS)
+        pq.write_table(
+            pa.table({"row": rows}), root / f"{file:02}.parquet", row_group_size=GROUP_ROWS
+        )
     return str(root)
 
 
@@ -292,7 +355,15 @@ def served(kind: str, root: Path) -> Iterator[Callable[[int], str]]:
     if kind == "sqlite":
         yield lambda number: f"sqlite://{root}/{number}.sqlite"
         return
-    command = [sys.executable, "-c", "from featstore.cli import main; main()", "dispatch", "serve", "--port", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from featstore.cli import main; main()",
+        "dispatch",
+        "serve",
+        "--port",
+        "0",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     url = server.stdout.readline().strip()
@@ -312,12 +383,20 @@ def code_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def run_campaign(kind: str, num_epochs: int, results: Path | None, only: list[int] | None) -> list[dict[str, Any]]:
-    """The outcomes of the first `num_epochs` trials whose fault happened, or of those that are named."""
+def run_campaign(
+    kind: str, num_epochs: int, results: Path | None, only: list[int] | None
+) -> list[dict[str, Any]]:
+    """The outcomes of the first `num_epochs` trials whose fault happened, or of those that are
+    named.
+    """
     digest, known = code_digest(), dict[int, dict[str, Any]]()
     if results is not None and results.exists():
         lines = [json.loads(line) for line in results.read_text().splitlines()]
-        known = {line["number"]: line for line in lines if line["code"] == digest and line["store"] == kind}
+        known = {
+            line["number"]: line
+            for line in lines
+            if line["code"] == digest and line["store"] == kind
+        }
     done: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as made, served(kind, Path(made)) as store_of:
         table = write_table(Path(made) / "table")
@@ -339,18 +418,33 @@ def run_campaign(kind: str, num_epochs: int, results: Path | None, only: list[in
 
 
 def is_bad(outcome: dict[str, Any]) -> bool:
-    return bool(outcome["missing"] or outcome["hang"] or outcome["errors"] or outcome["twice"] > outcome["twice_at_most"])
+    return bool(
+        outcome["missing"]
+        or outcome["hang"]
+        or outcome["errors"]
+        or outcome["twice"] > outcome["twice_at_most"]
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--store", choices=("sqlite", "tcp"), required=True)
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--results", type=Path, default=None)
-    parser.add_argument("--only", type=int, nargs="*", default=None, help="the trials of these numbers, to look at one again")
+    parser.add_argument(
+        "--only",
+        type=int,
+        nargs="*",
+        default=None,
+        help="the trials of these numbers, to look at one again",
+    )
     arguments = parser.parse_args()
     done = run_campaign(arguments.store, arguments.epochs, arguments.results, arguments.only)
-    modes = {mode: sum(outcome["mode"] == mode for outcome in done) for mode in dict.fromkeys(MODES)}
+    modes = {
+        mode: sum(outcome["mode"] == mode for outcome in done) for mode in dict.fromkeys(MODES)
+    }
     result = {
         "store": arguments.store,
         "sqlite": sqlite3.sqlite_version,
@@ -361,7 +455,9 @@ def main() -> int:
         "rows_twice_at_most": sum(outcome["twice_at_most"] for outcome in done),
         "hangs": sum(outcome["hang"] for outcome in done),
         "errors": sum(outcome["errors"] for outcome in done),
-        "seconds_from_death_to_end_median": statistics.median(outcome["seconds"] for outcome in done),
+        "seconds_from_death_to_end_median": statistics.median(
+            outcome["seconds"] for outcome in done
+        ),
         "seconds_from_death_to_end_most": max(outcome["seconds"] for outcome in done),
         "lease_s": LEASE_S[arguments.store],
         "ok": len(done) == arguments.epochs and not any(map(is_bad, done)),

@@ -1,4 +1,6 @@
-"""A bit of a data file that changes on the way from the store, or where it lies: never trained on, never kept in the cache."""
+"""A bit of a data file that changes on the way from the store, or where it lies: never trained on,
+never kept in the cache.
+"""
 
 import os
 import subprocess
@@ -47,15 +49,26 @@ STAGED = ["whole", "ranges"]
 
 @pytest.fixture(scope="module")
 def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two files of three row groups, of ids that are all different: what is damaged in them decodes without an error."""
+    """Two files of three row groups, of ids that are all different: what is damaged in them decodes
+    without an error.
+    """
     root = tmp_path_factory.mktemp("changed")
     rows = range(NUM_ROWS)
     columns = {"row": map(float, rows), "user": (f"user {row}" for row in rows)}
-    columns |= {"tags": ([f"{row}-{i}" for i in range(3)] for row in rows), "clicked": (row % 2.0 for row in rows)}
+    columns |= {
+        "tags": ([f"{row}-{i}" for i in range(3)] for row in rows),
+        "clicked": (row % 2.0 for row in rows),
+    }
     (root / "raw").mkdir()
-    pq.write_table(pa.table({name: list(of) for name, of in columns.items()}), root / "raw" / "a.parquet", row_group_size=100)
+    pq.write_table(
+        pa.table({name: list(of) for name, of in columns.items()}),
+        root / "raw" / "a.parquet",
+        row_group_size=100,
+    )
     raw, table = str(root / "raw"), str(root / "table")
-    extract_files(ExtractJob(spec=load_spec(SPEC), input_url=raw, table_url=table, partition={"dt": "1"}))
+    extract_files(
+        ExtractJob(spec=load_spec(SPEC), input_url=raw, table_url=table, partition={"dt": "1"})
+    )
     return str(root / "table")
 
 
@@ -79,7 +92,9 @@ def served(table_url: str, loopback: Any, *, has_crc32: bool = True) -> Any:
 
 
 def middle_of(path: str, column: str, row_group: int) -> int:
-    """A byte in the middle of a column chunk, which is one page of values beside its header and levels."""
+    """A byte in the middle of a column chunk, which is one page of values beside its header and
+    levels.
+    """
     with Footer(Path(path)) as footer:
         place = footer.footer.layout.by_name[column][0]
         first, end = footer.chunk(row_group, footer.footer.layout.roots[place].leaves[0]).span
@@ -95,7 +110,9 @@ def flip(table_url: str, loopback: Any, column: str = "user", *, times: Any) -> 
 
 def rows_of(table: Any, **options: Any) -> Any:
     """Row, user, tags and label of all rows, by row."""
-    with FeatureLoader(table, slots=["row", "user", "tags"], labels=["click"], batch_size=64, **options) as loader:
+    with FeatureLoader(
+        table, slots=["row", "user", "tags"], labels=["click"], batch_size=64, **options
+    ) as loader:
         found = [row for batch in loader for row in _rows(batch)]
         return sorted(found), loader.stats()
 
@@ -104,11 +121,19 @@ def _rows(batch: Any) -> Any:
     tags = batch["tags"]
     offsets, values = tags.offsets.tolist(), tags.values.tolist()
     lists = [tuple(values[first:end]) for first, end in pairwise(offsets)]
-    return zip(batch["row"].tolist(), batch["user"].tolist(), lists, batch.labels["click"].tolist(), strict=True)
+    return zip(
+        batch["row"].tolist(),
+        batch["user"].tolist(),
+        lists,
+        batch.labels["click"].tolist(),
+        strict=True,
+    )
 
 
 def staging(mode: Any, tmp_path: Path) -> Any:
-    return {"mode": mode, "directory": str(tmp_path / "cache")} if mode != "direct" else {"mode": mode}
+    return (
+        {"mode": mode, "directory": str(tmp_path / "cache")} if mode != "direct" else {"mode": mode}
+    )
 
 
 def named(file: Any, column: Any) -> str:
@@ -119,7 +144,12 @@ def named(file: Any, column: Any) -> str:
 @pytest.mark.parametrize("has_crc32", [True, False], ids=["in the commit", "unknown"])
 @pytest.mark.parametrize("mode", STAGED)
 def test_a_bit_that_changes_once_on_the_way_is_downloaded_again(
-    table_url: str, loopback: Any, tmp_path: Path, mode: Any, has_crc32: bool, caplog: pytest.LogCaptureFixture
+    table_url: str,
+    loopback: Any,
+    tmp_path: Path,
+    mode: Any,
+    has_crc32: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     expected, _ = rows_of(table_url)
     table = served(table_url, loopback, has_crc32=has_crc32)
@@ -128,7 +158,9 @@ def test_a_bit_that_changes_once_on_the_way_is_downloaded_again(
     assert loopback.num_flips == 1
     assert found == expected
     assert (stats["staging_num_retries"], stats["staging_num_staged"]) == (1, 2)
-    assert [f"{loopback.url}/{file.path}: " in record.getMessage() for record in caplog.records] == [True]
+    assert [
+        f"{loopback.url}/{file.path}: " in record.getMessage() for record in caplog.records
+    ] == [True]
 
 
 @pytest.mark.usefixtures("by_kernels")
@@ -166,18 +198,26 @@ def test_a_file_that_comes_changed_each_time_is_skipped_where_the_loader_is_told
 
 
 @pytest.mark.usefixtures("by_kernels")
-def test_a_second_epoch_does_not_download_a_damaged_file_again(table_url: str, loopback: Any, tmp_path: Path) -> None:
+def test_a_second_epoch_does_not_download_a_damaged_file_again(
+    table_url: str, loopback: Any, tmp_path: Path
+) -> None:
     table = served(table_url, loopback)
     file = flip(table_url, loopback, times=99)
     _, stats = rows_of(table, on_bad_file="skip", num_epochs=3, staging=staging("whole", tmp_path))
     assert stats["files_skipped"] == 3
-    whole = [span for method, path, span in loopback.log if (method, path) == ("GET", f"/{file.path}") and span is None]
+    whole = [
+        span
+        for method, path, span in loopback.log
+        if (method, path) == ("GET", f"/{file.path}") and span is None
+    ]
     assert len(whole) == 2
 
 
 @pytest.mark.parametrize("has_crc32", [True, False], ids=["in the commit", "unknown"])
 @pytest.mark.parametrize("mode", STAGED)
-def test_the_cache_knows_what_was_checked(table_url: str, loopback: Any, tmp_path: Path, mode: Any, has_crc32: bool) -> None:
+def test_the_cache_knows_what_was_checked(
+    table_url: str, loopback: Any, tmp_path: Path, mode: Any, has_crc32: bool
+) -> None:
     table = served(table_url, loopback, has_crc32=has_crc32)
     selection = resolve(table.schema, slots=["user"]).selection
     for num_hits in (0, 1):
@@ -190,19 +230,32 @@ def test_the_cache_knows_what_was_checked(table_url: str, loopback: Any, tmp_pat
 def test_what_was_checked_is_not_checked_again(table_url: str, tmp_path: Path) -> None:
     _, file = damaged_copy(table_url, tmp_path, "user")
     request = resolve(open_snapshot(table_url).schema, slots=["user"])
-    claim = Claim(index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0)
-    work = Work(claim=claim, source=Path(file.url), partition=Partition(values={}, is_decided=True), is_checked=True)
+    claim = Claim(
+        index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0
+    )
+    work = Work(
+        claim=claim,
+        source=Path(file.url),
+        partition=Partition(values={}, is_decided=True),
+        is_checked=True,
+    )
     order = Order(seed=0, epoch=0, shuffle=None)
     reader = SplitReader(work, request=request, order=order, stats=Stats())
-    assert sum(window.picked.rows.num_rows for _ in range(3) for window in reader.read()) == FILE_ROWS
+    assert (
+        sum(window.picked.rows.num_rows for _ in range(3) for window in reader.read()) == FILE_ROWS
+    )
     reader.close()
-    reader = SplitReader(replace(work, is_checked=False), request=request, order=order, stats=Stats())
+    reader = SplitReader(
+        replace(work, is_checked=False), request=request, order=order, stats=Stats()
+    )
     with pytest.raises(DataFileError, match=named(file, "user")):
         _ = [window for _ in range(3) for window in reader.read()]
     reader.close()
 
 
-def test_a_footer_that_changes_once_on_the_way_is_downloaded_again(table_url: str, loopback: Any, tmp_path: Path) -> None:
+def test_a_footer_that_changes_once_on_the_way_is_downloaded_again(
+    table_url: str, loopback: Any, tmp_path: Path
+) -> None:
     table = served(table_url, loopback)
     file = open_snapshot(table_url).data_files[1]
     footer_bytes = int.from_bytes(Path(file.url).read_bytes()[-8:-4], "little")
@@ -213,7 +266,9 @@ def test_a_footer_that_changes_once_on_the_way_is_downloaded_again(table_url: st
 
 @pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("column", ["user", "tags", "click"])
-def test_a_bit_that_changed_on_the_disk_is_an_error(table_url: str, tmp_path: Path, column: str) -> None:
+def test_a_bit_that_changed_on_the_disk_is_an_error(
+    table_url: str, tmp_path: Path, column: str
+) -> None:
     table, file = damaged_copy(table_url, tmp_path, column)
     with pytest.raises(DataFileError, match=named(file, column)):
         rows_of(table)
@@ -230,7 +285,9 @@ def damaged_copy(table_url: str, tmp_path: Path, column: Any) -> Any:
     return replace(local, version=None, data_files=tuple(files)), files[1]
 
 
-def test_a_table_that_is_read_as_arrow_is_downloaded_again_too(table_url: str, loopback: Any) -> None:
+def test_a_table_that_is_read_as_arrow_is_downloaded_again_too(
+    table_url: str, loopback: Any
+) -> None:
     flip(table_url, loopback, times=1)
     table = Table(served(table_url, loopback))
     assert table.to_arrow(["user"]).equals(open_table(table_url).to_arrow(["user"]))

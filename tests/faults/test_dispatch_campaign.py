@@ -1,7 +1,8 @@
-"""Workers are killed, stopped and cut off at random over an epoch: no row is missing, and what came twice is in the receipt.
+"""Workers are killed, stopped and cut off at random over an epoch: no row is missing, and what came
+twice is in the receipt.
 
-`make faults` kills 500 times and stops 100 times over sqlite, and 60 and 15 times over a served store; `make test` does the
-same a few times over sqlite.
+`make faults` kills 500 times and stops 100 times over sqlite, and 60 and 15 times over a served
+store; `make test` does the same a few times over sqlite.
 """
 
 import itertools
@@ -105,7 +106,10 @@ class Cluster:
 
     def __init__(self, directory: Path, url: str, num_splits: int) -> None:
         self.directory, self.url = directory, url
-        self._arguments = [self.url, str(directory)], [str(n) for n in (num_splits, WINDOW_ROWS, NUM_WINDOWS, LEASE_S)]
+        self._arguments = (
+            [self.url, str(directory)],
+            [str(n) for n in (num_splits, WINDOW_ROWS, NUM_WINDOWS, LEASE_S)],
+        )
         self._numbers = itertools.count()
         self.stopped: list[tuple[float, subprocess.Popen[bytes]]] = []
         self.sleeps: list[tuple[float, float]] = []
@@ -120,7 +124,9 @@ class Cluster:
         return subprocess.Popen([sys.executable, "-c", WORKER, *where, name, *sizes])
 
     def tend(self, *, renew: bool) -> bool:
-        """Wakes who was stopped long enough and, unless the end has begun, replaces who has died; whether any still lives."""
+        """Wakes who was stopped long enough and, unless the end has begun, replaces who has died;
+        whether any still lives.
+        """
         for due, worker in [item for item in self.stopped if item[0] <= time.monotonic()]:
             worker.send_signal(signal.SIGCONT)
             self.stopped.remove((due, worker))
@@ -132,9 +138,15 @@ class Cluster:
         return any(worker.poll() is None for worker in self.workers)
 
     def strike(self, draw: random.Random, what: signal.Signals) -> bool:
-        """Sends the signal to a worker that has delivered something and is not stopped; False where there is none now."""
+        """Sends the signal to a worker that has delivered something and is not stopped; False where
+        there is none now.
+        """
         asleep = [worker for _, worker in self.stopped]
-        ready = [w for w in self.workers if w.poll() is None and w not in asleep and self._has_delivered(w)]
+        ready = [
+            w
+            for w in self.workers
+            if w.poll() is None and w not in asleep and self._has_delivered(w)
+        ]
         if not ready:
             return False
         victim = draw.choice(ready)
@@ -153,8 +165,12 @@ class Cluster:
         return log.exists() and log.stat().st_size > 0
 
     def absences(self) -> list[tuple[float, float]]:
-        """When no worker was there: those that had died were replaced by such as had not begun yet."""
-        begun = sorted((float(path.read_text()), path.stem) for path in self.directory.glob("*.ready"))
+        """When no worker was there: those that had died were replaced by such as had not begun
+        yet.
+        """
+        begun = sorted(
+            (float(path.read_text()), path.stem) for path in self.directory.glob("*.ready")
+        )
         found, through = [], begun[0][0]
         for at, name in begun:
             if at > through:
@@ -202,7 +218,9 @@ def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random
         while cluster.stopped:
             cluster.tend(renew=True)
             time.sleep(0.05)
-        assert receipts(cluster.url, "run")[_only(cluster.url)].missing > 0, "the epoch ended before the last strike"
+        assert receipts(cluster.url, "run")[_only(cluster.url)].missing > 0, (
+            "the epoch ended before the last strike"
+        )
         (tmp_path / "slow").unlink()
         while cluster.tend(renew=False) or cluster.stopped:
             assert time.monotonic() < deadline, "the epoch does not end"
@@ -217,12 +235,18 @@ def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random
             times.append(float(at))
             delivered.update((int(index), row) for row in range(int(first), int(through)))
     times.sort()
-    # Who is stopped in the middle of a write holds SQLite's lock, which the others wait for; a TCP server's nobody holds.
+    # Who is stopped in the middle of a write holds SQLite's lock, which the others wait for; a TCP
+    # server's nobody holds.
     excused = cluster.absences() + (cluster.sleeps if is_sqlite else [])
     longest_s = max(_pause_s(before, after, excused) for before, after in itertools.pairwise(times))
     twice = delivered.total() - len(delivered)
-    facts = f"{cluster.exits} exits, {twice} rows twice, {receipt.repeated_at_most} at most, longest pause {longest_s:.2f} s"
-    sys.stderr.write(f"{num_kills} kills, {num_stops} stops in {times[-1] - times[0]:.0f} s: {facts}\n")
+    facts = (
+        f"{cluster.exits} exits, {twice} rows twice, {receipt.repeated_at_most} at most, longest "
+        f"pause {longest_s:.2f} s"
+    )
+    sys.stderr.write(
+        f"{num_kills} kills, {num_stops} stops in {times[-1] - times[0]:.0f} s: {facts}\n"
+    )
     assert cluster.exits[-signal.SIGKILL] == num_kills
     assert len(cluster.sleeps) == num_stops
     with closing(bind(store_url).open()) as store:
@@ -231,8 +255,9 @@ def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random
     assert len(delivered) == num_splits * WINDOW_ROWS * NUM_WINDOWS, "rows are missing"
     assert (receipt.missing, receipt.quarantined) == (0, ())
     assert 0 < twice <= receipt.repeated_at_most or (twice == 0 and not is_campaign)
-    # Nobody waits longer than for a lease to end; a loaded machine takes seconds of its own to start processes that import
-    # torch. How long a takeover takes is tested with clocks of the tests' own (tests/dispatch).
+    # Nobody waits longer than for a lease to end; a loaded machine takes seconds of its own to
+    # start processes that import torch. How long a takeover takes is tested with clocks of the
+    # tests' own (tests/dispatch).
     assert longest_s < LEASE_S + 15
     assert not (is_campaign and is_sqlite) or list(tmp_path.glob("*.lost"))
 
@@ -270,12 +295,16 @@ def _end(server: Any) -> None:
     server.stderr.close()
 
 
-def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_with_another(loader_table: Path) -> None:
+def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_with_another(
+    loader_table: Path,
+) -> None:
     lease_s = 8.0
     server, url = _serve()
     try:
         options = {"store": url, "run_id": "run", "lease_s": lease_s}
-        with featstore.FeatureLoader(loader_table, slots=["row"], batch_size=10, dispatch=options, memory_budget=1) as loader:
+        with featstore.FeatureLoader(
+            loader_table, slots=["row"], batch_size=10, dispatch=options, memory_budget=1
+        ) as loader:
             batches = iter(loader)
             history = [row for _ in range(5) for row in next(batches)["row"].tolist()]
             loader.ack()
@@ -291,7 +320,9 @@ def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_wit
     server, url = _serve()
     try:
         options = {"store": url, "run_id": "run", "lease_s": lease_s}
-        with featstore.FeatureLoader(loader_table, slots=["row"], batch_size=10, dispatch=options) as loader:
+        with featstore.FeatureLoader(
+            loader_table, slots=["row"], batch_size=10, dispatch=options
+        ) as loader:
             loader.load_state_dict(checkpoint)
             rest = [row for batch in loader for row in batch["row"].tolist()]
     finally:

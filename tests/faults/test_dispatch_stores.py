@@ -1,4 +1,6 @@
-"""Stores that delay, lose replies after the effect and disconnect: no row is missing, and what came twice is accounted for."""
+"""Stores that delay, lose replies after the effect and disconnect: no row is missing, and what came
+twice is accounted for.
+"""
 
 import random
 import subprocess
@@ -30,7 +32,9 @@ LEASE_S = 1.0
 
 
 class FaultyStore:
-    """Another store's handle whose calls are delayed, or fail before or after they had their effect, as a seed decides."""
+    """Another store's handle whose calls are delayed, or fail before or after they had their
+    effect, as a seed decides.
+    """
 
     def __init__(self, inner: Any, draw: Any, faults: Any) -> None:
         self._inner, self._draw, self._faults = inner, draw, faults
@@ -43,7 +47,9 @@ class FaultyStore:
         def call(*arguments: Any) -> Any:
             if self._is_cut:
                 raise DispatchError("injected: the connection was cut")
-            fault = self._draw.choices(["none", "delay", "cut", "reply lost"], weights=[91, 3, 3, 3])[0]
+            fault = self._draw.choices(
+                ["none", "delay", "cut", "reply lost"], weights=[91, 3, 3, 3]
+            )[0]
             self._faults[fault] += 1
             if fault == "delay":
                 time.sleep(0.01)
@@ -70,7 +76,9 @@ class FaultyAddress:
 
 
 class Worker:
-    """Delivers rows in steps, and after each fault begins again as a restarted process does, without what it knew."""
+    """Delivers rows in steps, and after each fault begins again as a restarted process does,
+    without what it knew.
+    """
 
     def __init__(self, address: Any, name: Any) -> None:
         self._address, self._name = address, name
@@ -85,7 +93,11 @@ class Worker:
         try:
             name = f"{self._name}-{self.num_restarts}"
             with Coordinator(
-                self._address, plan=plan, prefix=run_prefix("run"), worker=name, terms=Terms(lease_s=LEASE_S)
+                self._address,
+                plan=plan,
+                prefix=run_prefix("run"),
+                worker=name,
+                terms=Terms(lease_s=LEASE_S),
             ) as coordinator:
                 while self._read(coordinator):
                     pass
@@ -94,7 +106,9 @@ class Worker:
             return False
 
     def _read(self, coordinator: Any) -> Any:
-        """Whether anything was claimed. Rows whose acknowledgement did not come back as true may come again."""
+        """Whether anything was claimed. Rows whose acknowledgement did not come back as true may
+        come again.
+        """
         num_claims = 0
         for claim in coordinator.claims():
             num_claims += 1
@@ -104,7 +118,11 @@ class Worker:
                 is_known = False
                 try:
                     is_last = row + STEP == ROWS
-                    is_known = coordinator.complete(claim) if is_last else coordinator.acknowledge(claim, row + STEP)
+                    is_known = (
+                        coordinator.complete(claim)
+                        if is_last
+                        else coordinator.acknowledge(claim, row + STEP)
+                    )
                 finally:
                     if not is_known:
                         self.doubtful.update(rows)
@@ -125,7 +143,9 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     del server
 
 
-def test_no_row_is_missing_and_only_rows_without_an_acknowledgement_come_again(address: Any) -> None:
+def test_no_row_is_missing_and_only_rows_without_an_acknowledgement_come_again(
+    address: Any,
+) -> None:
     faulty = FaultyAddress(address, seed=1)
     workers = [Worker(faulty, f"w{number}") for number in range(3)]
     threads = [threading.Thread(target=worker.run) for worker in workers]
@@ -158,14 +178,23 @@ with featstore.FeatureLoader(table, slots=["row"], batch_size=8, dispatch=option
 
 
 def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path: Path) -> None:
-    """One is killed in the middle of the epoch, one goes of itself, one comes late and reads what is left."""
+    """One is killed in the middle of the epoch, one goes of itself, one comes late and reads what
+    is left.
+    """
     (tmp_path / "table").mkdir()
     for number in range(12):
         rows = pa.table({"row": pa.array(range(number * 20, number * 20 + 20), pa.int64())})
         pq.write_table(rows, tmp_path / "table" / f"{number:02}.parquet", row_group_size=5)
     main = "from featstore.cli import main; main()"
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    server = subprocess.Popen([sys.executable, "-c", main, "dispatch", "serve", "--port", "0"], **pipes)
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    server = subprocess.Popen(
+        [sys.executable, "-c", main, "dispatch", "serve", "--port", "0"], **pipes
+    )
     started = [server]
     try:
         assert server.stdout is not None
@@ -225,15 +254,22 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
     tmp_path: Path, is_campaign: bool
 ) -> None:
     if not is_campaign:
-        pytest.skip("only in the campaign of make faults, of several processes; one worker: tests/dispatch/stores/test_tcp.py")
+        pytest.skip(
+            "only in the campaign of make faults, of several processes; one worker: "
+            "tests/dispatch/stores/test_tcp.py"
+        )
     (tmp_path / "table").mkdir()
     for number in range(9):
-        rows = pa.table({"row": pa.array(range(number * 2_000, number * 2_000 + 2_000), pa.int64())})
+        rows = pa.table(
+            {"row": pa.array(range(number * 2_000, number * 2_000 + 2_000), pa.int64())}
+        )
         pq.write_table(rows, tmp_path / "table" / f"{number}.parquet", row_group_size=500)
     lease_s = 12.0
     main = "from featstore.cli import main; main()"
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    server = subprocess.Popen([sys.executable, "-c", main, "dispatch", "serve", "--port", "0"], **pipes)
+    server = subprocess.Popen(
+        [sys.executable, "-c", main, "dispatch", "serve", "--port", "0"], **pipes
+    )
     started = [server]
     try:
         assert server.stdout is not None
@@ -241,7 +277,9 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
         start = [sys.executable, "-c", READER, str(tmp_path / "table"), url, str(lease_s)]
         workers = [subprocess.Popen(start, **pipes) for _ in range(3)]
         started += workers
-        assert [worker.stdout.readline() for worker in workers if worker.stdout is not None] == ["read\n"] * 3
+        assert [worker.stdout.readline() for worker in workers if worker.stdout is not None] == [
+            "read\n"
+        ] * 3
         server.kill()
         lost_at = time.monotonic()
         server.wait()

@@ -1,4 +1,6 @@
-"""Workers that die at the end of an epoch leave no row unread: a short campaign, or the long one of `make faults`."""
+"""Workers that die at the end of an epoch leave no row unread: a short campaign, or the long one of
+`make faults`.
+"""
 
 import json
 import subprocess
@@ -14,12 +16,23 @@ RESULTS = Path(__file__).parents[2] / ".campaign" / "epoch_end.jsonl"
 
 
 @pytest.mark.parametrize("store", ["sqlite", "tcp"])
-def test_no_row_is_missing_when_workers_die_at_the_end_of_an_epoch(store: str, is_campaign: bool) -> None:
-    arguments = [sys.executable, str(SCRIPT), "--store", store, "--epochs", "200" if is_campaign else "10"]
+def test_no_row_is_missing_when_workers_die_at_the_end_of_an_epoch(
+    store: str, is_campaign: bool
+) -> None:
+    arguments = [
+        sys.executable,
+        str(SCRIPT),
+        "--store",
+        store,
+        "--epochs",
+        "200" if is_campaign else "10",
+    ]
     if is_campaign:  # Broken off, it goes on where it was.
         RESULTS.parent.mkdir(exist_ok=True)
         arguments += ["--results", str(RESULTS)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=None if is_campaign else 900)
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=None if is_campaign else 900
+    )
     result = json.loads(done.stdout.splitlines()[-1].removeprefix("RESULT "))
     sys.stderr.write(f"{result}\n")
     assert done.returncode == 0, done.stderr[-5000:]

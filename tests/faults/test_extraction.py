@@ -1,4 +1,6 @@
-"""Whatever goes wrong during an extraction, the table is at its previous version or at the next one, whole."""
+"""Whatever goes wrong during an extraction, the table is at its previous version or at the next
+one, whole.
+"""
 
 import hashlib
 import signal
@@ -40,7 +42,10 @@ TAG = hashlib.sha256(b"new").hexdigest()[:8]
 
 def write_raw(path: Path, num_rows: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = {"user": [f"u{row}" for row in range(num_rows)], "clicked": [row % 2 for row in range(num_rows)]}
+    rows = {
+        "user": [f"u{row}" for row in range(num_rows)],
+        "clicked": [row % 2 for row in range(num_rows)],
+    }
     pq.write_table(pa.table(rows), path, row_group_size=100)
 
 
@@ -49,7 +54,13 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> ExtractJob:
     """A run over five units: into a new table, and into one whose partition it replaces."""
     write_raw(tmp_path / "raw" / "a.parquet", 500)
     raw, table = str(tmp_path / "raw"), str(tmp_path / "table")
-    job = ExtractJob(spec=load_spec(DOCUMENT), input_url=raw, table_url=table, partition={"day": "1"}, run_id="new")
+    job = ExtractJob(
+        spec=load_spec(DOCUMENT),
+        input_url=raw,
+        table_url=table,
+        partition={"day": "1"},
+        run_id="new",
+    )
     if request.param == "a table":
         write_raw(tmp_path / "old" / "a.parquet", 50)
         extract_files(replace(job, input_url=str(tmp_path / "old"), run_id="old"))
@@ -93,7 +104,9 @@ def test_a_unit_that_fails_leaves_the_table_and_no_file(job: ExtractJob, before:
     assert_new(job)
 
 
-def test_a_repeated_attempt_leaves_at_most_a_file_that_nobody_names(job: ExtractJob, before: set[str]) -> None:
+def test_a_repeated_attempt_leaves_at_most_a_file_that_nobody_names(
+    job: ExtractJob, before: set[str]
+) -> None:
     def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
         for unit in units:
             run_unit(task, unit, attempt=0)
@@ -104,7 +117,9 @@ def test_a_repeated_attempt_leaves_at_most_a_file_that_nobody_names(job: Extract
     assert len(data_files(job) - before) == 10
 
 
-def test_a_failing_thread_stops_the_others(job: ExtractJob, before: set[str], tmp_path: Path) -> None:
+def test_a_failing_thread_stops_the_others(
+    job: ExtractJob, before: set[str], tmp_path: Path
+) -> None:
     raw = tmp_path / "raw" / "a.parquet"
     data = bytearray(raw.read_bytes())
     first_page = pq.read_metadata(raw).row_group(0).column(0).data_page_offset
@@ -116,7 +131,9 @@ def test_a_failing_thread_stops_the_others(job: ExtractJob, before: set[str], tm
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("featstore")]
 
 
-def test_an_interrupt_while_units_run_leaves_the_table_and_no_file(job: ExtractJob, before: set[str]) -> None:
+def test_an_interrupt_while_units_run_leaves_the_table_and_no_file(
+    job: ExtractJob, before: set[str]
+) -> None:
     seen: list[int] = []
 
     def interrupt(num_files: int, num_files_total: int, num_rows: int) -> None:
@@ -140,7 +157,9 @@ def assert_files_left(job: ExtractJob, before: set[str], error: BaseException) -
     assert f"are left in {job.table_url}" in note
 
 
-def test_an_interrupt_during_the_commit_leaves_the_table_and_says_which_files(job: ExtractJob, before: set[str]) -> None:
+def test_an_interrupt_during_the_commit_leaves_the_table_and_says_which_files(
+    job: ExtractJob, before: set[str]
+) -> None:
     interrupted: list[int] = []
 
     def commit(url: str, change: delta.Change) -> int:
@@ -163,7 +182,9 @@ def test_an_interrupt_right_after_the_commit_keeps_the_new_version_whole(job: Ex
     assert_new(job)
 
 
-def test_a_reply_lost_after_the_commit_landed_is_recognised_by_the_run_id(job: ExtractJob, before: set[str]) -> None:
+def test_a_reply_lost_after_the_commit_landed_is_recognised_by_the_run_id(
+    job: ExtractJob, before: set[str]
+) -> None:
     lost: list[bool] = []
 
     def publish(url: str, table: Any, change: delta.Change) -> None:
@@ -178,7 +199,9 @@ def test_a_reply_lost_after_the_commit_landed_is_recognised_by_the_run_id(job: E
     assert_new(job)
 
 
-def test_a_commit_that_fails_leaves_the_table_and_says_which_files(job: ExtractJob, before: set[str]) -> None:
+def test_a_commit_that_fails_leaves_the_table_and_says_which_files(
+    job: ExtractJob, before: set[str]
+) -> None:
     attempts: list[bool] = []
 
     def publish(url: str, table: Any, change: delta.Change) -> None:
@@ -232,12 +255,16 @@ def test_of_two_runs_under_one_id_at_once_one_commits(job: ExtractJob) -> None:
     assert_new(job)
 
 
-def test_a_run_id_that_the_log_forgot_overwrites_no_live_file(job: ExtractJob, tmp_path: Path) -> None:
+def test_a_run_id_that_the_log_forgot_overwrites_no_live_file(
+    job: ExtractJob, tmp_path: Path
+) -> None:
     extract_files(job)
     live = {path: Path(path).read_bytes() for path in data_files(job)}
     DeltaTable(job.table_url).create_checkpoint()
     write_raw(tmp_path / "more" / "a.parquet", 10)
-    extract_files(replace(job, input_url=str(tmp_path / "more"), partition={"day": "2"}, run_id="later"))
+    extract_files(
+        replace(job, input_url=str(tmp_path / "more"), partition={"day": "2"}, run_id="later")
+    )
     for log in (Path(job.table_url) / "_delta_log").glob("*.json"):
         if '"run_id":"new"' in log.read_text():
             log.unlink()
@@ -247,7 +274,9 @@ def test_a_run_id_that_the_log_forgot_overwrites_no_live_file(job: ExtractJob, t
     assert {path: Path(path).read_bytes() for path in live} == live
 
 
-def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(job: ExtractJob, tmp_path: Path) -> None:
+def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(
+    job: ExtractJob, tmp_path: Path
+) -> None:
     write_raw(tmp_path / "mine" / "a.parquet", 300)
     mine = replace(job, input_url=str(tmp_path / "mine"), run_id="mine")
 
@@ -255,7 +284,9 @@ def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(j
         extract_files(job)
         return delta.commit(url, change)
 
-    with pytest.raises(CommitConflictError, match="another writer committed day=1 while this run was at work"):
+    with pytest.raises(
+        CommitConflictError, match="another writer committed day=1 while this run was at work"
+    ):
         extract_files(mine, commit=overtaken)
     assert_new(job)
     assert len(data_files(job)) == 5 + (open_delta(job.table_url).version == 1)
@@ -264,7 +295,9 @@ def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(j
 def test_of_four_writers_of_one_partition_that_commit_at_once_one_wins_and_three_are_told(
     job: ExtractJob, before: set[str], tmp_path: Path
 ) -> None:
-    """All have read the same version when they commit. What is left is the winner's rows, and no file of the others."""
+    """All have read the same version when they commit. What is left is the winner's rows, and no
+    file of the others.
+    """
     together = threading.Barrier(4)
     for number in range(4):
         write_raw(tmp_path / str(number) / "a.parquet", 100 * (number + 1))
@@ -278,7 +311,9 @@ def test_of_four_writers_of_one_partition_that_commit_at_once_one_wins_and_three
     def run(number: int) -> str:
         mine = replace(job, input_url=str(tmp_path / str(number)), run_id=f"r{number}")
         try:
-            extract_files(mine, runner=LocalRunner(1), commit=partial(delta.commit, publish=publish))
+            extract_files(
+                mine, runner=LocalRunner(1), commit=partial(delta.commit, publish=publish)
+            )
         except CommitConflictError as error:
             return str(error)
         return "won"
@@ -288,7 +323,11 @@ def test_of_four_writers_of_one_partition_that_commit_at_once_one_wins_and_three
         said = list(threads.map(run, range(4)))
     winner = said.index("won")
     assert len(begun) == 4
-    assert all("another writer committed day=1 while this run was at work" in text for text in said if text != "won")
+    assert all(
+        "another writer committed day=1 while this run was at work" in text
+        for text in said
+        if text != "won"
+    )
     assert said.count("won") == 1
     snapshot = open_delta(job.table_url)
     assert (snapshot.num_rows, snapshot.version) == (100 * (winner + 1), 1 if before else 0)
@@ -308,7 +347,9 @@ def test_writers_of_four_partitions_of_a_new_table_all_commit_at_once(job: Extra
 
     def run(number: int) -> int:
         mine = replace(job, partition={"day": str(number)}, run_id=f"r{number}")
-        return extract_files(mine, runner=LocalRunner(1), commit=partial(delta.commit, publish=publish)).version
+        return extract_files(
+            mine, runner=LocalRunner(1), commit=partial(delta.commit, publish=publish)
+        ).version
 
     begun: list[str] = []
     with ThreadPoolExecutor(4) as threads:
@@ -319,10 +360,14 @@ def test_writers_of_four_partitions_of_a_new_table_all_commit_at_once(job: Extra
 
 
 @pytest.mark.parametrize("first", [{"dt": "0", "hour": "0"}, {"hour": "0", "dt": "0"}, None])
-def test_writers_that_order_the_keys_of_a_partition_differently_conflict_too(tmp_path: Path, first: Any) -> None:
+def test_writers_that_order_the_keys_of_a_partition_differently_conflict_too(
+    tmp_path: Path, first: Any
+) -> None:
     write_raw(tmp_path / "raw" / "a.parquet", 100)
     raw, table = str(tmp_path / "raw"), str(tmp_path / "table")
-    one = ExtractJob(spec=load_spec(DOCUMENT), input_url=raw, table_url=table, partition={"dt": "1", "hour": "2"})
+    one = ExtractJob(
+        spec=load_spec(DOCUMENT), input_url=raw, table_url=table, partition={"dt": "1", "hour": "2"}
+    )
     other = replace(one, partition={"hour": "2", "dt": "1"}, run_id="other")
     if first is not None:
         extract_files(replace(one, partition=first, run_id="first"))
@@ -333,7 +378,9 @@ def test_writers_that_order_the_keys_of_a_partition_differently_conflict_too(tmp
         delta.publish_once(url, found, change)
 
     overtaken: list[int] = []
-    with pytest.raises(CommitConflictError, match=r"another writer committed (dt=1/hour=2|hour=2/dt=1)"):
+    with pytest.raises(
+        CommitConflictError, match=r"another writer committed (dt=1/hour=2|hour=2/dt=1)"
+    ):
         extract_files(other, commit=partial(delta.commit, publish=publish))
     assert open_delta(table).num_rows == (100 if first is None else 200)
 
@@ -350,7 +397,9 @@ def test_writers_of_two_partitions_both_commit(job: ExtractJob) -> None:
     assert open_delta(job.table_url).num_rows == 1000
 
 
-def test_readers_of_the_old_version_go_on_while_it_is_replaced(job: ExtractJob, before: set[str]) -> None:
+def test_readers_of_the_old_version_go_on_while_it_is_replaced(
+    job: ExtractJob, before: set[str]
+) -> None:
     old = open_delta_or_none(job.table_url)
     extract_files(job)
     for file in old.data_files if old else ():
@@ -377,7 +426,9 @@ extract_files(ExtractJob(spec=spec, input_url=raw, table_url=table, run_id="kill
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_extraction_is_invisible_and_can_be_run_again(tmp_path: Path, kill: signal.Signals) -> None:
+def test_a_killed_extraction_is_invisible_and_can_be_run_again(
+    tmp_path: Path, kill: signal.Signals
+) -> None:
     write_raw(tmp_path / "raw" / "a.parquet", 20_000)
     arguments = [str(tmp_path / "raw"), str(tmp_path / "table")]
     code = WRITER.format(document=DOCUMENT)
@@ -392,5 +443,7 @@ def test_a_killed_extraction_is_invisible_and_can_be_run_again(tmp_path: Path, k
     assert open_delta_or_none(arguments[1]) is None
     left = len(list((tmp_path / "table").glob("*.parquet")))
     assert (left > 0) == (kill is signal.SIGKILL)
-    job = ExtractJob(spec=load_spec(DOCUMENT), input_url=arguments[0], table_url=arguments[1], run_id="killed")
+    job = ExtractJob(
+        spec=load_spec(DOCUMENT), input_url=arguments[0], table_url=arguments[1], run_id="killed"
+    )
     assert extract_files(job).num_rows == 20_000

@@ -1,4 +1,6 @@
-"""Slot groups, labels and compactions that die half-way: the table shows all of a change or nothing of it."""
+"""Slot groups, labels and compactions that die half-way: the table shows all of a change or nothing
+of it.
+"""
 
 import json
 import os
@@ -44,7 +46,11 @@ DAY = {"dt": "1"}
 
 def write_raw(directory: Path, clicked: int) -> str:
     directory.mkdir(parents=True, exist_ok=True)
-    columns = {"row": list(range(500)), "user": [f"u{row}" for row in range(500)], "clicked": [clicked] * 500}
+    columns = {
+        "row": list(range(500)),
+        "user": [f"u{row}" for row in range(500)],
+        "clicked": [clicked] * 500,
+    }
     pq.write_table(pa.table(columns), directory / "a.parquet", row_group_size=100)
     return str(directory)
 
@@ -54,7 +60,9 @@ def job(tmp_path: Path) -> ExtractJob:
     """A day of 500 rows in five files, and the raw rows of riper labels beside."""
     write_raw(tmp_path / "ripe", 1)
     raw, url = write_raw(tmp_path / "raw", 0), str(tmp_path / "table")
-    job = ExtractJob(spec=load_spec(DOCUMENT), input_url=raw, table_url=url, partition=DAY, run_id="first")
+    job = ExtractJob(
+        spec=load_spec(DOCUMENT), input_url=raw, table_url=url, partition=DAY, run_id="first"
+    )
     extract_files(job)
     return job
 
@@ -107,7 +115,9 @@ def test_a_groups_attempt_that_publishes_after_the_commit_changes_nothing(job: E
     assert path.exists()
     assert state(job.table_url) == (True, {0})
     age(job.table_url)
-    assert [left.path for left in vacuum(job.table_url).removed] == [str(path.relative_to(job.table_url))]
+    assert [left.path for left in vacuum(job.table_url).removed] == [
+        str(path.relative_to(job.table_url))
+    ]
     assert state(job.table_url) == (True, {0})
 
 
@@ -154,23 +164,33 @@ def kill(what: str, document: dict[str, Any], raw: str, url: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["group, before its commit", "group, before the table names it"])
-def test_a_driver_killed_while_it_adds_slots_changes_nothing_and_the_next_run_goes_through(job: ExtractJob, when: str) -> None:
+def test_a_driver_killed_while_it_adds_slots_changes_nothing_and_the_next_run_goes_through(
+    job: ExtractJob, when: str
+) -> None:
     kill(when, WIDER, job.input_url, job.table_url)
     assert state(job.table_url) == (False, {0})
     assert extract_group(added(job)).committed
     assert state(job.table_url) == (True, {0})
 
 
-@pytest.mark.parametrize("when", ["labels, before their commit", "labels, before the table names them"])
-def test_a_driver_killed_while_it_relabels_changes_nothing_and_the_next_run_goes_through(job: ExtractJob, when: str) -> None:
+@pytest.mark.parametrize(
+    "when", ["labels, before their commit", "labels, before the table names them"]
+)
+def test_a_driver_killed_while_it_relabels_changes_nothing_and_the_next_run_goes_through(
+    job: ExtractJob, when: str
+) -> None:
     kill(when, DOCUMENT, ripened(job).job.input_url, job.table_url)
     assert state(job.table_url) == (False, {0})
     assert extract_group(ripened(job)).committed
     assert state(job.table_url) == (False, {1})
 
 
-@pytest.mark.parametrize("when", ["compaction, before its commit", "compaction, before it drops groups"])
-def test_a_driver_killed_while_it_compacts_leaves_equal_rows_and_the_next_one_ends_it(job: ExtractJob, when: str) -> None:
+@pytest.mark.parametrize(
+    "when", ["compaction, before its commit", "compaction, before it drops groups"]
+)
+def test_a_driver_killed_while_it_compacts_leaves_equal_rows_and_the_next_one_ends_it(
+    job: ExtractJob, when: str
+) -> None:
     extract_group(added(job))
     extract_group(ripened(job))
     kill(when, WIDER, job.input_url, job.table_url)
@@ -183,7 +203,9 @@ def test_a_driver_killed_while_it_compacts_leaves_equal_rows_and_the_next_one_en
     vacuum(job.table_url, retain_s=0)
     assert state(job.table_url) == (True, {1})
     live = {file.path for file in open_table(job.table_url).data_files()}
-    assert {str(path.relative_to(job.table_url)) for path in Path(job.table_url).rglob("*.parquet")} == live
+    assert {
+        str(path.relative_to(job.table_url)) for path in Path(job.table_url).rglob("*.parquet")
+    } == live
 
 
 def test_a_vacuum_while_a_compaction_is_at_work_takes_nothing_of_it(job: ExtractJob) -> None:
@@ -200,7 +222,9 @@ def test_a_vacuum_while_a_compaction_is_at_work_takes_nothing_of_it(job: Extract
     assert state(job.table_url) == (True, {0})
 
 
-FULL = r"^{}/?\S*: cannot be written, since the disk, or the quota on it, is full \(.*\); free space "
+FULL = (
+    r"^{}/?\S*: cannot be written, since the disk, or the quota on it, is full \(.*\); free space "
+)
 
 
 def fill(place: Path) -> Path:
@@ -243,7 +267,9 @@ def test_a_disk_that_is_full_leaves_the_table_and_a_second_run_goes_through(
     assert state(on_disk.table_url) == (True, {0})
 
 
-def test_a_disk_that_is_full_at_a_compactions_commit_leaves_the_table(job: ExtractJob, small_disk: Path) -> None:
+def test_a_disk_that_is_full_at_a_compactions_commit_leaves_the_table(
+    job: ExtractJob, small_disk: Path
+) -> None:
     on_disk = replace(job, table_url=str(small_disk / "table"))
     extract_files(on_disk)
     extract_group(added(on_disk))

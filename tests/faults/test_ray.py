@@ -45,7 +45,8 @@ ray.shutdown()
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'featstore[ray]', as make faults does"
+    importlib.util.find_spec("ray") is None,
+    reason="needs Ray: pip install 'featstore[ray]', as make faults does",
 )
 def test_workers_of_ray_train_share_an_epoch(tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()

@@ -1,4 +1,6 @@
-"""Somebody removes the directory of staged files while it is in use: it is staged again, or the cache is named."""
+"""Somebody removes the directory of staged files while it is in use: it is staged again, or the
+cache is named.
+"""
 
 import shutil
 from pathlib import Path
@@ -22,7 +24,9 @@ def table(tmp_path: Path) -> Path:
         rows = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
         columns = {"row": pa.array(rows, pa.int64()), "text": [f"of row {row}" for row in rows]}
         (tmp_path / "table").mkdir(exist_ok=True)
-        pq.write_table(pa.table(columns), tmp_path / "table" / f"{number:02}.parquet", row_group_size=100)
+        pq.write_table(
+            pa.table(columns), tmp_path / "table" / f"{number:02}.parquet", row_group_size=100
+        )
     return tmp_path / "table"
 
 
@@ -45,7 +49,9 @@ def test_a_loader_whose_cache_is_removed_while_it_runs_reads_every_row_once(
     staging = {"directory": str(tmp_path / "cache"), "mode": mode, "ahead_files": 2} | limit
     seen: list[int] = []
     num_removed = 0
-    with FeatureLoader(str(table), slots=["row"], labels=[], batch_size=100, staging=staging) as loader:
+    with FeatureLoader(
+        str(table), slots=["row"], labels=[], batch_size=100, staging=staging
+    ) as loader:
         for number, batch in enumerate(loader):
             seen += batch["row"].tolist()
             if number % 5 == 0:
@@ -54,7 +60,9 @@ def test_a_loader_whose_cache_is_removed_while_it_runs_reads_every_row_once(
     assert num_removed > 2
 
 
-def test_a_cache_that_somebody_removes_at_each_download_is_named_and_not_the_table(tmp_path: Path, table: Path) -> None:
+def test_a_cache_that_somebody_removes_at_each_download_is_named_and_not_the_table(
+    tmp_path: Path, table: Path
+) -> None:
     file, cache, faults = table / "00.parquet", tmp_path / "cache", list[bool]()
 
     def read(*arguments: Any, **options: Any) -> Any:
@@ -63,6 +71,11 @@ def test_a_cache_that_somebody_removes_at_each_download_is_named_and_not_the_tab
 
     stager = Stager(Staging(directory=str(cache), mode="whole"), Source(read=read))
     item = StageItem(key=0, url=str(file), size_bytes=file.stat().st_size)
-    with stager, pytest.raises(StagingError, match=rf"^{cache}/\S+: expected it in the cache, found nothing"):
+    with (
+        stager,
+        pytest.raises(
+            StagingError, match=rf"^{cache}/\S+: expected it in the cache, found nothing"
+        ),
+    ):
         next(stager.stage([item]))
     assert faults == [True] * 5

@@ -1,4 +1,6 @@
-"""Files of a run that are removed while it is at work: nothing is committed that cannot be read; and who never removes them."""
+"""Files of a run that are removed while it is at work: nothing is committed that cannot be read;
+and who never removes them.
+"""
 
 import os
 import subprocess
@@ -31,7 +33,9 @@ VACUUM_AHEAD = Path(__file__).parents[1] / "table" / "vacuum_ahead.py"
 SLOTS = [{"slot": 1, "name": "user_id", "op": "hash", "of": "user"}]
 MORE = [*SLOTS, {"slot": 2, "name": "user_x_row", "op": "cross", "of": ["user", "row"]}]
 Fault = Callable[[Path], None]
-"""What befalls the table whose directory is given, when all files of a run are written and none is committed."""
+"""What befalls the table whose directory is given, when all files of a run are written and none is
+committed.
+"""
 
 
 def spec_of(slots: list[dict[str, Any]]) -> Any:
@@ -48,16 +52,24 @@ def spec_of(slots: list[dict[str, Any]]) -> Any:
 
 def write_raw(directory: Path, clicked: int) -> str:
     directory.mkdir(parents=True, exist_ok=True)
-    columns = {"row": list(range(500)), "user": [f"u{row}" for row in range(500)], "clicked": [clicked] * 500}
+    columns = {
+        "row": list(range(500)),
+        "user": [f"u{row}" for row in range(500)],
+        "clicked": [clicked] * 500,
+    }
     pq.write_table(pa.table(columns), directory / "a.parquet", row_group_size=100)
     return str(directory)
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> ExtractJob:
-    """A job that replaces the day of a table that has 500 rows there, in five files, all labels being 0."""
+    """A job that replaces the day of a table that has 500 rows there, in five files, all labels
+    being 0.
+    """
     raw, url = write_raw(tmp_path / "raw", 0), str(tmp_path / "table")
-    job = ExtractJob(spec=spec_of(SLOTS), input_url=raw, table_url=url, partition={"dt": "1"}, run_id="first")
+    job = ExtractJob(
+        spec=spec_of(SLOTS), input_url=raw, table_url=url, partition={"dt": "1"}, run_id="first"
+    )
     extract_files(job)
     return replace(job, input_url=write_raw(tmp_path / "ripe", 1), run_id="second")
 
@@ -68,7 +80,9 @@ class Faulty:
     def __init__(self, run: Any, fault: Fault) -> None:
         self._run, self._fault = run, fault
 
-    def __call__(self, task: UnitTask, units: Sequence[Any], progress: Progress) -> list[UnitReport]:
+    def __call__(
+        self, task: UnitTask, units: Sequence[Any], progress: Progress
+    ) -> list[UnitReport]:
         reports: list[UnitReport] = self._run(task, units, progress)
         self._fault(Path(task.table_url))
         return reports
@@ -84,7 +98,10 @@ def add_slots(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
 
 
 def relabel(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
-    extract_group(GroupJob(job=job, name="labels", key="row", labels=True), run_keyed=Faulty(run_by_key, fault))
+    extract_group(
+        GroupJob(job=job, name="labels", key="row", labels=True),
+        run_keyed=Faulty(run_by_key, fault),
+    )
 
 
 def compact(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
@@ -163,7 +180,9 @@ def test_a_job_whose_mark_or_files_are_gone_commits_nothing(
     after = rows(job.table_url)
     assert after.drop_columns(["click"]).equals(before.drop_columns(["click"]))
     named = {file.path for file in open_delta(job.table_url).data_files}
-    left = {str(path.relative_to(job.table_url)) for path in Path(job.table_url, "dt=1").rglob("part-*")}
+    left = {
+        str(path.relative_to(job.table_url)) for path in Path(job.table_url, "dt=1").rglob("part-*")
+    }
     assert left == named
     monkeypatch.undo()
     way(job, lambda table: None, monkeypatch)

@@ -1,4 +1,6 @@
-"""Readers, tasks and drivers that die while a table lives on: never a half day, a duplicate row, or a missing one."""
+"""Readers, tasks and drivers that die while a table lives on: never a half day, a duplicate row, or
+a missing one.
+"""
 
 import errno
 import json
@@ -43,7 +45,9 @@ def write_raw(directory: Path, first: int, num_rows: int) -> str:
     directory.mkdir(parents=True, exist_ok=True)
     rows = range(first, first + num_rows)
     pq.write_table(
-        pa.table({"row": list(rows), "user": [f"u{row}" for row in rows]}), directory / "a.parquet", row_group_size=100
+        pa.table({"row": list(rows), "user": [f"u{row}" for row in rows]}),
+        directory / "a.parquet",
+        row_group_size=100,
     )
     return str(directory)
 
@@ -53,7 +57,9 @@ def job(tmp_path: Path) -> ExtractJob:
     """Rows 0 to 499 into day 1 of a table that holds rows 1,000,000 to 1,000,049 there."""
     old = write_raw(tmp_path / "old", 1_000_000, 50)
     url = str(tmp_path / "table")
-    first = ExtractJob(spec=load_spec(DOCUMENT), input_url=old, table_url=url, partition={"dt": "1"}, run_id="old")
+    first = ExtractJob(
+        spec=load_spec(DOCUMENT), input_url=old, table_url=url, partition={"dt": "1"}, run_id="old"
+    )
     extract_files(first)
     return replace(first, input_url=write_raw(tmp_path / "raw", 0, 500), run_id="new")
 
@@ -80,9 +86,13 @@ def vacuum_all(url: str) -> set[str]:
 def test_a_loader_goes_on_with_its_snapshot_while_the_day_is_replaced(job: ExtractJob) -> None:
     extract_files(job)
     table = featstore.open_table(job.table_url)
-    again = replace(job, input_url=write_raw(Path(job.input_url).parent / "next", 2_000_000, 70), run_id="next")
+    again = replace(
+        job, input_url=write_raw(Path(job.input_url).parent / "next", 2_000_000, 70), run_id="next"
+    )
     seen: list[int] = []
-    with featstore.FeatureLoader(table, slots=["user"], labels=[], extras=["row"], batch_size=64) as loader:
+    with featstore.FeatureLoader(
+        table, slots=["user"], labels=[], extras=["row"], batch_size=64
+    ) as loader:
         for number, batch in enumerate(loader):
             if number == 0:
                 assert extract_files(again).version == 2
@@ -93,7 +103,9 @@ def test_a_loader_goes_on_with_its_snapshot_while_the_day_is_replaced(job: Extra
     assert rows_of(job.table_url, 1) == NEW
 
 
-def test_readers_see_one_version_or_the_other_while_a_day_is_replaced_again_and_again(job: ExtractJob) -> None:
+def test_readers_see_one_version_or_the_other_while_a_day_is_replaced_again_and_again(
+    job: ExtractJob,
+) -> None:
     done, seen = threading.Event(), Counter[str]()
 
     def read() -> None:
@@ -106,7 +118,9 @@ def test_readers_see_one_version_or_the_other_while_a_day_is_replaced_again_and_
         readers = [threads.submit(read) for _ in range(2)]
         try:
             for number in range(8):
-                source = job.input_url if number % 2 == 0 else str(Path(job.input_url).parent / "old")
+                source = (
+                    job.input_url if number % 2 == 0 else str(Path(job.input_url).parent / "old")
+                )
                 before = seen.total()
                 extract_files(replace(job, input_url=source, run_id=f"r{number}"))
                 while seen.total() < before + 4 and not any(reader.done() for reader in readers):
@@ -118,8 +132,12 @@ def test_readers_see_one_version_or_the_other_while_a_day_is_replaced_again_and_
     assert min(seen["old"], seen["new"]) > 0
 
 
-def test_an_attempt_that_is_taken_for_dead_and_publishes_after_the_commit_changes_nothing(job: ExtractJob) -> None:
-    """A speculative duplicate: the slower attempt ends when the table has been committed with the other's file."""
+def test_an_attempt_that_is_taken_for_dead_and_publishes_after_the_commit_changes_nothing(
+    job: ExtractJob,
+) -> None:
+    """A speculative duplicate: the slower attempt ends when the table has been committed with the
+    other's file.
+    """
     begun, committed = threading.Event(), threading.Event()
     late: list[str] = []
 
@@ -159,7 +177,9 @@ extract_files(job, commit=commit)
 """
 
 
-def test_a_driver_killed_between_writing_and_commit_leaves_the_old_day_and_its_files_for_vacuum(job: ExtractJob) -> None:
+def test_a_driver_killed_between_writing_and_commit_leaves_the_old_day_and_its_files_for_vacuum(
+    job: ExtractJob,
+) -> None:
     before = parquet_files(job.table_url)
     arguments = [sys.executable, "-c", DRIVER, json.dumps(DOCUMENT), job.input_url, job.table_url]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
@@ -195,12 +215,16 @@ def full(table_url: str, path: str) -> str:
     return rf"^{re.escape(table_url)}(?:{path}): {what} \(.*\); free space there .*(\n|$)"
 
 
-def test_a_full_disk_while_data_is_written_leaves_the_table_and_no_file(job: ExtractJob, small_disk: Path) -> None:
+def test_a_full_disk_while_data_is_written_leaves_the_table_and_no_file(
+    job: ExtractJob, small_disk: Path
+) -> None:
     on_disk = replace(job, table_url=str(small_disk / "table"))
     extract_files(replace(on_disk, input_url=str(Path(job.input_url).parent / "old"), run_id="old"))
     before = parquet_files(on_disk.table_url)
     ballast = fill(small_disk, leave_bytes=16_384)
-    with pytest.raises(DiskFullError, match=full(on_disk.table_url, r"/(_stats/)?dt=1/part-\S+")) as raised:
+    with pytest.raises(
+        DiskFullError, match=full(on_disk.table_url, r"/(_stats/)?dt=1/part-\S+")
+    ) as raised:
         extract_files(on_disk)
     assert raised.value.errno == errno.ENOSPC
     assert rows_of(on_disk.table_url) == OLD
@@ -300,8 +324,12 @@ OPTIONS = {
 
 
 @pytest.mark.slow
-def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(tmp_path: Path, job: ExtractJob) -> None:
-    """Real processes of a real cluster on this host: Spark repeats their tasks under other attempts' names."""
+def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(
+    tmp_path: Path, job: ExtractJob
+) -> None:
+    """Real processes of a real cluster on this host: Spark repeats their tasks under other
+    attempts' names.
+    """
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "killers.py").write_text(KILLERS)
     (tmp_path / "faults").mkdir()
@@ -309,14 +337,21 @@ def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(tmp_pa
     source.mkdir()
     for number in range(4):
         rows = range(number * 20_000, (number + 1) * 20_000)
-        pq.write_table(pa.table({"row": list(rows), "user": [f"u{row}" for row in rows]}), source / f"{number}.parquet")
+        pq.write_table(
+            pa.table({"row": list(rows), "user": [f"u{row}" for row in rows]}),
+            source / f"{number}.parquet",
+        )
     node = {"slot": 2, "name": "killed", "op": "killers:killing", "of": "row"}
     document = DOCUMENT | {
         "slots": [*DOCUMENT["slots"], node],
         "output": {"rows_per_row_group": 5_000, "rows_per_file": 20_000},
     }
     path = os.pathsep.join([str(tmp_path / "modules"), str(Path(featstore.__file__).parents[1])])
-    environ = os.environ | {"PYTHONPATH": path, "FAULTS": str(tmp_path / "faults"), "PYTHONWARNINGS": "ignore"}
+    environ = os.environ | {
+        "PYTHONPATH": path,
+        "FAULTS": str(tmp_path / "faults"),
+        "PYTHONWARNINGS": "ignore",
+    }
     arguments = [
         json.dumps(document),
         json.dumps(OPTIONS | {"spark.local.dir": str(tmp_path / "local")}),
@@ -324,13 +359,19 @@ def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(tmp_pa
         job.table_url,
     ]
     done = subprocess.run(
-        [sys.executable, "-c", CLUSTER, *arguments], env=environ, capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", CLUSTER, *arguments],
+        env=environ,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert "rows 80000" in done.stdout, done.stderr[-3000:]
     assert {fault.name for fault in (tmp_path / "faults").iterdir()} == {"worker", "executor"}
     assert rows_of(job.table_url) == list(range(80_000))
     assert len(open_delta(job.table_url).data_files) == 4
-    left = {str(path.relative_to(job.table_url)) for path in Path(job.table_url).rglob(".part*.partial")}
+    left = {
+        str(path.relative_to(job.table_url)) for path in Path(job.table_url).rglob(".part*.partial")
+    }
     assert left  # what the killed ones were writing
     assert vacuum_all(job.table_url) >= left
     assert rows_of(job.table_url) == list(range(80_000))

@@ -1,4 +1,6 @@
-"""Jobs of torchrun that die and come back, with fewer and more workers: their checkpoints and what follows are the epoch."""
+"""Jobs of torchrun that die and come back, with fewer and more workers: their checkpoints and what
+follows are the epoch.
+"""
 
 import json
 import subprocess
@@ -68,16 +70,37 @@ distributed.destroy_process_group()
 """
 
 
-def launch(out: Path, name: str, num_processes: int, num_lives: int, max_restarts: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num_processes), "--rdzv-backend", "c10d"]
-    command += ["--rdzv-endpoint", "127.0.0.1:0", "--max-restarts", str(max_restarts), "--monitor-interval", "0.1"]
+def launch(
+    out: Path, name: str, num_processes: int, num_lives: int, max_restarts: int
+) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(num_processes),
+        "--rdzv-backend",
+        "c10d",
+    ]
+    command += [
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+        "--max-restarts",
+        str(max_restarts),
+        "--monitor-interval",
+        "0.1",
+    ]
     command += [str(out / "worker.py"), str(out / "table"), str(out), name, str(num_lives)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 def processes_that_name(path: Path) -> list[str]:
-    """The command lines in which the path occurs: nobody's, once all that it was given to have ended."""
-    found = [command.read_bytes() for command in Path("/proc").glob("[0-9]*/cmdline") if command.exists()]
+    """The command lines in which the path occurs: nobody's, once all that it was given to have
+    ended.
+    """
+    found = [
+        command.read_bytes() for command in Path("/proc").glob("[0-9]*/cmdline") if command.exists()
+    ]
     return [line.decode(errors="replace") for line in found if str(path).encode() in line]
 
 
@@ -90,10 +113,13 @@ def test_restarts_by_torchrun_with_fewer_and_more_workers_go_on_from_the_last_ch
         first = number * ROWS_PER_FILE
         rows = pa.table({"row": pa.array(range(first, first + ROWS_PER_FILE), pa.int64())})
         pq.write_table(rows, tmp_path / "table" / f"{number:03}.parquet", row_group_size=5)
-    # Two workers die, in a campaign are started again and die again, and then one reads on and dies; then three read the rest.
+    # Two workers die, in a campaign are started again and die again, and then one reads on and
+    # dies; then three read the rest.
     num_lives = 2 if is_campaign else 1
     expected = [f"two-{life}-{rank}" for life in range(num_lives) for rank in range(2)]
-    assert launch(tmp_path, "two", 2, num_lives=num_lives, max_restarts=num_lives - 1).returncode != 0
+    assert (
+        launch(tmp_path, "two", 2, num_lives=num_lives, max_restarts=num_lives - 1).returncode != 0
+    )
     if is_campaign:
         assert launch(tmp_path, "one", 1, num_lives=1, max_restarts=0).returncode != 0
         expected.append("one-0-0")
@@ -101,7 +127,11 @@ def test_restarts_by_torchrun_with_fewer_and_more_workers_go_on_from_the_last_ch
     assert last.returncode == 0, last.stderr[-5000:]
     assert sorted(path.stem for path in tmp_path.glob("*.died")) == sorted(expected)
     assert processes_that_name(tmp_path) == []
-    assert sum(len(json.loads(path.read_text())) for path in tmp_path.glob("*.died")) > 0, "nothing was read after a checkpoint"
+    assert sum(len(json.loads(path.read_text())) for path in tmp_path.glob("*.died")) > 0, (
+        "nothing was read after a checkpoint"
+    )
     history, *shares = json.loads((tmp_path / "all.json").read_text())
     assert len(history) > 0
-    assert Counter(history) + Counter(row for share in shares for row in share) == Counter(range(NUM_FILES * ROWS_PER_FILE))
+    assert Counter(history) + Counter(row for share in shares for row in share) == Counter(
+        range(NUM_FILES * ROWS_PER_FILE)
+    )

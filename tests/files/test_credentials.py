@@ -1,4 +1,6 @@
-"""Credentials are asked for before a client is made, so that nobody waits for a metadata service that is not there."""
+"""Credentials are asked for before a client is made, so that nobody waits for a metadata service
+that is not there.
+"""
 
 import http.server
 import os
@@ -67,7 +69,9 @@ def test_s3_without_credentials_does_not_wait_for_a_metadata_service_that_never_
     address, met = silent
     bare.setenv("AWS_METADATA_ENDPOINT", address)
     since = time.monotonic()
-    with pytest.raises(AccessError, match=r"^s3://bucket/t.*: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET") as found:
+    with pytest.raises(
+        AccessError, match=r"^s3://bucket/t.*: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET"
+    ) as found:
         USES[use]("s3://bucket/t")
     assert time.monotonic() - since < 2 * METADATA_S
     assert met, "the service was not asked at all"
@@ -82,7 +86,11 @@ def test_s3_without_credentials_does_not_wait_for_a_metadata_service_that_never_
     ],
 )
 def test_other_clouds_without_credentials_do_not_wait_either(
-    bare: pytest.MonkeyPatch, silent: tuple[str, list[socket.socket]], url: str, named: str, address: str
+    bare: pytest.MonkeyPatch,
+    silent: tuple[str, list[socket.socket]],
+    url: str,
+    named: str,
+    address: str,
 ) -> None:
     bare.setenv(address, silent[0].removeprefix("http://") if url.startswith("gs") else silent[0])
     with pytest.raises(AccessError, match=f"{url}/x: no credentials: set {named}"):
@@ -90,7 +98,9 @@ def test_other_clouds_without_credentials_do_not_wait_either(
     assert silent[1]
 
 
-def test_a_service_that_must_not_be_asked_is_not(bare: pytest.MonkeyPatch, silent: tuple[str, list[socket.socket]]) -> None:
+def test_a_service_that_must_not_be_asked_is_not(
+    bare: pytest.MonkeyPatch, silent: tuple[str, list[socket.socket]]
+) -> None:
     bare.setenv("AWS_METADATA_ENDPOINT", silent[0])
     bare.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(AccessError, match="no credentials"):
@@ -168,10 +178,15 @@ def test_with_keys_and_without_a_region_the_log_of_a_table_is_not_looked_up_at_t
         ({}, "https://s3.us-east-1.amazonaws.com"),
         ({"AWS_DEFAULT_REGION": "eu-west-1"}, "https://s3.eu-west-1.amazonaws.com"),
         ({"AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "http://minio"}, "http://minio"),
-        ({"AWS_ENDPOINT_URL": "http://minio", "AWS_ENDPOINT_URL_S3": "http://other"}, "http://other"),
+        (
+            {"AWS_ENDPOINT_URL": "http://minio", "AWS_ENDPOINT_URL_S3": "http://other"},
+            "http://other",
+        ),
     ],
 )
-def test_the_place_of_s3_is_the_endpoint_or_else_the_region(environment: dict[str, str], url: str) -> None:
+def test_the_place_of_s3_is_the_endpoint_or_else_the_region(
+    environment: dict[str, str], url: str
+) -> None:
     assert s3_endpoint(environment) == url
 
 

@@ -65,9 +65,13 @@ def test_a_forked_copy_removes_nothing(temporary: Path) -> None:
 def test_what_a_killed_loader_left_goes_with_the_next_one(tmp_path: Path, temporary: Path) -> None:
     pq.write_table(pa.table({"user": pa.array(range(100), pa.int64())}), tmp_path / "a.parquet")
     command = [sys.executable, "-c", LOADER, str(tmp_path / "a.parquet")]
-    run = subprocess.run(command, env=os.environ | {"TMPDIR": str(temporary)}, timeout=120, check=False)
+    run = subprocess.run(
+        command, env=os.environ | {"TMPDIR": str(temporary)}, timeout=120, check=False
+    )
     assert run.returncode == -signal.SIGKILL
-    assert len(list(temporary.glob("featstore-private-*"))) == 2  # of its workers' store, and of its staged files
+    assert (
+        len(list(temporary.glob("featstore-private-*"))) == 2
+    )  # of its workers' store, and of its staged files
     PrivateDirectory().remove()
     assert list(temporary.glob("featstore-*")) == []
 
@@ -83,7 +87,11 @@ def _alive_is(kind: str, directory: Path, elsewhere: Path) -> None:
             made.bind(str(alive))
     else:
         alive.symlink_to(
-            {"link to a file": elsewhere, "link to a directory": elsewhere.parent, "link to nothing": Path("nothing")}[kind]
+            {
+                "link to a file": elsewhere,
+                "link to a directory": elsewhere.parent,
+                "link to nothing": Path("nothing"),
+            }[kind]
         )
 
 
@@ -91,7 +99,9 @@ KINDS = ["directory", "pipe", "socket", "link to a file", "link to a directory",
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_somebody_put_in_the_place_of_a_lock_is_left_alone(temporary: Path, tmp_path: Path, kind: str) -> None:
+def test_what_somebody_put_in_the_place_of_a_lock_is_left_alone(
+    temporary: Path, tmp_path: Path, kind: str
+) -> None:
     (tmp_path / "elsewhere").touch()
     directory = temporary / "featstore-private-x"
     directory.mkdir(mode=0o700)
@@ -102,7 +112,9 @@ def test_what_somebody_put_in_the_place_of_a_lock_is_left_alone(temporary: Path,
     private.remove()
 
 
-def test_a_link_in_the_place_of_a_directory_is_not_followed(temporary: Path, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_directory_is_not_followed(
+    temporary: Path, tmp_path: Path
+) -> None:
     (tmp_path / "alive").touch()
     (temporary / "featstore-private-x").symlink_to(tmp_path)
     (temporary / "featstore-private-y").touch()
@@ -135,7 +147,9 @@ def test_directories_of_other_users_are_left_alone(temporary: Path, mode: int) -
 
 
 class Removed(type(Path())):  # type: ignore[misc]
-    """A path whose directory is removed by somebody else the first `num_times` that it is looked at."""
+    """A path whose directory is removed by somebody else the first `num_times` that it is looked
+    at.
+    """
 
     num_times = 0
 
@@ -157,5 +171,7 @@ def test_a_directory_that_is_removed_while_it_is_made_is_made_again(tmp_path: Pa
 def test_a_directory_that_is_removed_for_ever_is_an_error_that_names_it(tmp_path: Path) -> None:
     root = Removed(tmp_path / "cache" / "root")
     root.num_times = 1000
-    with pytest.raises(StagingError, match=f"^staging.directory {tmp_path}/cache cannot hold the cache root: "):
+    with pytest.raises(
+        StagingError, match=f"^staging.directory {tmp_path}/cache cannot hold the cache root: "
+    ):
         make_private(root)

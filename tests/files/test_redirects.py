@@ -1,4 +1,6 @@
-"""Credentials stay with the host that they are for: two real servers, the first of which redirects to the second."""
+"""Credentials stay with the host that they are for: two real servers, the first of which redirects
+to the second.
+"""
 
 import http.server
 import subprocess
@@ -18,7 +20,9 @@ BODY = b"x" * 100
 
 @dataclass
 class Site:
-    """A server: where it redirects to (nowhere: it answers), and the requests that came, headers and all, as text."""
+    """A server: where it redirects to (nowhere: it answers), and the requests that came, headers
+    and all, as text.
+    """
 
     port: int = 0
     target: str = ""
@@ -54,7 +58,9 @@ def pair() -> Iterator[tuple[Site, Site]]:
     """A store, on 127.0.0.1, that redirects everything to another host: localhost."""
     sites, running = (Site(), Site()), []
     for site in sites:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site}))
+        server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site})
+        )
         site.port = server.server_port
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -76,8 +82,8 @@ from featstore.files import transfer
 from featstore.table import delta
 url, what = sys.argv[1:]
 acts = {
-    "fetch": lambda: files.fetch(url, io.BytesIO()),
-    "size": lambda: files.size_bytes(url),
+    "fetch": lambda: storage.fetch(url, io.BytesIO()),
+    "size": lambda: storage.size_bytes(url),
     "read": lambda: list(transfer.read_span(url, 0, 100, size_bytes=100).blocks),
     "list": lambda: listings.list_files(url.rpartition("/")[0]),
     "open": lambda: DeltaTable(url, storage_options=delta._storage_options(url) | {"allow_http": "true"}),
@@ -94,7 +100,9 @@ os._exit(0)  # the client's threads may outlive Python's own end
 
 def _run(url: str, what: str, environment: dict[str, str]) -> str:
     command = [sys.executable, "-c", CLIENT, url, what]
-    done = subprocess.run(command, env=environment | {"PATH": "/usr/bin"}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environment | {"PATH": "/usr/bin"}, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -116,7 +124,9 @@ def _stores(site: Site) -> dict[str, tuple[str, dict[str, str]]]:
     return {"s3": ("s3://bucket/x.bin", aws), "azure": ("az://bucket/x.bin", azure)}
 
 
-@pytest.mark.parametrize("what", tiered(["fetch", "size", "read", "list", "open"], lambda what: what == "open"))
+@pytest.mark.parametrize(
+    "what", tiered(["fetch", "size", "read", "list", "open"], lambda what: what == "open")
+)
 @pytest.mark.parametrize("store", ["s3", "azure"])
 def test_a_store_that_redirects_to_another_host_gets_an_error_and_the_host_gets_nothing(
     pair: tuple[Site, Site], store: str, what: str
@@ -124,7 +134,9 @@ def test_a_store_that_redirects_to_another_host_gets_an_error_and_the_host_gets_
     home, stranger = pair
     url, environment = _stores(home)[store]
     said = _run(url, what, environment)
-    assert any(secret in request for secret in SECRETS for request in home.requests), "no credentials were sent at all"
+    assert any(secret in request for secret in SECRETS for request in home.requests), (
+        "no credentials were sent at all"
+    )
     assert stranger.requests == []
     assert ("OSError" if what == "open" else "redirects to another host") in said
     assert not any(secret in said for secret in SECRETS)
@@ -138,17 +150,23 @@ def test_a_redirect_within_the_host_is_followed(pair: tuple[Site, Site]) -> None
 
 
 @pytest.mark.parametrize("what", ["fetch", "size", "read"])
-def test_http_is_read_without_credentials_so_that_a_redirect_has_none_to_carry(pair: tuple[Site, Site], what: str) -> None:
+def test_http_is_read_without_credentials_so_that_a_redirect_has_none_to_carry(
+    pair: tuple[Site, Site], what: str
+) -> None:
     home, stranger = pair
     assert _run(f"http://AKID:SECRET@127.0.0.1:{home.port}/x.bin", what, {}) == "done\n"
     assert home.requests
     assert stranger.requests
-    assert not any(secret in request for secret in SECRETS for request in home.requests + stranger.requests)
+    assert not any(
+        secret in request for secret in SECRETS for request in home.requests + stranger.requests
+    )
 
 
 def test_only_stores_whose_credentials_would_go_along_are_kept_home() -> None:
     assert kept_home("http", {}) == kept_home("gs", {}) == {}
-    excludes = kept_home("s3", {"aws_endpoint_url": "https://minio.example:9000"})["proxy_excludes"].split(",")
+    excludes = kept_home("s3", {"aws_endpoint_url": "https://minio.example:9000"})[
+        "proxy_excludes"
+    ].split(",")
     assert {"minio.example", "amazonaws.com", "169.254.169.254"} <= set(excludes)
     assert kept_home("abfss", {}) == kept_home("az", {})
     assert "localhost" in kept_home("az", {"AZURE_STORAGE_USE_EMULATOR": "true"})["proxy_excludes"]

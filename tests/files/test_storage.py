@@ -39,13 +39,22 @@ def s3(loopback: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("url", "name"),
-    [("/a/b", "file"), ("a/b", "file"), ("file:///a", "file"), ("S3://b/k", "s3"), ("c:/x", "file"), ("hdfs://n/x", "hdfs")],
+    [
+        ("/a/b", "file"),
+        ("a/b", "file"),
+        ("file:///a", "file"),
+        ("S3://b/k", "s3"),
+        ("c:/x", "file"),
+        ("hdfs://n/x", "hdfs"),
+    ],
 )
 def test_the_scheme_of_a_plain_path_is_file(url: str, name: str) -> None:
     assert storage.scheme(url) == name
 
 
-@pytest.mark.parametrize(("url", "path"), [("/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("rel/x", "rel/x")])
+@pytest.mark.parametrize(
+    ("url", "path"), [("/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("rel/x", "rel/x")]
+)
 def test_local_urls_have_a_path(url: str, path: str) -> None:
     assert storage.local_path(url) == Path(path)
     assert storage.local_path("s3://bucket/key") is None
@@ -71,7 +80,11 @@ def test_local_files_are_read_sized_fetched_and_deleted(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/x.bin"
     (tmp_path / "x.bin").write_bytes(DATA)
     sink = io.BytesIO()
-    assert (storage.size_bytes(url), storage.fetch(url, sink), sink.getvalue()) == (len(DATA), len(DATA), DATA)
+    assert (storage.size_bytes(url), storage.fetch(url, sink), sink.getvalue()) == (
+        len(DATA),
+        len(DATA),
+        DATA,
+    )
     with storage.open_read(url) as file:
         assert file.read(3) == DATA[:3]
     storage.delete(url)
@@ -84,7 +97,15 @@ def test_local_files_are_read_sized_fetched_and_deleted(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("m=1/a.parquet", "m=2/a.parquet", "b.parquet", "_log/c.parquet", ".d.parquet", "note.txt", "m=2/_SUCCESS"):
+    for name in (
+        "m=1/a.parquet",
+        "m=2/a.parquet",
+        "b.parquet",
+        "_log/c.parquet",
+        ".d.parquet",
+        "note.txt",
+        "m=2/_SUCCESS",
+    ):
         (tmp_path / "t" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "t" / name).write_bytes(b"12345")
     monkeypatch.chdir(tmp_path)
@@ -108,10 +129,15 @@ LISTINGS = {
 def test_listings_of_directories_globs_and_files(tree: Path, path: Any, form: str) -> None:
     found = listings.list_files(form.format(path, tmp=tree))
     assert [entry.name for entry in found] == LISTINGS[path]
-    assert all(Path(entry.url).read_bytes() == b"12345" and entry.size_bytes == 5 and entry.version for entry in found)
+    assert all(
+        Path(entry.url).read_bytes() == b"12345" and entry.size_bytes == 5 and entry.version
+        for entry in found
+    )
 
 
-LISTED = listings.FileEntry(url="/a", name="a", size_bytes=5, version="7.5", modified_ns=7_500, changed_ns=8_000, inode=3)
+LISTED = listings.FileEntry(
+    url="/a", name="a", size_bytes=5, version="7.5", modified_ns=7_500, changed_ns=8_000, inode=3
+)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +156,9 @@ def test_a_local_file_is_known_by_size_time_and_inode(now: Any, is_same: bool) -
 
 
 @pytest.mark.parametrize(("now", "is_same"), [("e1", True), ("e2", False), ("", True)])
-def test_a_remote_file_is_known_by_its_version_where_the_store_tells_one(now: str, is_same: bool) -> None:
+def test_a_remote_file_is_known_by_its_version_where_the_store_tells_one(
+    now: str, is_same: bool
+) -> None:
     listed = listings.FileEntry(url="s3://b/a", name="a", size_bytes=5, version="e1")
     assert listed.is_same(replace(listed, version=now)) == is_same
     assert not listed.is_same(replace(listed, version=now, size_bytes=6))
@@ -146,10 +174,17 @@ def test_a_literal_listing_takes_a_bracket_for_what_it_is(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", LISTINGS)
 def test_listings_in_s3_are_those_of_the_same_local_tree(s3: Any, tree: Path, path: Any) -> None:
-    s3.files |= {f"/bucket/{p.relative_to(tree)}": p.read_bytes() for p in (tree / "t").rglob("*") if p.is_file()}
+    s3.files |= {
+        f"/bucket/{p.relative_to(tree)}": p.read_bytes()
+        for p in (tree / "t").rglob("*")
+        if p.is_file()
+    }
     found = listings.list_files(f"s3://bucket/{path}")
     assert [entry.name for entry in found] == LISTINGS[path]
-    assert all(storage.size_bytes(entry.url) == 5 and entry.url.startswith("s3://bucket/t/") for entry in found)
+    assert all(
+        storage.size_bytes(entry.url) == 5 and entry.url.startswith("s3://bucket/t/")
+        for entry in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +207,12 @@ def test_a_directory_is_told_from_what_is_none(s3: Any, tree: Path) -> None:
     s3.status["/bucket/secret"] = 403
     assert listings.is_directory("s3://bucket/t/_log")
     assert listings.is_directory(str(tree / "t"))
-    for url in ("s3://bucket/t/_log/0.json", "s3://bucket/t/other", f"{tree}/none", f"{s3.url}/bucket/t/_log"):
+    for url in (
+        "s3://bucket/t/_log/0.json",
+        "s3://bucket/t/other",
+        f"{tree}/none",
+        f"{s3.url}/bucket/t/_log",
+    ):
         assert not listings.is_directory(url)
     assert not listings.is_directory("s3://bucket/secret")
 
@@ -181,7 +221,11 @@ def test_a_directory_is_told_from_what_is_none(s3: Any, tree: Path) -> None:
 def test_s3_urls_name_bucket_and_key(s3: Any, alias: str) -> None:
     s3.files["/bucket/p=1/x y.bin"] = DATA
     url, sink = f"{alias}://bucket/p=1/x y.bin", io.BytesIO()
-    assert (storage.size_bytes(url), storage.fetch(url, sink), sink.getvalue()) == (len(DATA), len(DATA), DATA)
+    assert (storage.size_bytes(url), storage.fetch(url, sink), sink.getvalue()) == (
+        len(DATA),
+        len(DATA),
+        DATA,
+    )
     assert {path for _, path, _ in s3.log} == {"/bucket/p=1/x y.bin"}
 
 
@@ -210,8 +254,13 @@ def test_http_files_are_read_at_any_position_by_ranges(loopback: Any) -> None:
 def test_a_remote_reader_agrees_with_bytes_in_memory(reads: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         data = bytes(range(256))
-        patch.setattr(obstore, "get_range", lambda store, key, start, length: data[start : start + length])
-        mine, oracle = io.BufferedReader(storage._RemoteFile("http://127.0.0.1/x", len(data)), 16), io.BytesIO(data)
+        patch.setattr(
+            obstore, "get_range", lambda store, key, start, length: data[start : start + length]
+        )
+        mine, oracle = (
+            io.BufferedReader(storage._RemoteFile("http://127.0.0.1/x", len(data)), 16),
+            io.BytesIO(data),
+        )
         for position, length in reads:
             assert mine.seek(position) == oracle.seek(position)
             assert mine.read(length) == oracle.read(length)
@@ -228,7 +277,11 @@ def test_a_cut_connection_is_taken_up_where_it_broke(loopback: Any) -> None:
 
 def test_a_missing_remote_file_is_file_not_found(loopback: Any) -> None:
     url = f"{loopback.url}/none.bin"
-    for act in (storage.size_bytes, storage.open_read, lambda url: storage.fetch(url, io.BytesIO())):
+    for act in (
+        storage.size_bytes,
+        storage.open_read,
+        lambda url: storage.fetch(url, io.BytesIO()),
+    ):
         with pytest.raises(FileNotFoundError, match=r"none\.bin"):
             act(url)
     assert listings.list_files(url) == []
@@ -236,7 +289,11 @@ def test_a_missing_remote_file_is_file_not_found(loopback: Any) -> None:
 
 def test_a_refused_remote_file_is_a_permission_error(loopback: Any) -> None:
     loopback.status["/x.bin"] = 403
-    for act in (storage.size_bytes, storage.open_read, lambda url: storage.fetch(url, io.BytesIO())):
+    for act in (
+        storage.size_bytes,
+        storage.open_read,
+        lambda url: storage.fetch(url, io.BytesIO()),
+    ):
         with pytest.raises(PermissionError, match=r"x\.bin: the store refuses access"):
             act(f"{loopback.url}/x.bin")
 
@@ -260,11 +317,11 @@ FORKED = """
 import os, sys
 from featstore.files import storage
 from featstore.files import listings
-files.size_bytes(sys.argv[1])
+storage.size_bytes(sys.argv[1])
 pid = os.fork()
 if pid == 0:
     try:
-        files.size_bytes(sys.argv[1])
+        storage.size_bytes(sys.argv[1])
     except OSError as error:
         print(type(error).__name__, error, flush=True)
     os._exit(0)
@@ -272,9 +329,16 @@ os.waitpid(pid, 0)
 """
 
 
-def test_a_forked_process_is_told_that_the_remote_client_does_not_survive_a_fork(loopback: Any) -> None:
+def test_a_forked_process_is_told_that_the_remote_client_does_not_survive_a_fork(
+    loopback: Any,
+) -> None:
     loopback.files["/x.bin"] = DATA
-    done = subprocess.run([sys.executable, "-c", FORKED, f"{loopback.url}/x.bin"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, f"{loopback.url}/x.bin"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.stdout.startswith("StagingError"), done.stderr
     assert "multiprocessing_context='spawn'" in done.stdout
 
@@ -295,7 +359,9 @@ def test_a_second_name_is_a_hard_link_and_a_name_that_is_taken_is_kept(tmp_path:
     assert (tmp_path / "c").read_bytes() == b"other"
 
 
-def test_a_second_name_is_a_copy_where_the_file_system_has_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_name_is_a_copy_where_the_file_system_has_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").write_bytes(b"data")
     failing = errno.EPERM
 

@@ -1,4 +1,6 @@
-"""What goes wrong with a store is told in one line: the URL, the cause, what to do; in Python and on the command line."""
+"""What goes wrong with a store is told in one line: the URL, the cause, what to do; in Python and
+on the command line.
+"""
 
 import errno
 import http.server
@@ -34,7 +36,11 @@ from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot
 from tests.tiers import tiered
 
-KEYS = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "Sk3yEnvironment", "AWS_REGION": "us-east-1"}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "someone",
+    "AWS_SECRET_ACCESS_KEY": "Sk3yEnvironment",
+    "AWS_REGION": "us-east-1",
+}
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message><Token-0>Sk3yToken</Token-0></Error>"
 CLIENT = """
 import json, sys, time
@@ -80,7 +86,10 @@ def refusing() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
     """An S3 without a bucket."""
-    command: list[str | Path] = [sys.executable, Path(__file__).parents[1] / "table" / "s3_server.py"]
+    command: list[str | Path] = [
+        sys.executable,
+        Path(__file__).parents[1] / "table" / "s3_server.py",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -99,7 +108,9 @@ def _said(url: str, environment: dict[str, str]) -> tuple[str, list[str]]:
     """What `open_table` raises, and of which classes; on the command line it must be the same."""
     alone = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
     command = [sys.executable, "-c", CLIENT, url]
-    done = subprocess.run(command, env=alone | environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=alone | environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 2, done.stderr
     told = json.loads(done.stdout)
     assert done.stderr == f"featstore: error: {told['said']}\n"
@@ -125,7 +136,8 @@ CASES: dict[str, Any] = {
     "a missing bucket": (
         "s3://missing/t",
         KEYS | {"AWS_ENDPOINT_URL": "{moto}", "AWS_ALLOW_HTTP": "true"},
-        r"there is no such bucket at 127\.0\.0\.1:\d+; check the bucket in the URL, and AWS_ENDPOINT_URL",
+        r"there is no such bucket at 127\.0\.0\.1:\d+; check the bucket in the URL, and "
+        r"AWS_ENDPOINT_URL",
     ),
     "plain http": (
         "s3://bucket/t",
@@ -154,12 +166,14 @@ CASES: dict[str, Any] = {
     "access denied": (
         "s3://bucket/t",
         KEYS | {"AWS_ENDPOINT_URL": "{refusing}", "AWS_ALLOW_HTTP": "true"},
-        r"the store refuses access \(AccessDenied\); check AWS_ACCESS_KEY_ID .*may read and write there",
+        r"the store refuses access \(AccessDenied\); check AWS_ACCESS_KEY_ID .*may read and write "
+        r"there",
     ),
     "HDFS that is down": (
         "hdfs://user:Sk3yPass@{closed}/t",
         {},
-        r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and the name node's host",
+        r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and the name node's "
+        r"host",
     ),
     "HDFS whose name does not resolve": (
         "hdfs://nowhere.invalid:8020/t",
@@ -169,7 +183,8 @@ CASES: dict[str, Any] = {
     "SFTP that is down": (
         "sftp://user:Sk3yPass@{closed}/t",
         {},
-        r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and the host and the port in the URL",
+        r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and the host and "
+        r"the port in the URL",
     ),
     "a web server that is down": (
         "http://user:Sk3yPass@{closed}/t.parquet",
@@ -189,11 +204,18 @@ CASES: dict[str, Any] = {
 }
 
 
-WAITS = ("a host that is down", "a name that does not resolve", "a web server that is down", "HDFS that is down")
+WAITS = (
+    "a host that is down",
+    "a name that does not resolve",
+    "a web server that is down",
+    "HDFS that is down",
+)
 
 
 @pytest.mark.parametrize("case", tiered(CASES, WAITS.__contains__))
-def test_a_store_that_fails_is_told_in_one_line(case: str, moto: str, refusing: str, closed: str) -> None:
+def test_a_store_that_fails_is_told_in_one_line(
+    case: str, moto: str, refusing: str, closed: str
+) -> None:
     places = {"moto": moto, "refusing": refusing, "closed": closed}
     url, environment, expected = CASES[case]
     url = url.format(**places)
@@ -228,25 +250,36 @@ ACTS = {
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_each_use_of_a_file_tells_who_refuses_it(s3: pytest.MonkeyPatch, refusing: str, closed: str, act: str) -> None:
+def test_each_use_of_a_file_tells_who_refuses_it(
+    s3: pytest.MonkeyPatch, refusing: str, closed: str, act: str
+) -> None:
     s3.setenv("AWS_ENDPOINT_URL", refusing)
-    with pytest.raises(AccessError, match=r"^s3://bucket/x: the store refuses access.*; check AWS_ACCESS_KEY_ID") as found:
+    with pytest.raises(
+        AccessError, match=r"^s3://bucket/x: the store refuses access.*; check AWS_ACCESS_KEY_ID"
+    ) as found:
         ACTS[act]("s3://bucket/x")
     assert found.value.errno == errno.EINVAL
     s3.setenv("AWS_ENDPOINT_URL", f"http://{closed}")
     storage._store.cache_clear()
     FsspecStore.clear_instance_cache()
-    with pytest.raises(StoreError, match=rf"^s3://bucket/x: {closed} refuses the connection; check") as closed_error:
+    with pytest.raises(
+        StoreError, match=rf"^s3://bucket/x: {closed} refuses the connection; check"
+    ) as closed_error:
         ACTS[act]("s3://bucket/x")
     assert closed_error.value.errno == errno.EIO
     assert closed_error.value.__cause__ is None
 
 
-def test_a_bucket_that_is_missing_is_not_taken_for_a_file_that_is_missing(s3: pytest.MonkeyPatch, moto: str) -> None:
+def test_a_bucket_that_is_missing_is_not_taken_for_a_file_that_is_missing(
+    s3: pytest.MonkeyPatch, moto: str
+) -> None:
     s3.setenv("AWS_ENDPOINT_URL", moto)
     with pytest.raises(StoreError, match="there is no such bucket"):
         storage.fetch("s3://missing/x", io.BytesIO())
-    with pytest.raises(StoreError, match="there is no such bucket"), storage.open_write("s3://missing/x") as file:
+    with (
+        pytest.raises(StoreError, match="there is no such bucket"),
+        storage.open_write("s3://missing/x") as file,
+    ):
         file.write(b"1")
 
 
@@ -261,7 +294,9 @@ def test_a_client_that_fails_at_any_time_is_told_with_the_url() -> None:
     with storage.open_read("memory://mine/y") as file:
         client: Any = file
         client.raw._file.read = lambda size: 1 // 0  # the client's own fault
-        with pytest.raises(StoreError, match=r"^memory://mine/y: the store failed \(ZeroDivisionError: .*\); check"):
+        with pytest.raises(
+            StoreError, match=r"^memory://mine/y: the store failed \(ZeroDivisionError: .*\); check"
+        ):
             file.read()
 
 
@@ -274,7 +309,9 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_a_damaged_log_is_told_without_colours_and_backtraces(table: Path) -> None:
-    with pytest.raises(DataFileError, match=r"the Delta log cannot be read .*Json error.*; restore its files") as found:
+    with pytest.raises(
+        DataFileError, match=r"the Delta log cannot be read .*Json error.*; restore its files"
+    ) as found:
         open_snapshot(str(table))
     said, kinds = _said(str(table), {})
     assert said == str(found.value)
@@ -305,23 +342,65 @@ class AuthenticationException(Exception):
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
-        (TimeoutError("no block came in 60 s"), StoreError, r"h:22 does not answer \(TimeoutError: no block came in 60 s\)"),
+        (
+            TimeoutError("no block came in 60 s"),
+            StoreError,
+            r"h:22 does not answer \(TimeoutError: no block came in 60 s\)",
+        ),
         (OSError(errno.EHOSTUNREACH, "No route to host"), StoreError, "h:22 does not answer"),
-        (AuthenticationException("Authentication failed."), AccessError, "the store refuses access; check the user"),
+        (
+            AuthenticationException("Authentication failed."),
+            AccessError,
+            "the store refuses access; check the user",
+        ),
         (PermissionError(13, "Permission denied"), AccessError, "the store refuses access"),
-        (RuntimeError("status code: 503 Slow Down"), StoreError, "the store is in trouble .*; try again later"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), DiskFullError, "cannot be written, since the disk, or the quota"),
-        (RuntimeError("status code: 507 <Code>XMinioStorageFull</Code>"), DiskFullError, "cannot be written"),
+        (
+            RuntimeError("status code: 503 Slow Down"),
+            StoreError,
+            "the store is in trouble .*; try again later",
+        ),
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded"),
+            DiskFullError,
+            "cannot be written, since the disk, or the quota",
+        ),
+        (
+            RuntimeError("status code: 507 <Code>XMinioStorageFull</Code>"),
+            DiskFullError,
+            "cannot be written",
+        ),
         (RuntimeError("status code: 400 Bad Request"), StoreError, "the store refuses the request"),
-        (DeltaError("odd: \x1b[31m↳\x1b[0m very\n  odd"), DataFileError, r"\(DeltaError: odd: : very odd\)"),
-        (CommitFailedError("busy"), CommitConflictError, "other writers committed first.*run it again"),
-        (OSError("Unable to load libjvm\ndlopen(/x)"), StoreError, "Hadoop's client cannot be loaded; set JAVA_HOME"),
+        (
+            DeltaError("odd: \x1b[31m↳\x1b[0m very\n  odd"),
+            DataFileError,
+            r"\(DeltaError: odd: : very odd\)",
+        ),
+        (
+            CommitFailedError("busy"),
+            CommitConflictError,
+            "other writers committed first.*run it again",
+        ),
+        (
+            OSError("Unable to load libjvm\ndlopen(/x)"),
+            StoreError,
+            "Hadoop's client cannot be loaded; set JAVA_HOME",
+        ),
         (NotImplementedError(), StoreError, r"the store failed \(NotImplementedError\)"),
-        (OSError("secret=Sk3yPass of Sk3yQuery " + "x" * 1000), StoreError, r"secret=\*\*\* of \*\*\* x+\.\.\."),
-        (OSError("/no credentials/certificate is odd"), StoreError, r"the store failed .*certificate is odd"),
+        (
+            OSError("secret=Sk3yPass of Sk3yQuery " + "x" * 1000),
+            StoreError,
+            r"secret=\*\*\* of \*\*\* x+\.\.\.",
+        ),
+        (
+            OSError("/no credentials/certificate is odd"),
+            StoreError,
+            r"the store failed .*certificate is odd",
+        ),
     ],
 )
-def test_each_kind_of_error_has_its_words(error: Exception, kind: type[Exception], said: str) -> None:
+def test_each_kind_of_error_has_its_words(
+    error: Exception, kind: type[Exception], said: str
+) -> None:
     found = store_error("sftp://user:Sk3yPass@h:22/no credentials/certificate?q=Sk3yQuery", error)
     assert type(found) is kind
     assert re.match(rf"sftp://h:22/no credentials/certificate: .*{said}", str(found)), str(found)
@@ -350,6 +429,11 @@ def test_a_bucket_is_not_taken_for_a_host(url: str, said: str) -> None:
 
 def test_variables_of_the_environment_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "Sk3yToken")
-    said = str(store_error("s3://bucket/x", RuntimeError("status code: 400 Bad Request: <Token-0>Sk3yToken</Token-0>")))
+    said = str(
+        store_error(
+            "s3://bucket/x",
+            RuntimeError("status code: 400 Bad Request: <Token-0>Sk3yToken</Token-0>"),
+        )
+    )
     assert "Sk3y" not in said
     assert "<Token-0>***</Token-0>" in said

@@ -1,4 +1,6 @@
-"""Byte ranges of files, with the version that they are of, from a local disk, an object store's client and fsspec."""
+"""Byte ranges of files, with the version that they are of, from a local disk, an object store's
+client and fsspec.
+"""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +25,9 @@ def memory() -> Iterator[Any]:
 
 @pytest.fixture(params=["local", "http", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, loopback: Any) -> Any:
-    """A URL, and what puts another file of the same size there; the server of this fixture does not tell versions apart."""
+    """A URL, and what puts another file of the same size there; the server of this fixture does not
+    tell versions apart.
+    """
     if request.param == "http":
         loopback.files["/x.bin"] = DATA
         return f"{loopback.url}/x.bin", None
@@ -35,8 +39,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, loopback: Any) -> Any:
     return str(tmp_path / "x.bin"), lambda: (tmp_path / "x.bin").write_bytes(DATA[::-1])
 
 
-@pytest.mark.parametrize(("first", "end"), [(0, len(DATA)), (0, 1), (5_000_001, 8_000_000), (len(DATA) - 8, len(DATA))])
-def test_a_span_comes_in_order_with_the_files_size_and_version(place: Any, first: Any, end: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "end"), [(0, len(DATA)), (0, 1), (5_000_001, 8_000_000), (len(DATA) - 8, len(DATA))]
+)
+def test_a_span_comes_in_order_with_the_files_size_and_version(
+    place: Any, first: Any, end: int
+) -> None:
     url, _ = place
     answer = read_span(url, first, end, size_bytes=len(DATA))
     assert b"".join(bytes(block) for block in answer.blocks) == DATA[first:end]
@@ -55,7 +63,9 @@ def test_a_file_of_another_version_is_refused(place: Any) -> None:
     else:
         replace()
         answer_tag = answer.tag
-    with pytest.raises(ReplacedError, match=r"x\.bin was replaced while it was read: expected version"):
+    with pytest.raises(
+        ReplacedError, match=r"x\.bin was replaced while it was read: expected version"
+    ):
         read_span(url, 0, 1, size_bytes=len(DATA), tag=answer_tag)
 
 

@@ -21,8 +21,12 @@ from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Sourc
 
 TYPES = {"rid": "string", "user": "bigint", "ts": "timestamp", "price": "double"}
 IMPRESSIONS = Impressions(source=Source(url="/logs/impressions"), row_id=("rid",), event_time="ts")
-LABEL = Label(name="click", source=Source(url="/logs/clicks"), key=("user",), event_time="ts", window_s=60)
-LOOKUP = Lookup(name="user", source=Source(table="users"), key=("user",), event_time="ts", columns=("price",))
+LABEL = Label(
+    name="click", source=Source(url="/logs/clicks"), key=("user",), event_time="ts", window_s=60
+)
+LOOKUP = Lookup(
+    name="user", source=Source(table="users"), key=("user",), event_time="ts", columns=("price",)
+)
 JOIN = LabelJoin(
     impressions=IMPRESSIONS,
     labels=(LABEL,),
@@ -34,18 +38,34 @@ JOIN = LabelJoin(
 
 def test_what_fits_is_taken() -> None:
     check_impressions(JOIN, TYPES)
-    check_label(replace(LABEL, kind="sum", value="price"), TYPES, TYPES | {"user": "int", "price": "decimal(9,2)"})
+    check_label(
+        replace(LABEL, kind="sum", value="price"),
+        TYPES,
+        TYPES | {"user": "int", "price": "decimal(9,2)"},
+    )
     check_lookup(LOOKUP, TYPES, TYPES | {"ts": "timestamp_ntz"})
 
 
 @pytest.mark.parametrize(
     ("types", "message"),
     [
-        ({"rdi": "string", "user": "bigint", "ts": "timestamp"}, "/logs/impressions: no column 'rid'; did you mean 'rdi'"),
-        (TYPES | {"ts": "bigint"}, r"time 'ts': expected a timestamp, found bigint; convert it in a query \(sql=...\)"),
-        (TYPES | {"rid": "double"}, "row id 'rid': expected text, integers, booleans or timestamps, found double"),
+        (
+            {"rdi": "string", "user": "bigint", "ts": "timestamp"},
+            "/logs/impressions: no column 'rid'; did you mean 'rdi'",
+        ),
+        (
+            TYPES | {"ts": "bigint"},
+            r"time 'ts': expected a timestamp, found bigint; convert it in a query \(sql=...\)",
+        ),
+        (
+            TYPES | {"rid": "double"},
+            "row id 'rid': expected text, integers, booleans or timestamps, found double",
+        ),
         (TYPES | {"Click": "int"}, "the join would add the column 'click', which is there already"),
-        (TYPES | {"__time": "int"}, "columns that begin with '__' are the join's own, found '__time'"),
+        (
+            TYPES | {"__time": "int"},
+            "columns that begin with '__' are the join's own, found '__time'",
+        ),
     ],
 )
 def test_impressions_that_do_not_fit_are_refused(types: dict[str, str], message: str) -> None:
@@ -56,12 +76,22 @@ def test_impressions_that_do_not_fit_are_refused(types: dict[str, str], message:
 @pytest.mark.parametrize(
     ("label", "types", "message"),
     [
-        (LABEL, TYPES | {"user": "string"}, "key 'user' is string here and bigint in the impressions; cast one"),
+        (
+            LABEL,
+            TYPES | {"user": "string"},
+            "key 'user' is string here and bigint in the impressions; cast one",
+        ),
         (replace(LABEL, event_time="at"), TYPES, "/logs/clicks: no column 'at'"),
-        (replace(LABEL, kind="sum", value="rid"), TYPES, "value 'rid': expected numbers or booleans, found string"),
+        (
+            replace(LABEL, kind="sum", value="rid"),
+            TYPES,
+            "value 'rid': expected numbers or booleans, found string",
+        ),
     ],
 )
-def test_a_label_that_does_not_fit_is_refused(label: Label, types: dict[str, str], message: str) -> None:
+def test_a_label_that_does_not_fit_is_refused(
+    label: Label, types: dict[str, str], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         check_label(label, TYPES, types)
 
@@ -85,7 +115,9 @@ def write(directory: Path, **columns: Any) -> Source:
 
 
 def test_the_digest_names_the_files(tmp_path: Path) -> None:
-    join = replace(JOIN, lookups=(), impressions=replace(IMPRESSIONS, source=write(tmp_path / "i", a=[1])))
+    join = replace(
+        JOIN, lookups=(), impressions=replace(IMPRESSIONS, source=write(tmp_path / "i", a=[1]))
+    )
     join = replace(join, labels=(replace(LABEL, source=write(tmp_path / "c", a=[1])),))
     logs = list_logs(join)
     first = input_digest(join, logs)
@@ -96,14 +128,17 @@ def test_the_digest_names_the_files(tmp_path: Path) -> None:
     with_query = replace(join, lookups=(LOOKUP,))
     assert input_digest(with_query, list_logs(with_query)) is None
     with pytest.raises(
-        InputError, match=r"c/a\.parquet changed while it was read: expected .*, found .*; nothing is committed"
+        InputError,
+        match=r"c/a\.parquet changed while it was read: expected .*, found .*; nothing is committed",
     ):
         check_logs(logs)
 
 
 def test_no_files_and_files_of_a_delta_table_are_refused(tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
-    join = replace(JOIN, lookups=(), impressions=replace(IMPRESSIONS, source=Source(url=str(tmp_path / "i"))))
+    join = replace(
+        JOIN, lookups=(), impressions=replace(IMPRESSIONS, source=Source(url=str(tmp_path / "i")))
+    )
     with pytest.raises(InputError, match=r"no raw files at .*i: expected a Parquet file"):
         list_logs(join)
     (tmp_path / "i" / "_delta_log").mkdir()

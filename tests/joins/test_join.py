@@ -25,9 +25,21 @@ CUT_OFF_US = NEW_YORK_FALLS_BACK_US + 14 * SECOND_US
 TIME = pa.timestamp("us", tz="UTC")
 Row = dict[str, Any]
 
-IMPRESSIONS = pa.schema({"rid": pa.string(), "user": pa.string(), "ts": TIME, "logged": TIME, "price": pa.float64()})
-EVENTS = pa.schema({"eid": pa.string(), "user": pa.string(), "ts": pa.timestamp("us"), "logged": TIME, "value": pa.float64()})
-PROFILES = pa.schema({"user": pa.string(), "ts": TIME, "logged": TIME, "age": pa.int64(), "country": pa.string()})
+IMPRESSIONS = pa.schema(
+    {"rid": pa.string(), "user": pa.string(), "ts": TIME, "logged": TIME, "price": pa.float64()}
+)
+EVENTS = pa.schema(
+    {
+        "eid": pa.string(),
+        "user": pa.string(),
+        "ts": pa.timestamp("us"),
+        "logged": TIME,
+        "value": pa.float64(),
+    }
+)
+PROFILES = pa.schema(
+    {"user": pa.string(), "ts": TIME, "logged": TIME, "age": pa.int64(), "country": pa.string()}
+)
 
 
 def time_us(draw_second: int, edge_us: int) -> int:
@@ -84,7 +96,8 @@ def logged_rows(cases: list[Row], log: str) -> list[Row]:
     for number, case in enumerate(cases):
         for drawn in case[log]:
             row = {
-                key: f"{number}-{value}" if key in ("rid", "user", "eid") and value else value for key, value in drawn.items()
+                key: f"{number}-{value}" if key in ("rid", "user", "eid") and value else value
+                for key, value in drawn.items()
             }
             delay = row.pop("delay")
             row["logged"] = None if None in (row["ts"], delay) else row["ts"] + delay
@@ -103,7 +116,11 @@ def write_log(path: Path, rows: list[Row], schema: pa.Schema) -> str:
 
 def rank_of_content(spark: Any, url: str, columns: list[str]) -> dict[str, int]:
     """Spark's hash of the values, by the row as text."""
-    hashed = spark.read.parquet(url).selectExpr(*columns, f"xxhash64({', '.join(columns)}) as hash").collect()
+    hashed = (
+        spark.read.parquet(url)
+        .selectExpr(*columns, f"xxhash64({', '.join(columns)}) as hash")
+        .collect()
+    )
     return {repr([row[name] for name in columns]): row["hash"] for row in hashed}
 
 
@@ -119,18 +136,49 @@ def full_join(directory: Path, **changes: Any) -> LabelJoin:
     common: Row = {"source": clicks, "key": ("user",), "event_time": "ts", "window_s": 4}
     labels = (
         Label(name="any", **common, log_time="logged", attribution="last", with_time=True),
-        Label(name="count", **common, kind="count", attribution="all", event_id=("eid",), log_time="logged"),
+        Label(
+            name="count",
+            **common,
+            kind="count",
+            attribution="all",
+            event_id=("eid",),
+            log_time="logged",
+        ),
         Label(name="sum", **common, kind="sum", value="value", attribution="first"),
-        Label(name="first", **common, kind="first", value="value", attribution="last", log_time="logged"),
-        Label(name="last", **common, kind="last", value="value", attribution="first", horizon_s=6, event_id=("eid",)),
+        Label(
+            name="first",
+            **common,
+            kind="first",
+            value="value",
+            attribution="last",
+            log_time="logged",
+        ),
+        Label(
+            name="last",
+            **common,
+            kind="last",
+            value="value",
+            attribution="first",
+            horizon_s=6,
+            event_id=("eid",),
+        ),
     )
-    profiles: Row = {"source": Source(url=str(directory / "profiles")), "key": ("user",), "event_time": "ts"}
+    profiles: Row = {
+        "source": Source(url=str(directory / "profiles")),
+        "key": ("user",),
+        "event_time": "ts",
+    }
     lookups = (
-        Lookup(name="known", **profiles, columns=("age", "country"), log_time="logged", max_age_s=5),
+        Lookup(
+            name="known", **profiles, columns=("age", "country"), log_time="logged", max_age_s=5
+        ),
         Lookup(name="plain", **profiles, columns=("age",)),
     )
     impressions = Impressions(
-        source=Source(url=str(directory / "impressions")), row_id=("rid",), event_time="ts", log_time="logged"
+        source=Source(url=str(directory / "impressions")),
+        row_id=("rid",),
+        event_time="ts",
+        log_time="logged",
     )
     options: Row = {
         "impressions": impressions,
@@ -146,7 +194,9 @@ def full_join(directory: Path, **changes: Any) -> LabelJoin:
 class Oracle:
     """The join, one impression and one event at a time. Times are microseconds."""
 
-    def __init__(self, cases: list[Row], hashes: dict[str, int], ages: dict[tuple[str, ...], dict[str, int]]) -> None:
+    def __init__(
+        self, cases: list[Row], hashes: dict[str, int], ages: dict[tuple[str, ...], dict[str, int]]
+    ) -> None:
         self.hashes, self.ages = hashes, ages
         self.impressions = self.distinct(logged_rows(cases, "impressions"))
         self.of_user: dict[str, list[Row]] = defaultdict(list)
@@ -190,12 +240,16 @@ class Oracle:
             by_user[identity[0]].append(event)
         return by_user
 
-    def attributed(self, label: Label, impression: Row, events: list[tuple[int, int, Any]]) -> list[tuple[int, int, Any]]:
+    def attributed(
+        self, label: Label, impression: Row, events: list[tuple[int, int, Any]]
+    ) -> list[tuple[int, int, Any]]:
         """Event by event: which impressions could it belong to, and which of them does it?"""
         mine = []
         for event in events:
             able = [
-                other for other in self.of_user[impression["user"]] if 0 <= event[0] - other["ts"] < label.window_s * SECOND_US
+                other
+                for other in self.of_user[impression["user"]]
+                if 0 <= event[0] - other["ts"] < label.window_s * SECOND_US
             ]
             able.sort(key=lambda other: (other["ts"], other["rid"]))
             chosen = {"first": able[:1], "last": able[-1:], "all": able}[label.attribution]
@@ -213,11 +267,16 @@ class Oracle:
             if impression["user"] is None or not ripe:
                 found[impression["rid"]] = (None, None)
             else:
-                found[impression["rid"]] = (label_of(label.kind, mine), mine[0][0] if mine else None)
+                found[impression["rid"]] = (
+                    label_of(label.kind, mine),
+                    mine[0][0] if mine else None,
+                )
         return found
 
     def lookup(self, lookup: Lookup) -> dict[str, tuple[Any, ...]]:
-        return {impression["rid"]: self.looked_up(lookup, impression) for impression in self.impressions}
+        return {
+            impression["rid"]: self.looked_up(lookup, impression) for impression in self.impressions
+        }
 
     def looked_up(self, lookup: Lookup, impression: Row) -> tuple[Any, ...]:
         nothing = (None,) * len(lookup.columns)
@@ -230,15 +289,23 @@ class Oracle:
             rank = (row["ts"], known, self.ages[lookup.columns][repr(list(values))])
             if best is None or rank > best[0]:
                 best = (rank, values)
-        if best is None or (lookup.max_age_s is not None and impression["ts"] - best[0][0] > lookup.max_age_s * SECOND_US):
+        if best is None or (
+            lookup.max_age_s is not None
+            and impression["ts"] - best[0][0] > lookup.max_age_s * SECOND_US
+        ):
             return nothing
         found: tuple[Any, ...] = best[1]
         return found
 
 
 def python_values(row: Row, names: list[str]) -> list[Any]:
-    """As Spark hands them to Python in the session's zone, which is UTC: datetimes without a zone."""
-    return [value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else value for value in (row[n] for n in names)]
+    """As Spark hands them to Python in the session's zone, which is UTC: datetimes without a
+    zone.
+    """
+    return [
+        value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else value
+        for value in (row[n] for n in names)
+    ]
 
 
 def null_first(value: Any) -> tuple[bool, Any]:
@@ -279,7 +346,9 @@ def read_rows(url: str) -> dict[str, Row]:
     for name in table.column_names:
         if pa.types.is_timestamp(table.schema.field(name).type):
             assert table.schema.field(name).type == TIME
-            table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.int64()))
+            table = table.set_column(
+                table.column_names.index(name), name, table[name].cast(pa.int64())
+            )
     rows = table.to_pylist()
     assert len({row["rid"] for row in rows}) == len(rows)
     return {row["rid"]: row for row in rows}
@@ -294,13 +363,16 @@ def oracle_of(spark: Any, cases: list[Row], directory: Path) -> Oracle:
     hashes = rank_of_content(spark, str(directory / "impressions"), IMPRESSIONS.names)
     profiles = str(directory / "profiles")
     ages: dict[tuple[str, ...], dict[str, int]] = {
-        columns: rank_of_content(spark, profiles, list(columns)) for columns in (("age", "country"), ("age",))
+        columns: rank_of_content(spark, profiles, list(columns))
+        for columns in (("age", "country"), ("age",))
     }
     return Oracle(cases, hashes, ages)
 
 
 def drawn_cases() -> list[Row]:
-    """As many small logs as the profile has examples, to be joined at once: a run of Spark for each would take minutes."""
+    """As many small logs as the profile has examples, to be joined at once: a run of Spark for each
+    would take minutes.
+    """
     cases: list[Row] = []
 
     @given(case=CASE)
@@ -321,8 +393,16 @@ def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, tmp_path: Pa
     oracle = oracle_of(spark, cases, tmp_path)
     report = join_labels(join, spark).document
     expected, found = expected_rows(oracle, join), read_rows(join.output_url)
-    drawn = Sample(column="rid", rate=0.5, seed=3).mask(pa.array(list(expected), pa.string())).to_pylist()
-    kept = {rid for rid, is_drawn in zip(expected, drawn, strict=True) if is_drawn or expected[rid]["any"] != 0}
+    drawn = (
+        Sample(column="rid", rate=0.5, seed=3)
+        .mask(pa.array(list(expected), pa.string()))
+        .to_pylist()
+    )
+    kept = {
+        rid
+        for rid, is_drawn in zip(expected, drawn, strict=True)
+        if is_drawn or expected[rid]["any"] != 0
+    }
     assert found.keys() == kept
     for rid in kept:
         row = found[rid]
@@ -334,14 +414,23 @@ def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("source", ["files", "a query"])
-def test_two_columns_of_one_name_in_a_log_are_refused(spark: Any, tmp_path: Path, source: str) -> None:
-    """Of a file among others Spark says that it cannot be read, and of a query it names an expression of ours."""
+def test_two_columns_of_one_name_in_a_log_are_refused(
+    spark: Any, tmp_path: Path, source: str
+) -> None:
+    """Of a file among others Spark says that it cannot be read, and of a query it names an
+    expression of ours.
+    """
     write_logs([], tmp_path)
     join = full_join(tmp_path)
     if source == "files":
         table = pq.read_table(tmp_path / "events")
-        pq.write_table(table.append_column("value", table.column("value")), tmp_path / "events" / "z.parquet")
-        log, message = join.labels[0].source, r"z\.parquet: column 'value': expected once, found 2 times"
+        pq.write_table(
+            table.append_column("value", table.column("value")), tmp_path / "events" / "z.parquet"
+        )
+        log, message = (
+            join.labels[0].source,
+            r"z\.parquet: column 'value': expected once, found 2 times",
+        )
     else:
         log = Source(sql=f"select *, 1.0D as value from parquet.`{tmp_path}/events`")
         message = r"query .*: column 'value': expected once, found 2 times"
@@ -352,7 +441,10 @@ def test_two_columns_of_one_name_in_a_log_are_refused(spark: Any, tmp_path: Path
 
 
 def num_within(impression: Row, by_user: dict[str, list[tuple[int, int, Any]]]) -> int:
-    return sum(0 <= time - impression["ts"] < 4 * SECOND_US for time, _, _ in by_user.get(impression["user"], []))
+    return sum(
+        0 <= time - impression["ts"] < 4 * SECOND_US
+        for time, _, _ in by_user.get(impression["user"], [])
+    )
 
 
 def check_report(report: Mapping[str, Any], oracle: Oracle, join: LabelJoin) -> None:
@@ -363,7 +455,9 @@ def check_report(report: Mapping[str, Any], oracle: Oracle, join: LabelJoin) -> 
         assert counted["num_events"] == len(events)
         known = [value for rid, (value, _) in values.items()]
         assert counted["num_unripe"] + counted["num_without_key"] <= known.count(None)
-        assert counted["num_hit"] + counted["num_negative"] + counted["num_unripe"] + counted["num_without_key"] == len(known)
+        assert counted["num_hit"] + counted["num_negative"] + counted["num_unripe"] + counted[
+            "num_without_key"
+        ] == len(known)
         orphans = sum(
             not any(0 <= event[0] - row["ts"] < 4 * SECOND_US for row in oracle.of_user[user])
             for user, found in oracle.known_events(label).items()
@@ -371,12 +465,17 @@ def check_report(report: Mapping[str, Any], oracle: Oracle, join: LabelJoin) -> 
         )
         assert counted["num_orphans"] == orphans
         for histogram in ("delay", "arrival"):
-            assert sum(bucket["num_impressions"] for bucket in counted[histogram]) == counted["num_hit"]
+            assert (
+                sum(bucket["num_impressions"] for bucket in counted[histogram])
+                == counted["num_hit"]
+            )
         pairs = [num_within(row, oracle.known_events(label)) for row in oracle.impressions]
         assert counted["max_fan_out"] == max(pairs)
         assert counted["fan_out"] == sum(max(1, number) for number in pairs) / len(pairs)
     first_delays_us = [
-        found["any_time"] - found["ts"] for found in expected_rows(oracle, join).values() if found["any_time"] is not None
+        found["any_time"] - found["ts"]
+        for found in expected_rows(oracle, join).values()
+        if found["any_time"] is not None
     ]
     below_second = sum(delay_us < SECOND_US for delay_us in first_delays_us)
     assert [bucket["num_impressions"] for bucket in report["labels"][0]["delay"][:2]] == [

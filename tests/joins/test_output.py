@@ -1,4 +1,6 @@
-"""How a join's rows appear: whole, checked, once, and never in place of what no join has written."""
+"""How a join's rows appear: whole, checked, once, and never in place of what no join has
+written.
+"""
 
 import datetime
 import importlib.util
@@ -46,14 +48,27 @@ def write_impressions(directory: Path, num_rows: int = 100) -> None:
 
 @pytest.fixture
 def join(tmp_path: Path) -> LabelJoin:
-    """100 impressions in 100 minutes, a click on every fifth; those of the last 39 minutes are unripe."""
+    """100 impressions in 100 minutes, a click on every fifth; those of the last 39 minutes are
+    unripe.
+    """
     write_impressions(tmp_path / "impressions")
     (tmp_path / "clicks").mkdir()
-    clicks = {"rid": [f"r{n}" for n in range(0, 100, 5)], "at": [minutes(n + 1).replace(tzinfo=None) for n in range(0, 100, 5)]}
+    clicks = {
+        "rid": [f"r{n}" for n in range(0, 100, 5)],
+        "at": [minutes(n + 1).replace(tzinfo=None) for n in range(0, 100, 5)],
+    }
     pq.write_table(pa.table(clicks), tmp_path / "clicks" / "a.parquet")
-    label = Label(name="click", source=Source(url=str(tmp_path / "clicks")), key=("rid",), event_time="at", window_s=3600)
+    label = Label(
+        name="click",
+        source=Source(url=str(tmp_path / "clicks")),
+        key=("rid",),
+        event_time="at",
+        window_s=3600,
+    )
     return LabelJoin(
-        impressions=Impressions(source=Source(url=str(tmp_path / "impressions")), row_id=("rid",), event_time="ts"),
+        impressions=Impressions(
+            source=Source(url=str(tmp_path / "impressions")), row_id=("rid",), event_time="ts"
+        ),
         labels=(label,),
         cut_off=CUT_OFF,
         output_url=str(tmp_path / "out"),
@@ -76,7 +91,10 @@ def test_rows_are_raw_input_for_an_extraction(spark: Any, join: LabelJoin, tmp_p
     spec = {"spec": 1, "inputs": {"user": "long", "click": "int"}, "labels": {"click": "click"},
             "slots": [{"slot": 1, "name": "user_id", "op": "hash", "of": "user"}]}  # fmt: skip
     job = ExtractJob(
-        spec=load_spec(spec), input_url=join.output_url, table_url=str(tmp_path / "table"), partition_from_path=("dt",)
+        spec=load_spec(spec),
+        input_url=join.output_url,
+        table_url=str(tmp_path / "table"),
+        partition_from_path=("dt",),
     )
     assert extract_files(job).num_rows == 100
     clicks = pq.read_table(report.url).to_pydict()["click"]
@@ -89,7 +107,12 @@ def test_the_report_lies_beside_the_rows(spark: Any, join: LabelJoin) -> None:
     assert json.loads((directory / "_report.json").read_text()) == report.document
     assert (directory / "_report.txt").read_text() in str(report)
     label = report.document["labels"][0]
-    assert (label["num_hit"], label["num_negative"], label["num_unripe"], label["num_orphans"]) == (13, 48, 39, 0)
+    assert (label["num_hit"], label["num_negative"], label["num_unripe"], label["num_orphans"]) == (
+        13,
+        48,
+        39,
+        0,
+    )
     assert label["delay"][3] == {"from_s": 60, "num_impressions": 13}
     assert not hidden(join)
 
@@ -103,10 +126,15 @@ def test_an_equal_join_is_not_run_again(spark: Any, join: LabelJoin) -> None:
     assert visible(join) == files
 
 
-def test_another_join_or_other_files_replace_the_rows(spark: Any, join: LabelJoin, tmp_path: Path) -> None:
+def test_another_join_or_other_files_replace_the_rows(
+    spark: Any, join: LabelJoin, tmp_path: Path
+) -> None:
     first = join_labels(join, spark)
     later = join_labels(replace(join, cut_off=CUT_OFF + datetime.timedelta(hours=1)), spark)
-    assert (first.document["labels"][0]["num_unripe"], later.document["labels"][0]["num_unripe"]) == (39, 0)
+    assert (
+        first.document["labels"][0]["num_unripe"],
+        later.document["labels"][0]["num_unripe"],
+    ) == (39, 0)
     write_impressions(tmp_path / "impressions", 50)
     assert join_labels(join, spark).document["output"]["num_rows"] == 50
     assert sum(pq.read_metadata(url).num_rows for url in visible(join)) == 50
@@ -122,16 +150,24 @@ def doubling_a_row(rows: Any, url: str, partition_by: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("fault", [losing_a_row, doubling_a_row])
-def test_lost_and_doubled_rows_fail_the_join_and_nothing_changes(spark: Any, join: LabelJoin, fault: Any) -> None:
+def test_lost_and_doubled_rows_fail_the_join_and_nothing_changes(
+    spark: Any, join: LabelJoin, fault: Any
+) -> None:
     join_labels(join, spark)
     before = visible(join)
-    with pytest.raises(JoinError, match=r"the files hold .* rows instead of 100 .*nothing was published"):
-        join_labels(replace(join, cut_off=CUT_OFF + datetime.timedelta(hours=1)), spark, write=fault)
+    with pytest.raises(
+        JoinError, match=r"the files hold .* rows instead of 100 .*nothing was published"
+    ):
+        join_labels(
+            replace(join, cut_off=CUT_OFF + datetime.timedelta(hours=1)), spark, write=fault
+        )
     assert visible(join) == before
     assert not hidden(join)
 
 
-def test_a_log_that_changes_while_it_is_read_is_named_and_nothing_changes(spark: Any, join: LabelJoin, tmp_path: Path) -> None:
+def test_a_log_that_changes_while_it_is_read_is_named_and_nothing_changes(
+    spark: Any, join: LabelJoin, tmp_path: Path
+) -> None:
     join_labels(join, spark)
     before, changed = visible(join), []
 
@@ -141,7 +177,9 @@ def test_a_log_that_changes_while_it_is_read_is_named_and_nothing_changes(spark:
         changed.append(url)
 
     later = replace(join, cut_off=CUT_OFF + datetime.timedelta(hours=1))
-    with pytest.raises(InputError, match=r"impressions/a\.parquet changed while it was read: expected .*, found "):
+    with pytest.raises(
+        InputError, match=r"impressions/a\.parquet changed while it was read: expected .*, found "
+    ):
         join_labels(later, spark, write=changing_a_log)
     assert len(changed) == 1
     assert visible(join) == before
@@ -156,7 +194,9 @@ def test_rows_counted_twice_in_passing_are_counted_again(spark: Any, join: Label
         write_parquet(rows, url, partition_by)
 
     report = join_labels(join, spark, write=passing_twice)
-    assert report.document["output"]["num_rows"] == report.document["impressions"]["num_rows"] == 100
+    assert (
+        report.document["output"]["num_rows"] == report.document["impressions"]["num_rows"] == 100
+    )
     assert report.document["labels"][0]["num_hit"] == 13
 
 
@@ -189,14 +229,18 @@ def test_rows_are_never_moved_into_a_directory_that_exists(spark: Any, tmp_path:
     output = Output(spark, str(tmp_path / "out"))
     Path(output.rows_url.removeprefix("file://")).mkdir(parents=True)
     (tmp_path / "out").mkdir()
-    with pytest.raises(CommitConflictError, match=r"the rows cannot be moved there .*another writer is at work"):
+    with pytest.raises(
+        CommitConflictError, match=r"the rows cannot be moved there .*another writer is at work"
+    ):
         output._rename(output.rows_url, str(tmp_path / "out"))
     assert not list((tmp_path / "out").iterdir())
 
 
 def test_what_no_join_has_written_is_left_as_it_is(spark: Any, join: LabelJoin) -> None:
     write_impressions(Path(join.output_url) / "dt=2026-11-01")
-    with pytest.raises(InputError, match=r"exists, and is not the output of a join \(_report.json is missing"):
+    with pytest.raises(
+        InputError, match=r"exists, and is not the output of a join \(_report.json is missing"
+    ):
         join_labels(join, spark)
     assert len(visible(join)) == 1
 
@@ -206,7 +250,9 @@ def test_a_store_that_cannot_rename_is_refused(spark: Any, join: LabelJoin) -> N
         join_labels(replace(join, output_url="s3://bucket/out"), spark)
 
 
-def test_the_settings_of_the_session_are_put_back_and_change_nothing(spark: Any, join: LabelJoin) -> None:
+def test_the_settings_of_the_session_are_put_back_and_change_nothing(
+    spark: Any, join: LabelJoin
+) -> None:
     expected = pq.read_table(join_labels(join, spark).url).sort_by("rid")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
@@ -218,7 +264,9 @@ def test_the_settings_of_the_session_are_put_back_and_change_nothing(spark: Any,
     assert expected.schema.field("ts").type == pa.timestamp("us", tz="UTC")
 
 
-def test_logs_without_rows_give_a_report_of_zeros(spark: Any, join: LabelJoin, tmp_path: Path) -> None:
+def test_logs_without_rows_give_a_report_of_zeros(
+    spark: Any, join: LabelJoin, tmp_path: Path
+) -> None:
     for log in ("clicks", "impressions"):
         path = tmp_path / log / "a.parquet"
         pq.write_table(pq.read_table(path).slice(0, 0), path)
@@ -227,18 +275,32 @@ def test_logs_without_rows_give_a_report_of_zeros(spark: Any, join: LabelJoin, t
     assert (report["output"]["num_rows"], report["labels"][0]["hit_rate"]) == (0, None)
 
 
-def test_nothing_counts_before_it_was_logged_and_unripe_is_null(spark: Any, join: LabelJoin, tmp_path: Path) -> None:
+def test_nothing_counts_before_it_was_logged_and_unripe_is_null(
+    spark: Any, join: LabelJoin, tmp_path: Path
+) -> None:
     times = {
         "at": [minutes(1), minutes(2), minutes(4)],
         "logged": [CUT_OFF - datetime.timedelta(microseconds=1), CUT_OFF, minutes(4)],
     }
     pq.write_table(pa.table({"rid": ["r0", "r1", "r3"]} | times), tmp_path / "clicks" / "a.parquet")
     (tmp_path / "users").mkdir()
-    ages = {"user": [0, 0], "at": [minutes(0), minutes(5)], "logged": [minutes(0), minutes(10)], "age": [30, 31]}
+    ages = {
+        "user": [0, 0],
+        "at": [minutes(0), minutes(5)],
+        "logged": [minutes(0), minutes(10)],
+        "age": [30, 31],
+    }
     pq.write_table(pa.table(ages), tmp_path / "users" / "a.parquet")
     label = replace(join.labels[0], log_time="logged", horizon_s=118 * 60)
     users = Source(url=str(tmp_path / "users"))
-    user = Lookup(name="user", source=users, key=("user",), event_time="at", log_time="logged", columns=("age",))
+    user = Lookup(
+        name="user",
+        source=users,
+        key=("user",),
+        event_time="at",
+        log_time="logged",
+        columns=("age",),
+    )
     report = join_labels(replace(join, labels=(label,), lookups=(user,)), spark)
     rows = {row["rid"]: row for row in pq.read_table(report.url).to_pylist()}
     assert [rows[f"r{n}"]["click"] for n in range(4)] == [1, 0, 0, None]
@@ -250,7 +312,10 @@ def test_nothing_counts_before_it_was_logged_and_unripe_is_null(spark: Any, join
 def test_a_lower_rate_keeps_a_part_of_what_a_higher_one_keeps(spark: Any, join: LabelJoin) -> None:
     kept = []
     for rate in (0.2, 0.5, 1.0):
-        url = join_labels(replace(join, negatives=Negatives(rate=rate), output_url=f"{join.output_url}-{rate}"), spark).url
+        url = join_labels(
+            replace(join, negatives=Negatives(rate=rate), output_url=f"{join.output_url}-{rate}"),
+            spark,
+        ).url
         rows = pq.read_table(url).to_pylist()
         assert {row["sample_weight"] for row in rows if row["click"] == 0} == {1 / rate}
         assert {row["sample_weight"] for row in rows if row["click"] != 0} == {1.0}
@@ -264,8 +329,12 @@ def test_impressions_that_cannot_be_told_apart_fail_the_join_unless_dropped(
 ) -> None:
     path = tmp_path / "impressions" / "a.parquet"
     table = pq.read_table(path)
-    pq.write_table(table.set_column(0, "rid", pa.array([None, *table["rid"].to_pylist()[1:]])), path)
-    with pytest.raises(InputError, match=r"1 of 100 impressions have a null in rid, ts, .*\(--drop-incomplete\)"):
+    pq.write_table(
+        table.set_column(0, "rid", pa.array([None, *table["rid"].to_pylist()[1:]])), path
+    )
+    with pytest.raises(
+        InputError, match=r"1 of 100 impressions have a null in rid, ts, .*\(--drop-incomplete\)"
+    ):
         join_labels(join, spark)
     assert not visible(join)
     report = join_labels(replace(join, drop_incomplete=True), spark).document
@@ -274,14 +343,18 @@ def test_impressions_that_cannot_be_told_apart_fail_the_join_unless_dropped(
 
 def test_rows_are_spread_by_a_column(spark: Any, join: LabelJoin) -> None:
     report = join_labels(replace(join, partition={}, partition_by=("user",)), spark)
-    assert {path.name for path in Path(report.url).glob("user=*")} == {f"user={n}" for n in range(7)}
+    assert {path.name for path in Path(report.url).glob("user=*")} == {
+        f"user={n}" for n in range(7)
+    }
     assert sum(pq.read_metadata(url).num_rows for url in visible(join)) == 100
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """spark_jobs/join_labels.py as a module."""
-    place = importlib.util.spec_from_file_location("join_labels", ROOT / "spark_jobs" / "join_labels.py")
+    place = importlib.util.spec_from_file_location(
+        "join_labels", ROOT / "spark_jobs" / "join_labels.py"
+    )
     assert place is not None
     assert place.loader is not None
     module = importlib.util.module_from_spec(place)
@@ -301,7 +374,9 @@ def arguments(join: LabelJoin, clicks: str) -> list[str]:
     return [text for pair in given.items() for text in pair]
 
 
-def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, script: ModuleType, join: LabelJoin) -> None:
+def test_the_script_reads_queries_and_runs_them_each_time(
+    spark: Any, script: ModuleType, join: LabelJoin
+) -> None:
     url = join.labels[0].source.url
     clicks = f"sql='select rid, cast(at as timestamp) as at from parquet.`file://{url}`'"
     made = script.label_join(script.parse_arguments(arguments(join, clicks)))
@@ -313,8 +388,12 @@ def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, script: Mo
         assert report.document["labels"][0]["num_hit"] == 13
 
 
-def test_the_script_makes_a_session_of_its_own_and_prints_the_report(join: LabelJoin, tmp_path: Path) -> None:
-    (tmp_path / "spark-defaults.conf").write_text("spark.ui.enabled false\nspark.sql.shuffle.partitions 1\n")
+def test_the_script_makes_a_session_of_its_own_and_prints_the_report(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.ui.enabled false\nspark.sql.shuffle.partitions 1\n"
+    )
     environ = os.environ | {
         "PYTHONPATH": str(ROOT),
         "SPARK_CONF_DIR": str(tmp_path),
@@ -332,4 +411,6 @@ def test_the_script_answers_bad_input_with_one_line_and_code_2(
 ) -> None:
     given = arguments(join, f"from={join.labels[0].source.url}")
     assert script.main([*given, "--negative-label", "buy"]) == 2
-    assert capsys.readouterr().err.startswith("join_labels: error: negatives: no label 'buy' among ['click']")
+    assert capsys.readouterr().err.startswith(
+        "join_labels: error: negatives: no label 'buy' among ['click']"
+    )

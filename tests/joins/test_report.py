@@ -8,19 +8,44 @@ import pytest
 
 from featstore.errors import InputError, JoinError
 from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
-from featstore.joins.report import Digest, Figures, JoinReport, check, document, mismatch, report_text
+from featstore.joins.report import (
+    Digest,
+    Figures,
+    JoinReport,
+    check,
+    document,
+    mismatch,
+    report_text,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "label_report.json"
 LOG = Source(url="/logs/clicks")
 JOIN = LabelJoin(
-    impressions=Impressions(source=Source(url="/logs/impressions"), row_id=("rid",), event_time="ts"),
-    labels=(Label(name="click", source=LOG, key=("rid",), event_time="ts", window_s=3_600, horizon_s=7_200),),
-    lookups=(Lookup(name="user", source=LOG, key=("user",), event_time="ts", columns=("age",), max_age_s=60),),
+    impressions=Impressions(
+        source=Source(url="/logs/impressions"), row_id=("rid",), event_time="ts"
+    ),
+    labels=(
+        Label(
+            name="click", source=LOG, key=("rid",), event_time="ts", window_s=3_600, horizon_s=7_200
+        ),
+    ),
+    lookups=(
+        Lookup(
+            name="user", source=LOG, key=("user",), event_time="ts", columns=("age",), max_age_s=60
+        ),
+    ),
     negatives=Negatives(rate=0.25, seed=7),
     cut_off=datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC),
     output_url="/out",
 )
-LABEL = {"label0_no_key": 1, "label0_unripe": 2, "label0_hit": 3, "label0_attributed": 4, "label0_more": 1, "label0_max": 2}
+LABEL = {
+    "label0_no_key": 1,
+    "label0_unripe": 2,
+    "label0_hit": 3,
+    "label0_attributed": 4,
+    "label0_more": 1,
+    "label0_max": 2,
+}
 FIGURES = Figures(
     impressions={"num_input_rows": 12, "num_incomplete": 0},
     distinct={"num_rows": 10, "key_xor": 5, "key_sum": 6},
@@ -46,7 +71,9 @@ def test_the_report_is_frozen() -> None:
 
 def test_what_comes_in_is_what_goes_out() -> None:
     label = report().document["labels"][0]
-    assert label["num_input_rows"] == sum(label[f"num_{what}"] for what in ("incomplete", "late", "duplicates", "events"))
+    assert label["num_input_rows"] == sum(
+        label[f"num_{what}"] for what in ("incomplete", "late", "duplicates", "events")
+    )
     assert label["num_events"] == label["num_attributed"] + label["num_orphans"]
     assert sum(label[f"num_{what}"] for what in ("hit", "negative", "unripe", "without_key")) == 10
     assert sum(bucket["num_impressions"] for bucket in label["delay"]) == label["num_hit"]
@@ -64,16 +91,27 @@ def test_people_read_shares_and_bars() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"written": Digest(num_rows=8, key_xor=-1, key_sum=3)}, r"the files hold 8 \(.*\) rows instead of 7"),
-        ({"written": Digest(num_rows=7, key_xor=-2, key_sum=3)}, "the files hold 7 .* rows instead of 7"),
+        (
+            {"written": Digest(num_rows=8, key_xor=-1, key_sum=3)},
+            r"the files hold 8 \(.*\) rows instead of 7",
+        ),
+        (
+            {"written": Digest(num_rows=7, key_xor=-2, key_sum=3)},
+            "the files hold 7 .* rows instead of 7",
+        ),
         (
             {"distinct": {"num_rows": 10, "key_xor": 5, "key_sum": 7}},
             "10 .* distinct impressions became 10 .* rows in",
         ),
-        ({"distinct": {"num_rows": 13, "key_xor": 5, "key_sum": 6}}, "13 distinct impressions of 12 rows"),
+        (
+            {"distinct": {"num_rows": 13, "key_xor": 5, "key_sum": 6}},
+            "13 distinct impressions of 12 rows",
+        ),
     ],
 )
-def test_rows_that_are_not_the_impressions_fail_the_join(changes: dict[str, Any], message: str) -> None:
+def test_rows_that_are_not_the_impressions_fail_the_join(
+    changes: dict[str, Any], message: str
+) -> None:
     assert mismatch(FIGURES) is None
     with pytest.raises(JoinError, match=rf"/out: {message}.*; nothing was published"):
         check(replace(FIGURES, **changes), JOIN)

@@ -24,7 +24,10 @@ def rows_table(first: int, num_rows: int) -> pa.Table:
         {
             "row": pa.array(row, pa.int64()),
             "half": pa.array(row / 2, pa.float32()),
-            "tags": pa.array([None if r % 7 == 3 else list(range(1, r % 5 + 1)) for r in row.tolist()], pa.list_(pa.int64())),
+            "tags": pa.array(
+                [None if r % 7 == 3 else list(range(1, r % 5 + 1)) for r in row.tolist()],
+                pa.list_(pa.int64()),
+            ),
             "pair": pa.array([[r, -r] for r in row.tolist()], pa.list_(pa.int64(), 2)),
             "click": pa.array(row % 2 == 1),
             "ripe": pa.array([None if r % 10 == 0 else r % 3 for r in row.tolist()], pa.float64()),
@@ -40,7 +43,9 @@ def rows_of(batches: Iterable[Batch]) -> list[int]:
 
 @pytest.fixture(scope="session")
 def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A directory of Parquet, partitioned by day, 280 rows in 5 files, one of them without rows, 16 rows a row group."""
+    """A directory of Parquet, partitioned by day, 280 rows in 5 files, one of them without rows, 16
+    rows a row group.
+    """
     root = tmp_path_factory.mktemp("table")
     first = 0
     for day, num_rows in enumerate(ROWS_PER_FILE):
@@ -64,7 +69,14 @@ def torchrun() -> Callable[..., subprocess.CompletedProcess[str]]:
             "--rdzv-backend",
             "c10d",
         ]
-        command += ["--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "job-1", str(script), *map(str, arguments)]
+        command += [
+            "--rdzv-endpoint",
+            "127.0.0.1:0",
+            "--rdzv-id",
+            "job-1",
+            str(script),
+            *map(str, arguments),
+        ]
         return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
 
     return run

@@ -1,4 +1,6 @@
-"""Files that cannot be read: an error by default, left out with a report where the loader is told to."""
+"""Files that cannot be read: an error by default, left out with a report where the loader is told
+to.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -81,7 +83,9 @@ def snapshot(tmp_path: Path) -> Snapshot:
 
 
 @pytest.mark.parametrize("damage", WAYS)
-def test_a_bad_file_is_an_error_unless_told_otherwise(snapshot: Snapshot, tmp_path: Path, damage: Any) -> None:
+def test_a_bad_file_is_an_error_unless_told_otherwise(
+    snapshot: Snapshot, tmp_path: Path, damage: Any
+) -> None:
     damage(tmp_path / "b.parquet")
     with pytest.raises(DataFileError, match=r"b\.parquet: "):
         rows_of(FeatureLoader(snapshot, slots=["row", "tags"]))
@@ -106,23 +110,37 @@ def test_a_skipped_file_is_counted_and_named_and_all_else_comes_once(
     if damage is fewer_rows and "dispatch" in how:
         pytest.skip("a file that is cut at its row groups tells how many rows it has")
     damage(tmp_path / "b.parquet")
-    loader = FeatureLoader(snapshot, slots=["row", "tags"], on_bad_file="skip", **{"batch_size": 30, **how})
+    loader = FeatureLoader(
+        snapshot, slots=["row", "tags"], on_bad_file="skip", **{"batch_size": 30, **how}
+    )
     rows = rows_of(loader)
     left = {row for row in rows if 100 <= row < 200}
     assert sorted(rows) == sorted({*ROWS["a"], *ROWS["c"], *left})
     assert len(left) == (50 if damage is damaged_in_the_middle else 0)
     stats = loader.stats()
-    assert (stats["files_skipped"], stats["rows_skipped"], stats["rows"]) == (1, 100 - len(left), len(rows))
-    warnings = [record.getMessage() for record in caplog.records if record.name == "featstore.loader.bad_files"]
+    assert (stats["files_skipped"], stats["rows_skipped"], stats["rows"]) == (
+        1,
+        100 - len(left),
+        len(rows),
+    )
+    warnings = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "featstore.loader.bad_files"
+    ]
     assert len(warnings) == 1
     assert "b.parquet" in warnings[0].split(": rows of ")[1]
 
 
 @pytest.mark.parametrize("mode", ["whole", "ranges"])
 @pytest.mark.parametrize("damage", [no_parquet, damaged_in_the_middle])
-def test_a_staged_file_is_skipped_too(snapshot: Snapshot, tmp_path: Path, damage: Any, mode: str) -> None:
+def test_a_staged_file_is_skipped_too(
+    snapshot: Snapshot, tmp_path: Path, damage: Any, mode: str
+) -> None:
     damage(tmp_path / "b.parquet")
-    with FeatureLoader(snapshot, slots=["row", "tags"], on_bad_file="skip", staging={"mode": mode}) as loader:
+    with FeatureLoader(
+        snapshot, slots=["row", "tags"], on_bad_file="skip", staging={"mode": mode}
+    ) as loader:
         rows = rows_of(loader)
         assert {*ROWS["a"], *ROWS["c"]} <= set(rows)
         assert loader.stats()["rows_skipped"] == 300 - len(rows) > 0
@@ -134,20 +152,29 @@ def test_the_receipt_has_it_as_quarantined_and_a_second_epoch_tries_it_again(
     damaged_in_the_middle(tmp_path / "b.parquet")
     store = f"sqlite://{tmp_path}/x.db"
     dispatch = {"store": store, "run_id": "r", "max_failures": 2}
-    loader = FeatureLoader(snapshot, slots=["row", "tags"], on_bad_file="skip", dispatch=dispatch, num_epochs=2)
+    loader = FeatureLoader(
+        snapshot, slots=["row", "tags"], on_bad_file="skip", dispatch=dispatch, num_epochs=2
+    )
     assert len(rows_of(loader)) == 500
     assert (loader.stats()["files_skipped"], loader.stats()["rows_skipped"]) == (2, 100)
     found = list(receipts(store, "r").values())
-    assert [[line.split for line in receipt.quarantined] for receipt in found] == [["b.parquet#0-"]] * 2
+    assert [[line.split for line in receipt.quarantined] for receipt in found] == [
+        ["b.parquet#0-"]
+    ] * 2
     assert [receipt.missing for receipt in found] == [50, 50]
-    assert "epoch 0: b.parquet#0- from row 50; epoch 1: b.parquet#0- from row 50" in caplog.records[-1].getMessage()
+    assert (
+        "epoch 0: b.parquet#0- from row 50; epoch 1: b.parquet#0- from row 50"
+        in caplog.records[-1].getMessage()
+    )
 
 
 @pytest.mark.slow
 def test_workers_of_a_dataloader_skip_it(snapshot: Snapshot, tmp_path: Path) -> None:
     no_parquet(tmp_path / "b.parquet")
     loader = FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", batch_size=30)
-    rows = rows_of(DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="spawn"))
+    rows = rows_of(
+        DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    )
     assert sorted(rows) == [*ROWS["a"], *ROWS["c"]]
 
 

@@ -25,7 +25,10 @@ NUM_ROWS = 280
 
 
 def loader_for(table_url: str, **options: Any) -> FeatureLoader:
-    return FeatureLoader(table_url, **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options})
+    return FeatureLoader(
+        table_url,
+        **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options},
+    )
 
 
 def check(batch: Any) -> list[int]:
@@ -44,13 +47,20 @@ def epoch(dataloader: DataLoader[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("context", "persistent"), [("fork", False), ("fork", True), pytest.param("spawn", True, marks=pytest.mark.slow)]
+    ("context", "persistent"),
+    [("fork", False), ("fork", True), pytest.param("spawn", True, marks=pytest.mark.slow)],
 )
-def test_two_workers_share_each_epoch_without_a_doubled_or_missing_row(table_url: str, context: str, persistent: bool) -> None:
+def test_two_workers_share_each_epoch_without_a_doubled_or_missing_row(
+    table_url: str, context: str, persistent: bool
+) -> None:
     before = our_files()
     with loader_for(table_url, shuffle={"window_rows": 40}, staging={"mode": "whole"}) as loader:
         dataloader = DataLoader(
-            loader, batch_size=None, num_workers=2, multiprocessing_context=context, persistent_workers=persistent
+            loader,
+            batch_size=None,
+            num_workers=2,
+            multiprocessing_context=context,
+            persistent_workers=persistent,
         )
         epochs = [epoch(dataloader) for _ in range(3)]
         assert our_files() - before
@@ -61,7 +71,9 @@ def test_two_workers_share_each_epoch_without_a_doubled_or_missing_row(table_url
     assert len({tuple(rows) for rows in epochs}) == 3
 
 
-def test_more_workers_than_files_and_another_dataloader_over_the_same_loader(table_url: str) -> None:
+def test_more_workers_than_files_and_another_dataloader_over_the_same_loader(
+    table_url: str,
+) -> None:
     with loader_for(table_url) as loader:
         for num_workers in (1, 3, 0, 1):
             rows = epoch(DataLoader(loader, batch_size=None, num_workers=num_workers))
@@ -102,7 +114,10 @@ def test_a_memory_store_met_by_a_worker_is_an_error(table_url: str) -> None:
 def test_the_state_of_workers_is_not_known_to_the_parent(table_url: str) -> None:
     with loader_for(table_url) as loader:
         epoch(DataLoader(loader, batch_size=None, num_workers=1))
-        with pytest.raises(StateError, match=r"read by DataLoader workers.*call ack\(\) and state_dict\(\) in each worker"):
+        with pytest.raises(
+            StateError,
+            match=r"read by DataLoader workers.*call ack\(\) and state_dict\(\) in each worker",
+        ):
             loader.state_dict()
 
 
@@ -141,12 +156,16 @@ def test_a_state_is_not_loaded_past_workers_that_still_run(table_url: str) -> No
         state = loader.state_dict()
         dataloader = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
         assert len(epoch(dataloader)) == NUM_ROWS
-        with pytest.raises(StateError, match=r"workers of this loader still run.* make a new DataLoader"):
+        with pytest.raises(
+            StateError, match=r"workers of this loader still run.* make a new DataLoader"
+        ):
             loader.load_state_dict(state)
         del dataloader
         gc.collect()
         loader.load_state_dict(state)
-        assert sorted(first + epoch(DataLoader(loader, batch_size=None, num_workers=1))) == list(range(NUM_ROWS))
+        assert sorted(first + epoch(DataLoader(loader, batch_size=None, num_workers=1))) == list(
+            range(NUM_ROWS)
+        )
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -172,17 +191,28 @@ def test_a_restored_loader_goes_on_in_workers(table_url: str) -> None:
         assert sorted(epoch(dataloader)) == list(range(NUM_ROWS))
 
 
-def test_workers_whose_files_cannot_all_be_pinned_are_refused_and_those_that_fit_end(tmp_path: Path) -> None:
+def test_workers_whose_files_cannot_all_be_pinned_are_refused_and_those_that_fit_end(
+    tmp_path: Path,
+) -> None:
     for index in range(6):
         pq.write_table(
-            pa.table({"row": pa.array(range(index * 400, index * 400 + 400), pa.int64())}), tmp_path / f"{index}.parquet"
+            pa.table({"row": pa.array(range(index * 400, index * 400 + 400), pa.int64())}),
+            tmp_path / f"{index}.parquet",
         )
     size = max(path.stat().st_size for path in tmp_path.glob("*.parquet"))
 
     def num_rows(budget_bytes: Any) -> Any:
-        staging = {"mode": "whole", "directory": str(tmp_path / "cache"), "budget_bytes": budget_bytes}
-        loader = FeatureLoader(str(tmp_path / "*.parquet"), slots=["row"], batch_size=100, staging=staging)
-        batches = DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
+        staging = {
+            "mode": "whole",
+            "directory": str(tmp_path / "cache"),
+            "budget_bytes": budget_bytes,
+        }
+        loader = FeatureLoader(
+            str(tmp_path / "*.parquet"), slots=["row"], batch_size=100, staging=staging
+        )
+        batches = DataLoader(
+            loader, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60
+        )
         return sum(batch.num_rows for batch in batches)
 
     with pytest.raises(BudgetError, match="4 files that are open at once"):

@@ -1,4 +1,6 @@
-"""Distributed data parallel training under torchrun, with gloo: ranks with uneven data end together, as `tail` says."""
+"""Distributed data parallel training under torchrun, with gloo: ranks with uneven data end
+together, as `tail` says.
+"""
 
 import json
 import subprocess
@@ -61,13 +63,17 @@ def uneven_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     root, first = tmp_path_factory.mktemp("uneven"), 0
     for index, num_rows in enumerate(ROWS):
         row = pa.array(range(first, first + num_rows), pa.int64())
-        pq.write_table(pa.table({"row": row, "half": row.cast(pa.float32())}), root / f"{index}.parquet")
+        pq.write_table(
+            pa.table({"row": row, "half": row.cast(pa.float32())}), root / f"{index}.parquet"
+        )
         first += num_rows
     return str(root)
 
 
 @pytest.fixture
-def train(torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, uneven_url: str) -> Callable[..., Any]:
+def train(
+    torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, uneven_url: str
+) -> Callable[..., Any]:
     (tmp_path / "trainer.py").write_text(TRAINER)
 
     def run(tail: Any, order: Any, *, num_workers: int = 0) -> Any:
@@ -77,13 +83,24 @@ def train(torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: P
 
 
 # The first two in `make test`, all in `make faults`.
-CASES = [("pad", "rank", 2), ("drop", "rank", 0), ("pad", "dynamic", 0), ("drop", "dynamic", 0), ("join", "rank", 0)]
+CASES = [
+    ("pad", "rank", 2),
+    ("drop", "rank", 0),
+    ("pad", "dynamic", 0),
+    ("drop", "dynamic", 0),
+    ("join", "rank", 0),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tail", "order", "num_workers"), CASES)
 def test_ranks_with_uneven_data_train_two_epochs_to_their_end(
-    train: Callable[..., Any], tmp_path: Path, is_campaign: bool, tail: Any, order: Any, num_workers: Any
+    train: Callable[..., Any],
+    tmp_path: Path,
+    is_campaign: bool,
+    tail: Any,
+    order: Any,
+    num_workers: Any,
 ) -> None:
     if not is_campaign and (tail, order, num_workers) not in CASES[:2]:
         pytest.skip("only in the campaign of make faults: each job imports torch in every process")
@@ -92,9 +109,16 @@ def test_ranks_with_uneven_data_train_two_epochs_to_their_end(
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for epoch in range(2):
         steps = [len(rank[epoch]) for rank in ranks]
-        rows = Counter(row for rank in ranks for batch, is_padding in rank[epoch] if not is_padding for row in batch)
+        rows = Counter(
+            row
+            for rank in ranks
+            for batch, is_padding in rank[epoch]
+            if not is_padding
+            for row in batch
+        )
         assert (steps[0] == steps[1]) is (tail != "join")
-        # In dynamic order a rank may come too late for a split, and then drop leaves no step to anybody.
+        # In dynamic order a rank may come too late for a split, and then drop leaves no step to
+        # anybody.
         assert rows or (tail, order) == ("drop", "dynamic")
         assert set(rows.values()) <= {1}
         assert (sorted(rows) == list(range(sum(ROWS)))) is (tail != "drop")
@@ -147,7 +171,11 @@ distributed.destroy_process_group()
 @pytest.mark.slow
 @pytest.mark.parametrize("tail", ["pad", "drop", "join"])
 def test_healthy_ranks_end_every_epoch_without_an_error_a_warning_or_a_delay(
-    torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, uneven_url: str, is_campaign: bool, tail: str
+    torchrun: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    uneven_url: str,
+    is_campaign: bool,
+    tail: str,
 ) -> None:
     """A lease is a minute long: whoever waited for one, or for a third of it, would be seen."""
     if not is_campaign and tail != "join":

@@ -43,22 +43,39 @@ if __name__ == "__main__":
         print(f"{type(error).__name__}: {error}", flush=True)
     os._exit(0)  # torch's handler of SIGCHLD may raise once more, wherever the process is by then
 """
-DIED = r"(Runtime|Worker)Error: DataLoader worker \(pid(\(s\))? [\d, ]+\) (exited unexpectedly|is killed by signal|died)"
+DIED = (
+    r"(Runtime|Worker)Error: DataLoader worker \(pid(\(s\))? [\d, ]+\) (exited unexpectedly|is "
+    r"killed by signal|died)"
+)
 
 
 @pytest.mark.parametrize(
     ("context", "number", "way"),
     [
-        pytest.param("fork", 1, "killed", id="fork, before its first batch", marks=pytest.mark.slow),
+        pytest.param(
+            "fork", 1, "killed", id="fork, before its first batch", marks=pytest.mark.slow
+        ),
         pytest.param("fork", 3, "exits", id="fork, with its third", marks=pytest.mark.slow),
         pytest.param("fork", 0, "killed", id="fork, while batches are kept"),
-        pytest.param("spawn", 1, "killed", id="spawn, before its first batch", marks=pytest.mark.slow),
+        pytest.param(
+            "spawn", 1, "killed", id="spawn, before its first batch", marks=pytest.mark.slow
+        ),
         pytest.param("spawn", 3, "exits", id="spawn, with its third", marks=pytest.mark.slow),
-        pytest.param("spawn", 0, "killed", id="spawn, while batches are kept", marks=pytest.mark.slow),
-        pytest.param("forkserver", 0, "killed", id="forkserver, while batches are kept", marks=pytest.mark.slow),
+        pytest.param(
+            "spawn", 0, "killed", id="spawn, while batches are kept", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "forkserver",
+            0,
+            "killed",
+            id="forkserver, while batches are kept",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
-def test_a_worker_that_dies_is_said_to_have_died(table_url: str, tmp_path: Path, context: str, number: int, way: str) -> None:
+def test_a_worker_that_dies_is_said_to_have_died(
+    table_url: str, tmp_path: Path, context: str, number: int, way: str
+) -> None:
     script = tmp_path / "reading.py"  # spawned workers import it
     script.write_text(READING)
     done = subprocess.run(

@@ -112,7 +112,9 @@ while how == "signal":  # Goes round until the signal comes, from outside.
 
 
 def leavings(num_workers: int) -> str:
-    """Of workers that torch may terminate in the middle, their private directories stay; the parent's own do not."""
+    """Of workers that torch may terminate in the middle, their private directories stay; the
+    parent's own do not.
+    """
     return "featstore-run*" if num_workers else "*"
 
 
@@ -138,9 +140,13 @@ def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(
 
 
 @pytest.mark.parametrize("num_workers", tiered([0, 2], bool))
-def test_a_program_that_exits_in_the_middle_leaves_no_file(table_url: str, tmp_path: Path, num_workers: Any) -> None:
+def test_a_program_that_exits_in_the_middle_leaves_no_file(
+    table_url: str, tmp_path: Path, num_workers: Any
+) -> None:
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "exit"]
-    done = subprocess.run(command, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
+    done = subprocess.run(
+        command, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}, check=False
+    )
     assert done.returncode == 3
     assert list(tmp_path.glob(leavings(num_workers))) == []
 

@@ -1,4 +1,6 @@
-"""How a loader ends an epoch while another worker holds rows: one that is dead, one that lives, one that dies afterwards."""
+"""How a loader ends an epoch while another worker holds rows: one that is dead, one that lives, one
+that dies afterwards.
+"""
 
 import re
 import threading
@@ -31,7 +33,9 @@ def url(tmp_path: Path) -> str:
     (tmp_path / "table").mkdir()
     for file in range(NUM_FILES):
         row = pa.array(range(file * FILE_ROWS, (file + 1) * FILE_ROWS), pa.int64())
-        pq.write_table(pa.table({"row": row}), tmp_path / "table" / f"{file}.parquet", row_group_size=10)
+        pq.write_table(
+            pa.table({"row": row}), tmp_path / "table" / f"{file}.parquet", row_group_size=10
+        )
     return str(tmp_path / "table")
 
 
@@ -42,18 +46,28 @@ def store(tmp_path: Path) -> str:
 
 def make(url: str, store: str, **dispatch: Any) -> FeatureLoader:
     options = {"store": store, "run_id": "a", "lease_s": LEASE_S, **dispatch}
-    more: dict[str, Any] = {name: options.pop(name) for name in ("tail", "memory_budget") if name in options}
-    return FeatureLoader(url, slots=["row"], batch_size=10, dispatch=options, **({"tail": "join"} | more))
+    more: dict[str, Any] = {
+        name: options.pop(name) for name in ("tail", "memory_budget") if name in options
+    }
+    return FeatureLoader(
+        url, slots=["row"], batch_size=10, dispatch=options, **({"tail": "join"} | more)
+    )
 
 
 class Other:
-    """A worker elsewhere that holds one split, delivers nothing, and renews its lease only while it is told to."""
+    """A worker elsewhere that holds one split, delivers nothing, and renews its lease only while it
+    is told to.
+    """
 
     def __init__(self, loader: FeatureLoader, store: str) -> None:
         prefix = f"featstore/a/0/{loader._job.key}-0/"
         self.keys, self.store = EpochKeys(prefix, 0), bind(store).open()
         self.coordinator = Coordinator(
-            store, plan=loader._job.plan(0), prefix=prefix, worker="7-777", terms=Terms(boundaries=lambda split: ())
+            store,
+            plan=loader._job.plan(0),
+            prefix=prefix,
+            worker="7-777",
+            terms=Terms(boundaries=lambda split: ()),
         )
         self.claim = next(self.coordinator.claims())
         assert self.coordinator.reserve(self.claim, FILE_ROWS) == FILE_ROWS
@@ -87,7 +101,9 @@ def test_a_worker_that_comes_and_goes_reads_what_one_that_died_at_the_end_had_cl
     assert sorted(rows + rows_of(batches)) == list(range(NUM_ROWS))
 
 
-def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(url: str, store: str) -> None:
+def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(
+    url: str, store: str
+) -> None:
     loader = make(url, store)
     other, ended = Other(loader, store), threading.Event()
 
@@ -99,7 +115,9 @@ def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(u
     with ThreadPoolExecutor(2) as threads:
         began = time.monotonic()
         rows = threads.submit(read_all)
-        beats = threads.submit(other.renew_until, lambda: ended.wait(0.01) or time.monotonic() > began + 2.5 * LEASE_S)
+        beats = threads.submit(
+            other.renew_until, lambda: ended.wait(0.01) or time.monotonic() > began + 2.5 * LEASE_S
+        )
         beats.result()
         assert not ended.is_set(), "it ended while a living worker held rows"
         assert other.coordinator.complete(other.claim)
@@ -116,7 +134,9 @@ def test_of_a_dataloaders_workers_the_last_to_end_reads_what_a_dead_worker_elsew
     assert sorted(rows) == list(range(NUM_ROWS))
 
 
-def test_a_rank_in_step_ends_at_once_while_a_living_rank_holds_its_last_batch(url: str, store: str) -> None:
+def test_a_rank_in_step_ends_at_once_while_a_living_rank_holds_its_last_batch(
+    url: str, store: str
+) -> None:
     loader = make(url, store, in_step=True, lease_s=30.0)
     other, ended = Other(loader, store), threading.Event()
     with ThreadPoolExecutor(1) as threads:
@@ -152,7 +172,9 @@ def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(
         loader.set_epoch(1)
     next(iter(loader)) if when != "at close" else loader.close()
     assert re.search(
-        rf"rows are unread: epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777", caplog.text
+        rf"rows are unread: epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker "
+        rf"7-777",
+        caplog.text,
     )
     loader.close()
 
@@ -176,7 +198,9 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
     words = [f"{other.keys.prefix}0/tail/{rank}" for rank in range(2)]
 
     def has_ended() -> bool:
-        """One rank without rows ends all of them where the rest is dropped, and none before the last where it is padded."""
+        """One rank without rows ends all of them where the rest is dropped, and none before the
+        last where it is padded.
+        """
         found = [(word or "").startswith("ended") for word in other.store.get_many(words)]
         return all(found) if tail == "pad" else any(found)
 
@@ -201,14 +225,18 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
     for error in errors:
         assert f"tail {tail}: all ranks have agreed to stop, and rows are unread" in error
         assert other is not None
-        assert f"epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777" in error
+        assert (
+            f"epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777" in error
+        )
     monkeypatch.delenv("WORLD_SIZE")
     resumed = FeatureLoader(url, slots=["row"], batch_size=10, tail=tail)
     resumed.load_state_dict(FeatureLoader.merge_states([loader.state_dict() for loader in loaders]))
     rows = rows_of(resumed)
     assert resumed.state_dict()["epoch"] == 1
     assert other is not None
-    assert set(rows) >= set(range(NUM_ROWS)) - set(without(other.claim)), "a state said that unread rows were read"
+    assert set(rows) >= set(range(NUM_ROWS)) - set(without(other.claim)), (
+        "a state said that unread rows were read"
+    )
 
 
 def test_what_a_dataloader_of_a_rank_left_unread_is_named_by_the_next_one(
@@ -218,15 +246,22 @@ def test_what_a_dataloader_of_a_rank_left_unread_is_named_by_the_next_one(
     other, ended = Other(loader, store), threading.Event()
     with ThreadPoolExecutor(1) as threads:
         beats = threads.submit(other.renew_until, ended.is_set)
-        assert sorted(rows_of(DataLoader(loader, batch_size=None, num_workers=2))) == without(other.claim)
+        assert sorted(rows_of(DataLoader(loader, batch_size=None, num_workers=2))) == without(
+            other.claim
+        )
         ended.set()
         beats.result()
     assert "rows are unread" not in caplog.text
     loader.close()
-    assert f"rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777, which is silent" in caplog.text
+    assert (
+        f"rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777, which is silent"
+        in caplog.text
+    )
 
 
-def test_a_dataloader_that_is_left_early_names_no_rows(url: str, store: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dataloader_that_is_left_early_names_no_rows(
+    url: str, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
     loader = make(url, store, in_step=True)
     batches = iter(DataLoader(loader, batch_size=None, num_workers=2))
     next(batches)
@@ -237,23 +272,37 @@ def test_a_dataloader_that_is_left_early_names_no_rows(url: str, store: str, cap
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_workers_that_come_and_go_name_no_rows_of_their_own_siblings(
-    url: str, store: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], num_workers: int
+    url: str,
+    store: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    num_workers: int,
 ) -> None:
     loader = FeatureLoader(
-        url, slots=["row"], batch_size=10, num_epochs=2, dispatch={"store": store, "run_id": "a", "lease_s": 30.0}
+        url,
+        slots=["row"],
+        batch_size=10,
+        num_epochs=2,
+        dispatch={"store": store, "run_id": "a", "lease_s": 30.0},
     )
-    batches = loader if not num_workers else DataLoader(loader, batch_size=None, num_workers=num_workers)
+    batches = (
+        loader if not num_workers else DataLoader(loader, batch_size=None, num_workers=num_workers)
+    )
     assert sorted(rows_of(batches)) == sorted([*range(NUM_ROWS)] * 2)
     loader.close()
     assert "unread" not in caplog.text + capfd.readouterr().err
 
 
-def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_error(url: str, store: str) -> None:
+def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_error(
+    url: str, store: str
+) -> None:
     iter(make(url, store))  # The first worker of this run.
     loader = make(url, store, lease_s=4.0)
     other = Other(loader, store)
     terms = Terms(boundaries=lambda split: ())
-    with Coordinator(store, plan=loader._job.plan(0), prefix=other.keys.prefix, worker="8-888", terms=terms) as ready:
+    with Coordinator(
+        store, plan=loader._job.plan(0), prefix=other.keys.prefix, worker="8-888", terms=terms
+    ) as ready:
         for claim in ready.claims(WaitFor.NOTHING):
             assert ready.reserve(claim, FILE_ROWS) == FILE_ROWS
             assert ready.complete(claim)
@@ -265,8 +314,12 @@ def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_e
         assert late.result(timeout=60) == []
 
 
-def test_rows_that_others_cut_off_are_not_counted_as_dropped(url: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks share one file, which one of them has claimed whole before the other cuts it; neither reads far ahead."""
+def test_rows_that_others_cut_off_are_not_counted_as_dropped(
+    url: str, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks share one file, which one of them has claimed whole before the other cuts it;
+    neither reads far ahead.
+    """
     for path in Path(url).glob("[1-9].parquet"):
         path.unlink()
     row = pa.array(range(6000), pa.int64())
@@ -296,15 +349,21 @@ def test_rows_that_others_cut_off_are_not_counted_as_dropped(url: str, store: st
 
 
 @pytest.mark.parametrize("tail", ["pad", "drop"])
-def test_ranks_cannot_make_the_same_steps_and_be_independent(url: str, store: str, tail: str) -> None:
-    with pytest.raises(ConfigError, match=f"tail {tail} and dispatch.in_step false contradict each other"):
+def test_ranks_cannot_make_the_same_steps_and_be_independent(
+    url: str, store: str, tail: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=f"tail {tail} and dispatch.in_step false contradict each other"
+    ):
         make(url, store, tail=tail, in_step=False)
 
 
 def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(
     url: str, store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One rank has reserved all rows when the other looks for some, and lives: no step is left to anybody."""
+    """One rank has reserved all rows when the other looks for some, and lives: no step is left to
+    anybody.
+    """
     for path in Path(url).glob("[1-9].parquet"):
         path.unlink()
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -331,7 +390,9 @@ def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(
 
 def _are_reserved(leases: Any) -> bool:
     """Whether nothing can be claimed or cut off."""
-    return bool(leases) and all(lease.record and lease.record.reserved == FILE_ROWS for lease in leases)
+    return bool(leases) and all(
+        lease.record and lease.record.reserved == FILE_ROWS for lease in leases
+    )
 
 
 @pytest.mark.parametrize("num_epochs", [1, 2])
@@ -341,7 +402,9 @@ def test_a_worker_that_starts_after_the_last_epoch_ends_empty_with_a_warning_if_
     options: dict[str, Any] = {"slots": ["row"], "batch_size": 10, "num_epochs": num_epochs}
     dispatch = {"store": store, "run_id": "a"}
     assert len(rows_of(FeatureLoader(url, dispatch=dispatch, **options))) == num_epochs * NUM_ROWS
-    with pytest.raises(DispatchError, match=r"nothing is left to read: .* run_id .* dispatch\.finished: end"):
+    with pytest.raises(
+        DispatchError, match=r"nothing is left to read: .* run_id .* dispatch\.finished: end"
+    ):
         rows_of(FeatureLoader(url, dispatch=dispatch, **options))
     assert rows_of(FeatureLoader(url, dispatch=dispatch | {"finished": "end"}, **options)) == []
     assert "nothing is left to read" in caplog.text

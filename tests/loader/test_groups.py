@@ -25,11 +25,23 @@ ADDED = [
     {"slot": 2, "name": "double", "op": "identity", "of": "double"},
     {"slot": 3, "name": "many", "op": "identity", "of": "many"},
 ]
-INPUTS = {"row": "double", "double": "double", "many": "list<double>", "clicked": "double", "request": "string"}
+INPUTS = {
+    "row": "double",
+    "double": "double",
+    "many": "list<double>",
+    "clicked": "double",
+    "request": "string",
+}
 
 
 def spec_of(slots: Any) -> Any:
-    document = {"spec": 1, "inputs": INPUTS, "labels": {"click": "clicked"}, "keep": ["request"], "slots": slots}
+    document = {
+        "spec": 1,
+        "inputs": INPUTS,
+        "labels": {"click": "clicked"},
+        "keep": ["request"],
+        "slots": slots,
+    }
     return load_spec(document | {"output": {"rows_per_row_group": 32, "rows_per_file": 100}})
 
 
@@ -47,9 +59,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     for name, clicked in (("raw", 0.0), ("ripe", 1.0)):
         (root / name).mkdir()
         pq.write_table(raw_rows(clicked), root / name / "a.parquet", row_group_size=50)
-    job = ExtractJob(spec=spec_of(SLOTS), input_url=str(root / "raw"), table_url=str(root / "table"), partition={"dt": "1"})
+    job = ExtractJob(
+        spec=spec_of(SLOTS),
+        input_url=str(root / "raw"),
+        table_url=str(root / "table"),
+        partition={"dt": "1"},
+    )
     extract_files(job)
-    extract_group(GroupJob(job=replace(job, spec=spec_of([*SLOTS, *ADDED]), run_id="g"), name="added"))
+    extract_group(
+        GroupJob(job=replace(job, spec=spec_of([*SLOTS, *ADDED]), run_id="g"), name="added")
+    )
     api.relabel(spec_of(SLOTS), root / "ripe", job.table_url, key="request", partition={"dt": "1"})
     return job.table_url
 
@@ -65,10 +84,14 @@ def assert_whole(loader: Any, *, num_rows: Any = NUM_ROWS) -> None:
     assert sorted(seen) == [float(row) for row in range(num_rows)]
 
 
-@pytest.mark.parametrize("staging", [None, {"mode": "whole"}, {"mode": "whole", "ahead_files": 1}, {"mode": "ranges"}])
+@pytest.mark.parametrize(
+    "staging", [None, {"mode": "whole"}, {"mode": "whole", "ahead_files": 1}, {"mode": "ranges"}]
+)
 def test_columns_of_groups_come_with_their_rows(url: str, staging: Any) -> None:
     shuffle = {"window_rows": 64, "interleave": 2}
-    with FeatureLoader(url, slots=["*"], labels=["click"], batch_size=7, staging=staging, shuffle=shuffle, seed=3) as loader:
+    with FeatureLoader(
+        url, slots=["*"], labels=["click"], batch_size=7, staging=staging, shuffle=shuffle, seed=3
+    ) as loader:
         assert_whole(loader)
         assert loader.stats().get("staging_num_staged", 0) == (9 if staging else 0)
 
@@ -91,7 +114,9 @@ def test_a_remote_table_with_groups(url: str, loopback: Any, staging: Any) -> No
 
 def test_a_filter_reads_columns_of_groups(url: str) -> None:
     with FeatureLoader(url, slots=["row"], where="double < 100 and click = 1") as loader:
-        assert sorted(float(row) for batch in loader for row in batch["row"]) == [float(row) for row in range(50)]
+        assert sorted(float(row) for batch in loader for row in batch["row"]) == [
+            float(row) for row in range(50)
+        ]
 
 
 def test_only_groups_that_are_read_are_staged(url: str) -> None:
@@ -103,7 +128,12 @@ def test_only_groups_that_are_read_are_staged(url: str) -> None:
 def test_the_budget_must_hold_a_split_with_its_groups(url: str) -> None:
     largest = max(file.size_bytes for file in open_snapshot(url).data_files)
     with pytest.raises(BudgetError, match="3 files that are open at once"):
-        FeatureLoader(url, slots=["*"], labels=["click"], staging={"mode": "whole", "budget_bytes": largest + 1})
+        FeatureLoader(
+            url,
+            slots=["*"],
+            labels=["click"],
+            staging={"mode": "whole", "budget_bytes": largest + 1},
+        )
 
 
 def test_a_state_is_of_one_version_of_the_groups(url: str) -> None:
@@ -113,7 +143,9 @@ def test_a_state_is_of_one_version_of_the_groups(url: str) -> None:
 
 def test_a_cache_is_filled_with_the_files_of_groups_too(url: str, tmp_path: Path) -> None:
     config = tmp_path / "train.yaml"
-    config.write_text(f'table: {url}\nslots: ["*"]\nstaging: {{directory: {tmp_path / "cache"}, mode: whole}}\n')
+    config.write_text(
+        f'table: {url}\nslots: ["*"]\nstaging: {{directory: {tmp_path / "cache"}, mode: whole}}\n'
+    )
     assert warm(str(config)).counts.num_staged == 9
 
 
@@ -125,7 +157,12 @@ def test_a_groups_file_that_is_cut_otherwise_is_refused(url: str, tmp_path: Path
     pq.write_table(pq.read_table(group.url), other, row_group_size=50)
     groups = tuple(replace(g, url=str(other)) if g is group else g for g in file.groups)
     broken = replace(snapshot, data_files=(replace(file, groups=groups), *snapshot.data_files[1:]))
-    with pytest.raises(DataFileError, match=r"expected the 4 row groups of .* \(100 rows\), found 2"):
+    with pytest.raises(
+        DataFileError, match=r"expected the 4 row groups of .* \(100 rows\), found 2"
+    ):
         Table(broken).to_arrow()
-    with FeatureLoader(broken, slots=["*"]) as loader, pytest.raises(DataFileError, match="write the slot group of this"):
+    with (
+        FeatureLoader(broken, slots=["*"]) as loader,
+        pytest.raises(DataFileError, match="write the slot group of this"),
+    ):
         list(loader)

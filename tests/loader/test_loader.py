@@ -21,7 +21,14 @@ from hypothesis import strategies as st
 from featstore.api import extract
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.errors import BudgetError, ConfigError, DataFileError, DispatchError, SelectionError, StateError
+from featstore.errors import (
+    BudgetError,
+    ConfigError,
+    DataFileError,
+    DispatchError,
+    SelectionError,
+    StateError,
+)
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import resolve
@@ -56,7 +63,9 @@ def test_without_shuffle_rows_come_in_the_order_of_the_files(table_url: str) -> 
 
 @pytest.mark.parametrize("batch_size", [1, 16, 33, 1000])
 def test_every_batch_is_full_but_the_last(table_url: str, batch_size: int) -> None:
-    sizes = [batch.num_rows for batch in FeatureLoader(table_url, slots=["row"], batch_size=batch_size)]
+    sizes = [
+        batch.num_rows for batch in FeatureLoader(table_url, slots=["row"], batch_size=batch_size)
+    ]
     assert sizes[:-1] == [batch_size] * (NUM_ROWS // batch_size - (NUM_ROWS % batch_size == 0))
     assert sum(sizes) == NUM_ROWS
 
@@ -70,15 +79,23 @@ def test_drop_last_leaves_out_the_short_batch_and_counts_its_rows(table_url: str
 def test_a_table_may_be_a_snapshot_or_have_one(table_url: str) -> None:
     snapshot = open_snapshot(table_url)
     with_one = type("Table", (), {"snapshot": snapshot})()
-    assert rows_of(FeatureLoader(snapshot, slots=["row"])) == rows_of(FeatureLoader(with_one, slots=["row"]))
-    with pytest.raises(ConfigError, match="table: expected a Table, a Snapshot or a URL, found int"):
+    assert rows_of(FeatureLoader(snapshot, slots=["row"])) == rows_of(
+        FeatureLoader(with_one, slots=["row"])
+    )
+    with pytest.raises(
+        ConfigError, match="table: expected a Table, a Snapshot or a URL, found int"
+    ):
         FeatureLoader(7, slots=["row"])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("shuffle", [{"window_rows": 1}, {"window_rows": 40}, {"window_rows": 10_000, "interleave": 3}])
+@pytest.mark.parametrize(
+    "shuffle", [{"window_rows": 1}, {"window_rows": 40}, {"window_rows": 10_000, "interleave": 3}]
+)
 def test_shuffled_rows_keep_together_and_come_once(table_url: str, shuffle: Any) -> None:
     seen = []
-    for batch in FeatureLoader(table_url, slots=["*"], extras=["note"], batch_size=33, shuffle=shuffle, seed=3):
+    for batch in FeatureLoader(
+        table_url, slots=["*"], extras=["note"], batch_size=33, shuffle=shuffle, seed=3
+    ):
         rows = batch["row"].tolist()
         seen += rows
         assert batch["half"].tolist() == [row / 2 for row in rows]
@@ -111,7 +128,12 @@ def test_each_iteration_is_the_next_epochs(table_url: str) -> None:
 
 
 def test_where_prunes_partitions_and_filters_rows(table_url: str) -> None:
-    loader = FeatureLoader(table_url, slots=["row"], where="dt >= '2026-11-03' and (click = 1 or row % 4 = 0)", batch_size=9)
+    loader = FeatureLoader(
+        table_url,
+        slots=["row"],
+        where="dt >= '2026-11-03' and (click = 1 or row % 4 = 0)",
+        batch_size=9,
+    )
     expected = [row for row in range(70, NUM_ROWS) if row % 2 or row % 4 == 0]
     assert rows_of(loader) == expected
     assert loader.stats()["rows_filtered"] == NUM_ROWS - 70 - len(expected)
@@ -123,7 +145,9 @@ def test_where_may_read_partition_keys_row_by_row(table_url: str) -> None:
 
 
 def test_where_that_matches_no_partition_is_told_of(table_url: str) -> None:
-    with pytest.raises(SelectionError, match="matches no partition of the table, which has dt=2026-11-01"):
+    with pytest.raises(
+        SelectionError, match="matches no partition of the table, which has dt=2026-11-01"
+    ):
         FeatureLoader(table_url, slots=["row"], where="dt = '1999-01-01'")
 
 
@@ -132,9 +156,17 @@ def test_missing_marks_count_as_null_in_where(table_url: str) -> None:
 
 
 @pytest.mark.parametrize(("null", "expected"), [("drop", None), (-1, -1.0)])
-def test_a_null_label_is_dropped_or_filled_as_told(table_url: str, null: Any, expected: float | None) -> None:
-    loader = FeatureLoader(table_url, slots=["row"], labels=[{"name": "ripe", "null": null}], batch_size=33)
-    found = {row: label for b in loader for row, label in zip(b["row"].tolist(), b.labels["ripe"].tolist(), strict=True)}
+def test_a_null_label_is_dropped_or_filled_as_told(
+    table_url: str, null: Any, expected: float | None
+) -> None:
+    loader = FeatureLoader(
+        table_url, slots=["row"], labels=[{"name": "ripe", "null": null}], batch_size=33
+    )
+    found = {
+        row: label
+        for b in loader
+        for row, label in zip(b["row"].tolist(), b.labels["ripe"].tolist(), strict=True)
+    }
     values = {row: expected if row % 10 == 0 else float(row % 3) for row in range(NUM_ROWS)}
     assert found == {row: value for row, value in values.items() if value is not None}
     counted = "null_labels_dropped" if expected is None else "null_labels_filled"
@@ -142,7 +174,9 @@ def test_a_null_label_is_dropped_or_filled_as_told(table_url: str, null: Any, ex
 
 
 def test_a_null_label_raises_unless_told_otherwise(table_url: str) -> None:
-    with pytest.raises(DataFileError, match=r"part.parquet: label 'ripe' is null in 2 of 16 rows; .*null: drop"):
+    with pytest.raises(
+        DataFileError, match=r"part.parquet: label 'ripe' is null in 2 of 16 rows; .*null: drop"
+    ):
         rows_of(FeatureLoader(table_url, slots=["row"], labels=["ripe"]))
 
 
@@ -153,7 +187,9 @@ def test_a_null_weight_raises(table_url: str) -> None:
 
 def test_buckets_hold_every_sign_and_keep_missing_at_zero(tmp_path: Path) -> None:
     signs = [0, 1, 2, 9, 10, 2**53 + 1, 2**63 - 1]
-    pq.write_table(pa.table({"row": signs, "tags": [[sign, 0] for sign in signs]}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"row": signs, "tags": [[sign, 0] for sign in signs]}), tmp_path / "a.parquet"
+    )
     slots = [{"name": "row", "buckets": 10}, {"name": "tags", "buckets": 10, "max_len": 1}]
     (batch,) = FeatureLoader(tmp_path, slots=slots)
     expected = [0 if sign == 0 else 1 + sign % 9 for sign in signs]
@@ -169,7 +205,9 @@ def test_ids_arrive_bit_for_bit(ids: list[int]) -> None:
 
 def test_a_slot_that_older_files_lack_is_missing_there(tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": [1, 2]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"new": [[7], []], "row": pa.array([3, 4], pa.int32())}), tmp_path / "b.parquet")
+    pq.write_table(
+        pa.table({"new": [[7], []], "row": pa.array([3, 4], pa.int32())}), tmp_path / "b.parquet"
+    )
     (batch,) = FeatureLoader(tmp_path, slots=["row", "new"])
     assert batch["row"].tolist() == [1, 2, 3, 4]
     assert [values.tolist() for values in batch["new"]] == [[0], [0], [7], []]
@@ -184,23 +222,37 @@ def test_a_file_replaced_since_it_was_listed_is_told_of(table_url: str, tmp_path
     pq.write_table(pa.table({"row": [1, 2]}), tmp_path / "a.parquet")
     loader = FeatureLoader(tmp_path, slots=["row"])
     pq.write_table(pa.table({"row": [1, 2, 3]}), tmp_path / "a.parquet")
-    with pytest.raises(DataFileError, match=r"a\.parquet: expected 2 rows, as the table says, found 3"):
+    with pytest.raises(
+        DataFileError, match=r"a\.parquet: expected 2 rows, as the table says, found 3"
+    ):
         rows_of(loader)
 
 
-@pytest.mark.parametrize("staging", [{"mode": "whole"}, {"mode": "whole", "ahead_files": 1}, {"mode": "ranges"}])
+@pytest.mark.parametrize(
+    "staging", [{"mode": "whole"}, {"mode": "whole", "ahead_files": 1}, {"mode": "ranges"}]
+)
 def test_staged_rows_are_the_same_rows(table_url: str, staging: Any) -> None:
-    with FeatureLoader(table_url, slots=["row"], staging=staging, shuffle={"interleave": 2}, seed=5) as loader:
+    with FeatureLoader(
+        table_url, slots=["row"], staging=staging, shuffle={"interleave": 2}, seed=5
+    ) as loader:
         staged = rows_of(loader)
         assert loader.stats()["staging_num_staged"] == 5
-    assert staged == rows_of(FeatureLoader(table_url, slots=["row"], shuffle={"interleave": 2}, seed=5))
+    assert staged == rows_of(
+        FeatureLoader(table_url, slots=["row"], shuffle={"interleave": 2}, seed=5)
+    )
 
 
-@pytest.mark.parametrize("staging", [None, {"mode": "ranges"}, {"mode": "direct"}], ids=["staged", "ranges", "direct"])
-def test_a_remote_table_is_staged_or_read_where_it_is(table_url: str, loopback: Any, staging: Any) -> None:
+@pytest.mark.parametrize(
+    "staging", [None, {"mode": "ranges"}, {"mode": "direct"}], ids=["staged", "ranges", "direct"]
+)
+def test_a_remote_table_is_staged_or_read_where_it_is(
+    table_url: str, loopback: Any, staging: Any
+) -> None:
     with FeatureLoader(served(table_url, loopback), slots=["row"], staging=staging) as loader:
         assert rows_of(loader) == list(range(NUM_ROWS))
-        assert loader.stats().get("staging_num_staged", 0) == (0 if staging == {"mode": "direct"} else 5)
+        assert loader.stats().get("staging_num_staged", 0) == (
+            0 if staging == {"mode": "direct"} else 5
+        )
 
 
 def served(table_url: str, loopback: Any) -> Any:
@@ -214,14 +266,20 @@ def served(table_url: str, loopback: Any) -> Any:
 
 @pytest.fixture
 def wide_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A table of 40 slots in files of several MB; the hole limit, which follows the latency of a busy machine, is fixed."""
+    """A table of 40 slots in files of several MB; the hole limit, which follows the latency of a
+    busy machine, is fixed.
+    """
     monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
     random = np.random.default_rng(1)
     for number in range(3):
         columns = {f"s{i}": pa.array(random.integers(1, 1 << 60, 20_000)) for i in range(40)}
         rows = pa.array(range(number * 20_000, (number + 1) * 20_000), pa.int64())
         (tmp_path / "t" / f"m={number}").mkdir(parents=True)
-        pq.write_table(pa.table({"row": rows, **columns}), tmp_path / "t" / f"m={number}" / "a.parquet", row_group_size=10_000)
+        pq.write_table(
+            pa.table({"row": rows, **columns}),
+            tmp_path / "t" / f"m={number}" / "a.parquet",
+            row_group_size=10_000,
+        )
     return str(tmp_path / "t")
 
 
@@ -237,28 +295,45 @@ def test_by_ranges_only_what_is_selected_comes_and_a_wider_selection_adds_to_it(
             batches = {name: torch.cat([batch[name] for batch in loader]) for name in slots[-1:]}
             fetched_bytes.append(loader.stats()["staging_fetched_bytes"])
         expected = FeatureLoader(wide_url, slots=slots, **local)
-        assert all(torch.equal(values, torch.cat([batch[name] for batch in expected])) for name, values in batches.items())
+        assert all(
+            torch.equal(values, torch.cat([batch[name] for batch in expected]))
+            for name, values in batches.items()
+        )
     assert fetched_bytes[2] == 0
     assert 0 < sum(fetched_bytes) < all_bytes
 
 
-def test_a_file_staged_for_other_slots_is_refused_and_never_read_as_zeros(wide_url: str, tmp_path: Path) -> None:
+def test_a_file_staged_for_other_slots_is_refused_and_never_read_as_zeros(
+    wide_url: str, tmp_path: Path
+) -> None:
     """As if the plan of ranges had forgotten a slot."""
     file = open_snapshot(wide_url).data_files[0]
     request = resolve(open_snapshot(wide_url).schema, slots=["row", "s7"])
     narrow = resolve(open_snapshot(wide_url).schema, slots=["row"])
     with Stager(Staging(mode="ranges"), staging_source(narrow.selection)) as stager:
         staged = next(stager.stage([StageItem(key=0, url=file.url, size_bytes=file.size_bytes)]))
-        claim = Claim(index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0)
+        claim = Claim(
+            index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0
+        )
         assert staged.path is not None
-        work = Work(claim=claim, source=staged.path, partition=Partition(values={}, is_decided=True), held=staged.held)
+        work = Work(
+            claim=claim,
+            source=staged.path,
+            partition=Partition(values={}, is_decided=True),
+            held=staged.held,
+        )
         order = Order(seed=0, epoch=0, shuffle=None)
         SplitReader(work, request=narrow, order=order, stats=Stats()).close()
-        with pytest.raises(DataFileError, match=r"m=0/a\.parquet: slot 's7': expected its bytes .* in the staged file"):
+        with pytest.raises(
+            DataFileError,
+            match=r"m=0/a\.parquet: slot 's7': expected its bytes .* in the staged file",
+        ):
             SplitReader(work, request=request, order=order, stats=Stats())
 
 
-def test_ranges_of_files_that_exceed_the_budget_as_a_whole_are_read(wide_url: str, loopback: Any) -> None:
+def test_ranges_of_files_that_exceed_the_budget_as_a_whole_are_read(
+    wide_url: str, loopback: Any
+) -> None:
     table = served(wide_url, loopback)
     budget_bytes = min(file.size_bytes for file in table.data_files) // 2
     staging = {"mode": "ranges", "budget_bytes": budget_bytes}
@@ -284,8 +359,12 @@ def test_a_budget_below_the_files_open_at_once_is_refused_at_once(table_url: str
 def test_a_staged_file_that_is_no_parquet_is_named(table_url: str, tmp_path: Path) -> None:
     snapshot = open_snapshot(table_url)
     (tmp_path / "bad.parquet").write_bytes(b"0" * snapshot.data_files[0].size_bytes)
-    bad = type(snapshot.data_files[0])(**{**vars(snapshot.data_files[0]), "url": str(tmp_path / "bad.parquet")})
-    remote = type(snapshot)(url=snapshot.url, version=None, schema=snapshot.schema, data_files=(bad,))
+    bad = type(snapshot.data_files[0])(
+        **{**vars(snapshot.data_files[0]), "url": str(tmp_path / "bad.parquet")}
+    )
+    remote = type(snapshot)(
+        url=snapshot.url, version=None, schema=snapshot.schema, data_files=(bad,)
+    )
     with (
         FeatureLoader(remote, slots=["row"], staging={"mode": "whole"}) as loader,
         pytest.raises(DataFileError, match=f"{bad.path}: expected a Parquet file"),
@@ -296,7 +375,10 @@ def test_a_staged_file_that_is_no_parquet_is_named(table_url: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"order": "random"}, "order: expected one of dynamic, static, rank, replay, found 'random'"),
+        (
+            {"order": "random"},
+            "order: expected one of dynamic, static, rank, replay, found 'random'",
+        ),
         ({"batch_size": 0}, "batch_size: expected an integer of 1 or more, found 0"),
         ({"num_epochs": 0}, "num_epochs: expected an integer of 1 or more"),
         ({"seed": -1}, "seed: expected an integer of 0 or more, found -1"),
@@ -320,10 +402,14 @@ def test_a_loader_in_dynamic_order_has_no_length(table_url: str) -> None:
         loader.set_epoch(-1)
 
 
-@pytest.mark.parametrize("staging", [None, {"mode": "whole", "ahead_files": 1}], ids=["in place", "staged"])
+@pytest.mark.parametrize(
+    "staging", [None, {"mode": "whole", "ahead_files": 1}], ids=["in place", "staged"]
+)
 @pytest.mark.parametrize("budget", [1, "1GB"])
 def test_a_break_ends_all_threads(table_url: str, staging: Any, budget: Any) -> None:
-    loader = FeatureLoader(table_url, slots=["*"], batch_size=1, staging=staging, memory_budget=budget)
+    loader = FeatureLoader(
+        table_url, slots=["*"], batch_size=1, staging=staging, memory_budget=budget
+    )
     for _ in range(3):
         for _ in loader:
             break
@@ -376,12 +462,17 @@ def test_close_from_another_thread_ends_a_waiting_consumer(table_url: str) -> No
 def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url: str) -> None:
     program = (
         "from featstore.loader.feature_loader import FeatureLoader\n"
-        f"loader = FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', staging={{'mode': 'whole'}})\n"
+        f"loader = FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', "
+        f"staging={{'mode': 'whole'}})\n"
         "batches = iter(loader)\n"
         "print(next(batches).num_rows)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
@@ -393,8 +484,12 @@ def test_a_batch_outlives_its_loader(table_url: str) -> None:
     assert np.array_equal(batch["half"].numpy(), np.arange(16, dtype=np.float32) / 2)
 
 
-def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(tmp_path: Path, loopback: Any) -> None:
-    """The second half of the only file is sent after closing has begun, while the consumer waits for its first batch."""
+def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(
+    tmp_path: Path, loopback: Any
+) -> None:
+    """The second half of the only file is sent after closing has begun, while the consumer waits
+    for its first batch.
+    """
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"row": pa.array(range(100), pa.int64())}), path, row_group_size=10)
     loopback.files["/a.parquet"] = path.read_bytes()
@@ -424,7 +519,9 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(tmp_path: Path
 def test_a_file_without_row_groups_is_read_as_no_rows(tmp_path: Path) -> None:
     schema = pa.schema([("row", pa.int64()), ("tags", pa.list_(pa.int64()))])
     pq.ParquetWriter(tmp_path / "a.parquet", schema).close()
-    pq.write_table(pa.table({"row": [1, 2], "tags": [[1], []]}, schema=schema), tmp_path / "b.parquet")
+    pq.write_table(
+        pa.table({"row": [1, 2], "tags": [[1], []]}, schema=schema), tmp_path / "b.parquet"
+    )
     assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 0
     for shuffle in (None, {"window_rows": 10}):
         loader = FeatureLoader(str(tmp_path), slots=["*"], batch_size=8, shuffle=shuffle)
@@ -439,7 +536,9 @@ def test_a_file_replaced_by_one_of_equal_size_is_staged_anew(tmp_path: Path) -> 
         pq.write_table(pa.table({"row": pa.array(values, pa.int64())}), table / "a.parquet")
         options = {"mode": "whole", "directory": cache}
         with FeatureLoader(str(table), slots=["row"], staging=options) as loader:
-            return [row for batch in loader for row in batch["row"].tolist()], (table / "a.parquet").stat().st_size
+            return [row for batch in loader for row in batch["row"].tolist()], (
+                table / "a.parquet"
+            ).stat().st_size
 
     (first, first_bytes), (second, second_bytes) = delivered([1, 2, 3]), delivered([7, 8, 9])
     assert first_bytes == second_bytes
@@ -449,7 +548,9 @@ def test_a_file_replaced_by_one_of_equal_size_is_staged_anew(tmp_path: Path) -> 
 def test_a_lost_store_leaves_no_thread_behind(table_url: str, tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
     dispatch = {"store": f"sqlite://{store}", "run_id": "lost"}
-    loader = FeatureLoader(table_url, slots=["row"], batch_size=8, dispatch=dispatch, memory_budget=1)
+    loader = FeatureLoader(
+        table_url, slots=["row"], batch_size=8, dispatch=dispatch, memory_budget=1
+    )
     batches = iter(loader)
     next(batches)
     with sqlite3.connect(store) as connection:
@@ -459,7 +560,9 @@ def test_a_lost_store_leaves_no_thread_behind(table_url: str, tmp_path: Path) ->
         for _ in batches:
             pass
     loader.close()
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")]
+    assert not [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")
+    ]
 
 
 def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url: str) -> None:
@@ -486,11 +589,18 @@ def test_slots_are_no_extras(tmp_path: Path) -> None:
         FeatureLoader(tmp_path / "table", slots=["tags"], extras=["tags"])
 
 
-def test_the_end_of_an_epoch_says_what_it_waited_for(table_url: str, loopback: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_an_epoch_says_what_it_waited_for(
+    table_url: str, loopback: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "featstore.loader.run.iteration")
-    with FeatureLoader(served(table_url, loopback), slots=["row"], staging={"mode": "whole"}, num_epochs=2) as loader:
+    with FeatureLoader(
+        served(table_url, loopback), slots=["row"], staging={"mode": "whole"}, num_epochs=2
+    ) as loader:
         assert loader.verdict() == ""
         rows_of(loader)
         assert loader.verdict().startswith("epoch 1: ")
         assert loader.verdict().endswith("would help")
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["epoch 0", "epoch 1"]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "epoch 0",
+        "epoch 1",
+    ]

@@ -1,4 +1,6 @@
-"""Resume is proved at every step: save before each batch, restore at each, and require the same remainder."""
+"""Resume is proved at every step: save before each batch, restore at each, and require the same
+remainder.
+"""
 
 import itertools
 import json
@@ -33,7 +35,9 @@ ORDERS = [
 
 
 def make(table_url: str, **options: Any) -> FeatureLoader:
-    return FeatureLoader(table_url, **{"slots": ["row", "tags"], "batch_size": 23, "seed": 9, **options})
+    return FeatureLoader(
+        table_url, **{"slots": ["row", "tags"], "batch_size": 23, "seed": 9, **options}
+    )
 
 
 def content(batch: Any) -> list[tuple[torch.Tensor, ...]]:
@@ -99,11 +103,17 @@ def test_a_state_does_not_depend_on_the_batch_size(table_url: str) -> None:
     loader = make(table_url)
     list(itertools.islice(loader, 5))
     state = loader.state_dict()
-    rest = [row for batch in make_resumed(table_url, state, batch_size=101) for row in batch["row"].tolist()]
+    rest = [
+        row
+        for batch in make_resumed(table_url, state, batch_size=101)
+        for row in batch["row"].tolist()
+    ]
     assert rest == list(range(4 * 23, NUM_ROWS))
 
 
-def test_a_state_with_everything_delivered_yields_nothing_and_then_the_next_epoch(table_url: str) -> None:
+def test_a_state_with_everything_delivered_yields_nothing_and_then_the_next_epoch(
+    table_url: str,
+) -> None:
     loader = make(table_url)
     for _ in loader:
         loader.ack()
@@ -129,7 +139,9 @@ def test_a_restored_loader_repeats_only_what_was_not_delivered_of_its_epoch(tabl
     before = [row for batch in itertools.islice(loader, 6) for row in batch["row"].tolist()]
     state = loader.state_dict()
     assert state["epoch"] == 3
-    after = [row for batch in make_resumed(table_url, state, **options) for row in batch["row"].tolist()]
+    after = [
+        row for batch in make_resumed(table_url, state, **options) for row in batch["row"].tolist()
+    ]
     assert sorted(before[: 5 * 23] + after) == list(range(NUM_ROWS))
 
 
@@ -161,7 +173,10 @@ def test_a_state_of_another_table_is_refused(table_url: str) -> None:
 
 def test_a_state_of_another_window_is_refused(table_url: str) -> None:
     state = make(table_url, shuffle={"window_rows": 5}).state_dict()
-    with pytest.raises(StateError, match=r"of another shuffle.window_rows than this loader's: saved with 5, found 6"):
+    with pytest.raises(
+        StateError,
+        match=r"of another shuffle.window_rows than this loader's: saved with 5, found 6",
+    ):
         make(table_url, shuffle={"window_rows": 6}).load_state_dict(state)
 
 
@@ -174,7 +189,10 @@ def test_a_state_with_workers_missing_is_refused(table_url: str) -> None:
 def test_two_workers_of_one_store_share_an_epoch_and_their_merged_state_resumes_on_one(
     table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"dispatch": {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}, "shuffle": {"window_rows": 30}}
+    options = {
+        "dispatch": {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"},
+        "shuffle": {"window_rows": 30},
+    }
     loaders = []
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
@@ -194,7 +212,11 @@ def test_two_workers_of_one_store_share_an_epoch_and_their_merged_state_resumes_
     merged = FeatureLoader.merge_states(states)
     with pytest.raises(StateError, match="missing"):
         make(table_url, shuffle={"window_rows": 30}).load_state_dict(states[0])
-    rest = [row for batch in make_resumed(table_url, merged, shuffle={"window_rows": 30}) for row in batch["row"].tolist()]
+    rest = [
+        row
+        for batch in make_resumed(table_url, merged, shuffle={"window_rows": 30})
+        for row in batch["row"].tolist()
+    ]
     assert sorted(rows + rest) == list(range(NUM_ROWS))
 
 
@@ -203,7 +225,9 @@ def iter_as(rank: int, loader: FeatureLoader, monkeypatch: pytest.MonkeyPatch) -
     return iter(loader)
 
 
-def test_a_run_that_is_taken_up_again_in_its_store_goes_on_where_it_was(table_url: str, tmp_path: Path) -> None:
+def test_a_run_that_is_taken_up_again_in_its_store_goes_on_where_it_was(
+    table_url: str, tmp_path: Path
+) -> None:
     dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
     with make(table_url, dispatch=dispatch) as first:
         before = [row for batch in itertools.islice(first, 5) for row in batch["row"].tolist()]
@@ -220,7 +244,9 @@ def test_workers_with_another_plan_are_refused_by_a_shared_store(
         make(table_url)
 
 
-def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(
+    table_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dispatch = {"store": "memory://half-a-batch", "run_id": "a"}
     loaders = [make(table_url, batch_size=200, dispatch=dispatch) for _ in range(2)]
     iterators = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
@@ -230,8 +256,12 @@ def test_two_workers_with_half_a_batch_each_do_not_wait_for_each_other(table_url
     assert sorted(rows) == list(range(NUM_ROWS))
 
 
-def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step ends when both have done it; a rank that has ended takes part no more, as with torch's Join."""
+def test_ranks_that_train_in_step_end_though_one_runs_out_first(
+    table_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step ends when both have done it; a rank that has ended takes part no more, as with
+    torch's Join.
+    """
     dispatch = {"store": "memory://in-step", "run_id": "a", "lease_s": 1.0, "in_step": True}
     loaders = [make(table_url, batch_size=30, dispatch=dispatch) for _ in range(2)]
     shares = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
@@ -244,7 +274,9 @@ def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url: str, 
             with step:
                 in_step[rank] += 1
                 step.notify_all()
-                if not step.wait_for(lambda: in_step.get(1 - rank, in_step[rank]) >= in_step[rank], timeout=20):
+                if not step.wait_for(
+                    lambda: in_step.get(1 - rank, in_step[rank]) >= in_step[rank], timeout=20
+                ):
                     return False
         with step:
             in_step.pop(rank)
@@ -257,7 +289,9 @@ def test_ranks_that_train_in_step_end_though_one_runs_out_first(table_url: str, 
 
 
 def pause(loader: FeatureLoader) -> None:
-    """What a stopped process looks like to others, once it has told the store all: its leases are no longer renewed."""
+    """What a stopped process looks like to others, once it has told the store all: its leases are
+    no longer renewed.
+    """
     assert loader._run is not None
     reports = loader._run._reports
     reports.settle()
@@ -267,13 +301,20 @@ def pause(loader: FeatureLoader) -> None:
 
 def one_large_file(directory: Any, row_group_size: int = 2000) -> str:
     """Of one row group, unless told otherwise: nothing can be cut off."""
-    pq.write_table(pa.table({"row": range(2000)}), directory / "a.parquet", row_group_size=row_group_size)
+    pq.write_table(
+        pa.table({"row": range(2000)}), directory / "a.parquet", row_group_size=row_group_size
+    )
     return str(directory)
 
 
-def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(tmp_path: Path) -> None:
+def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(
+    tmp_path: Path,
+) -> None:
     dispatch = {"store": "memory://lost", "run_id": "a", "lease_s": 0.3, "in_step": True}
-    one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
+    one, other = (
+        make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch)
+        for _ in range(2)
+    )
     batches = iter(one)
     before = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
     one.ack()
@@ -285,12 +326,17 @@ def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(tmp
     assert mine == taken
     stats = one.stats()
     assert (stats["leases_lost"], stats["rows_left_to_others"]) == (1, 1960)
-    assert before + taken + [row for batch in theirs for row in batch["row"].tolist()] == list(range(2000))
+    assert before + taken + [row for batch in theirs for row in batch["row"].tolist()] == list(
+        range(2000)
+    )
 
 
 def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path: Path) -> None:
     dispatch = {"store": "memory://lost-and-found", "run_id": "a", "lease_s": 0.3, "in_step": True}
-    one, other = (make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch) for _ in range(2))
+    one, other = (
+        make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch)
+        for _ in range(2)
+    )
     batches = iter(one)
     rows = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
     one.ack()
@@ -307,10 +353,18 @@ def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path: Path) -> None
 
 
 def cut_in_two(directory: Any, name: Any, **options: Any) -> Any:
-    """Two loaders of one file, the first in its middle when the second comes and cuts the rest in two; rows so far."""
+    """Two loaders of one file, the first in its middle when the second comes and cuts the rest in
+    two; rows so far.
+    """
     url = one_large_file(directory, row_group_size=50)
-    dispatch = {"store": f"memory://{name}", "run_id": "a", "in_step": True}  # One thread asks both.
-    loaders = [make(url, slots=["row"], batch_size=50, dispatch=dispatch, **options) for _ in range(2)]
+    dispatch = {
+        "store": f"memory://{name}",
+        "run_id": "a",
+        "in_step": True,
+    }  # One thread asks both.
+    loaders = [
+        make(url, slots=["row"], batch_size=50, dispatch=dispatch, **options) for _ in range(2)
+    ]
     batches = [iter(loader) for loader in loaders]
     rows = [
         [row for batch in itertools.islice(of, num) for row in batch["row"].tolist()]
@@ -320,7 +374,9 @@ def cut_in_two(directory: Any, name: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("shuffle", [None, {"window_rows": 100}])
-def test_a_worker_with_nothing_to_do_reads_half_of_what_the_other_has_left(tmp_path: Path, shuffle: Any) -> None:
+def test_a_worker_with_nothing_to_do_reads_half_of_what_the_other_has_left(
+    tmp_path: Path, shuffle: Any
+) -> None:
     _, loaders, batches, rows = cut_in_two(tmp_path, f"cut-{shuffle}", shuffle=shuffle)
     for mine, rest in zip(rows, reversed(batches), strict=True):
         mine += [row for batch in rest for row in batch["row"].tolist()]
@@ -336,19 +392,31 @@ def test_a_split_that_was_cut_goes_on_on_any_number_of_workers(
 ) -> None:
     dispatch = {"store": f"memory://cut-state-{shuffle is None}-{num_resumed}", "run_id": "a"}
     url = one_large_file(tmp_path, row_group_size=50)
-    loaders = [make(url, slots=["row"], batch_size=50, dispatch=dispatch, shuffle=shuffle) for _ in range(2)]
+    loaders = [
+        make(url, slots=["row"], batch_size=50, dispatch=dispatch, shuffle=shuffle)
+        for _ in range(2)
+    ]
     batches = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
     some = itertools.chain(itertools.islice(batches[0], 3), itertools.islice(batches[1], 4))
     rows = [row for batch in some for row in batch["row"].tolist()]
     for loader in loaders:
         loader.ack()
-    state = FeatureLoader.merge_states([json.loads(json.dumps(loader.state_dict())) for loader in loaders])
+    state = FeatureLoader.merge_states(
+        [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
+    )
     for loader in loaders:
         loader.close()
     (first, cut), rows_before = state["partial"]["0"], 150 + 200
-    assert (first[0], sum(end - begin for begin, end in (first, cut))) == (0, rows_before) == (0, len(rows))
+    assert (
+        (first[0], sum(end - begin for begin, end in (first, cut)))
+        == (0, rows_before)
+        == (0, len(rows))
+    )
     more = {"store": f"memory://cut-resumed-{shuffle is None}-{num_resumed}", "run_id": "b"}
-    resumed = [make(url, slots=["row"], batch_size=50, dispatch=more, shuffle=shuffle) for _ in range(num_resumed)]
+    resumed = [
+        make(url, slots=["row"], batch_size=50, dispatch=more, shuffle=shuffle)
+        for _ in range(num_resumed)
+    ]
     shares = []
     for rank, loader in enumerate(resumed):
         monkeypatch.setenv("RANK", str(rank))
@@ -364,18 +432,29 @@ def test_a_split_that_was_cut_goes_on_on_any_number_of_workers(
 QUARANTINED = r"rows are missing that no worker could read: .* epoch 0: a\.parquet#0- from row 0"
 
 
-def test_a_file_that_cannot_be_read_is_left_out_at_last_and_named_when_all_else_was_delivered(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_left_out_at_last_and_named_when_all_else_was_delivered(
+    tmp_path: Path,
+) -> None:
     for name in "ab":
         pq.write_table(pa.table({"row": range(100)}), tmp_path / f"{name}.parquet")
-    dispatch: dict[str, Any] = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "r", "max_failures": 2}
+    dispatch: dict[str, Any] = {
+        "store": f"sqlite://{tmp_path}/x.db",
+        "run_id": "r",
+        "max_failures": 2,
+    }
     snapshot: Any = featstore.open_table(str(tmp_path)).snapshot
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no longer Parquet PAR1")
     rows: list[Any] = []
     for error, match in [(DataFileError, r"a\.parquet")] * 2 + [(DispatchError, QUARANTINED)]:
-        with make(snapshot, slots=["row"], dispatch=dispatch) as loader, pytest.raises(error, match=match):
+        with (
+            make(snapshot, slots=["row"], dispatch=dispatch) as loader,
+            pytest.raises(error, match=match),
+        ):
             rows.extend(row for batch in loader for row in batch["row"].tolist())
     assert rows == list(range(100))
-    assert [line.split for line in next(iter(receipts(dispatch["store"], "r").values())).quarantined] == ["a.parquet#0-"]
+    assert [
+        line.split for line in next(iter(receipts(dispatch["store"], "r").values())).quarantined
+    ] == ["a.parquet#0-"]
 
 
 def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url: str) -> None:
@@ -390,7 +469,9 @@ def test_splits_of_a_worker_that_gives_up_are_read_by_the_other(table_url: str) 
 
 
 @pytest.mark.parametrize("shuffle", [None, {"window_rows": 40}])
-def test_a_loop_that_sets_each_epoch_goes_on_in_the_restored_one_and_reads_each_once(table_url: str, shuffle: Any) -> None:
+def test_a_loop_that_sets_each_epoch_goes_on_in_the_restored_one_and_reads_each_once(
+    table_url: str, shuffle: Any
+) -> None:
     loader = make(table_url, shuffle=shuffle)
     loader.set_epoch(1)
     batches = iter(loader)
@@ -407,7 +488,9 @@ def test_a_loop_that_sets_each_epoch_goes_on_in_the_restored_one_and_reads_each_
     assert [sorted(rows) for rows in epochs] == [list(range(NUM_ROWS))] * 3
 
 
-def test_a_loop_that_begins_anew_reads_each_epoch_whole_also_the_restored_one(table_url: str) -> None:
+def test_a_loop_that_begins_anew_reads_each_epoch_whole_also_the_restored_one(
+    table_url: str,
+) -> None:
     loader = make(table_url)
     loader.set_epoch(1)
     list(itertools.islice(loader, 5))
@@ -433,5 +516,7 @@ def test_a_resume_decodes_less_than_a_row_group_again(tmp_path: Path, num_batche
     before.close()
     after = make(str(tmp_path), slots=["row"], batch_size=30)
     after.load_state_dict(state)
-    assert [row for batch in after for row in batch["row"].tolist()] == list(range(30 * num_batches + 1, 1001))
+    assert [row for batch in after for row in batch["row"].tolist()] == list(
+        range(30 * num_batches + 1, 1001)
+    )
     assert after.stats()["rows_decoded"] - (1000 - 30 * num_batches) < 100

@@ -14,7 +14,12 @@ SLOTS = [
     {"name": "tags", "pad": 3},
     "pair",
 ]
-OTHERS = ["row", {"name": "half", "dtype": "float16"}, {"name": "tags", "buckets": 50, "dtype": "int32"}, "pair"]
+OTHERS = [
+    "row",
+    {"name": "half", "dtype": "float16"},
+    {"name": "tags", "buckets": 50, "dtype": "int32"},
+    "pair",
+]
 
 
 def rows_of(loader: Any, tag: Any) -> Any:
@@ -30,10 +35,21 @@ def rows_of(loader: Any, tag: Any) -> Any:
 
 @pytest.mark.parametrize("slots", [SLOTS, OTHERS])
 @pytest.mark.parametrize("mode", ["view", "clone"])
-def test_shuffled_rows_have_the_values_of_rows_in_order(table_url: str, slots: Any, mode: str) -> None:
-    ordered = rows_of(FeatureLoader(table_url, slots=slots, labels=["click"], extras=["note"], batch_size=32), "note")
+def test_shuffled_rows_have_the_values_of_rows_in_order(
+    table_url: str, slots: Any, mode: str
+) -> None:
+    ordered = rows_of(
+        FeatureLoader(table_url, slots=slots, labels=["click"], extras=["note"], batch_size=32),
+        "note",
+    )
     shuffled = FeatureLoader(
-        table_url, slots=slots, labels=["click"], extras=["note"], batch_size=32, seed=3, shuffle={"window_rows": 40}
+        table_url,
+        slots=slots,
+        labels=["click"],
+        extras=["note"],
+        batch_size=32,
+        seed=3,
+        shuffle={"window_rows": 40},
     )
     batches = shuffled if mode == "view" else (batch.clone() for batch in shuffled)
     found = rows_of(batches, "note")
@@ -50,7 +66,13 @@ def test_shuffled_rows_drawn_by_a_filter_are_those_in_order(table_url: str) -> N
         "batch_size": 16,
     }
     ordered = rows_of(FeatureLoader(table_url, **options), "note")
-    assert rows_of(FeatureLoader(table_url, **options, shuffle={"window_rows": 50, "interleave": 2}), "note") == ordered
+    assert (
+        rows_of(
+            FeatureLoader(table_url, **options, shuffle={"window_rows": 50, "interleave": 2}),
+            "note",
+        )
+        == ordered
+    )
     assert 0 < len(ordered) < 280
 
 
@@ -58,6 +80,12 @@ def test_a_transform_sees_shuffled_batches_whole(table_url: str) -> None:
     def doubled(batch: Any) -> Any:
         return {"twice": batch["half"] * 2}
 
-    loader = FeatureLoader(table_url, slots=["row", "half"], batch_size=32, shuffle={"window_rows": 40}, transform=doubled)
+    loader = FeatureLoader(
+        table_url,
+        slots=["row", "half"],
+        batch_size=32,
+        shuffle={"window_rows": 40},
+        transform=doubled,
+    )
     for batch in loader:
         assert np.array_equal(batch["twice"].numpy(), batch["row"].numpy().astype(np.float32))

@@ -48,8 +48,12 @@ def _run(*arguments: str) -> str:
     return result.output
 
 
-def test_what_was_warmed_is_listed_read_without_a_download_and_cleared(tmp_path: Path, config: str) -> None:
-    assert _run("warm", config).startswith("1 files: 1 staged (1 of them by ranges), 0 were there, 0 left to be read in place")
+def test_what_was_warmed_is_listed_read_without_a_download_and_cleared(
+    tmp_path: Path, config: str
+) -> None:
+    assert _run("warm", config).startswith(
+        "1 files: 1 staged (1 of them by ranges), 0 were there, 0 left to be read in place"
+    )
     assert _run("warm", config).startswith("1 files: 0 staged (0 of them by ranges), 1 were there")
     listed = _run("list", str(tmp_path / "cache"))
     assert f"{tmp_path}/t/dt=1/a.parquet" in listed
@@ -61,19 +65,28 @@ def test_what_was_warmed_is_listed_read_without_a_download_and_cleared(tmp_path:
     assert _run("list", str(tmp_path / "cache")).strip() == "0 files, 0 bytes"
 
 
-def test_another_table_than_the_config_names_can_be_warmed(tmp_path: Path, config: str, table: str) -> None:
+def test_another_table_than_the_config_names_can_be_warmed(
+    tmp_path: Path, config: str, table: str
+) -> None:
     assert stage.warm(config, table=f"{table}/dt=*").num_files == 1
 
 
 def test_a_config_without_a_directory_cannot_be_warmed(tmp_path: Path, table: str) -> None:
     (tmp_path / "train.yaml").write_text(f"table: {table}\nslots: [user]\n")
-    with pytest.raises(ConfigError, match=r"staging\.directory: expected the cache to fill, found none"):
+    with pytest.raises(
+        ConfigError, match=r"staging\.directory: expected the cache to fill, found none"
+    ):
         stage.warm(str(tmp_path / "train.yaml"))
 
 
 @pytest.mark.parametrize("act", [stage.list, stage.clear])
-def test_a_directory_without_a_cache_is_no_cache_and_stays_as_it_is(tmp_path: Path, act: object) -> None:
-    with pytest.raises(ConfigError, match=r"expected a directory that was a staging\.directory, found no cache in it"):
+def test_a_directory_without_a_cache_is_no_cache_and_stays_as_it_is(
+    tmp_path: Path, act: object
+) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"expected a directory that was a staging\.directory, found no cache in it",
+    ):
         act(str(tmp_path))  # type: ignore[operator]
     assert list(tmp_path.iterdir()) == []
 
@@ -82,7 +95,10 @@ def test_a_remote_table_is_warmed_for_a_loader(tmp_path: Path, table: str, loopb
     local = open_snapshot(table)
     for file in local.data_files:
         loopback.files[f"/{file.path}"] = Path(file.url).read_bytes()
-    remote = replace(local, data_files=tuple(replace(f, url=f"{loopback.url}/{f.path}") for f in local.data_files))
+    remote = replace(
+        local,
+        data_files=tuple(replace(f, url=f"{loopback.url}/{f.path}") for f in local.data_files),
+    )
     options = {"directory": str(tmp_path / "cache")}
     for fetched in (True, False):
         with FeatureLoader(remote, slots=["user"], staging=options) as loader:
@@ -121,13 +137,21 @@ def _make_plain(directory: Path, values: list[int], modified_s: int) -> None:
 
 
 @pytest.mark.parametrize("make", [_make_delta, _make_plain], ids=["delta", "plain"])
-def test_a_file_that_has_another_content_under_its_name_and_size_is_staged_anew(tmp_path: Path, make: Any) -> None:
+def test_a_file_that_has_another_content_under_its_name_and_size_is_staged_anew(
+    tmp_path: Path, make: Any
+) -> None:
     staging = {"directory": str(tmp_path / "cache"), "mode": "whole"}
     found, sizes = [], set()
-    for values, modified_s in (([3, 1, 2], 1_700_000_000), ([3, 1, 2], 1_700_000_000), ([2, 3, 1], 1_700_000_001)):
+    for values, modified_s in (
+        ([3, 1, 2], 1_700_000_000),
+        ([3, 1, 2], 1_700_000_000),
+        ([2, 3, 1], 1_700_000_001),
+    ):
         make(tmp_path / "t", values, modified_s)
         sizes.add((tmp_path / "t" / "part-0.parquet").stat().st_size)
-        with FeatureLoader(str(tmp_path / "t"), slots=["user"], batch_size=3, staging=staging) as loader:
+        with FeatureLoader(
+            str(tmp_path / "t"), slots=["user"], batch_size=3, staging=staging
+        ) as loader:
             rows = [batch["user"].tolist() for batch in loader]
             found.append((rows, loader.stats()["staging_num_hits"]))
     assert len(sizes) == 1

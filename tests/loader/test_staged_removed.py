@@ -16,10 +16,14 @@ def test_staged_files_that_somebody_removes_are_read_on(tmp_path: Path, what: st
     (tmp_path / "table").mkdir()
     for file in range(NUM_FILES):
         row = pa.array(range(file * FILE_ROWS, (file + 1) * FILE_ROWS), pa.int64())
-        pq.write_table(pa.table({"row": row}), tmp_path / "table" / f"{file}.parquet", row_group_size=50)
+        pq.write_table(
+            pa.table({"row": row}), tmp_path / "table" / f"{file}.parquet", row_group_size=50
+        )
     staging = {"mode": "whole", "directory": str(tmp_path / "cache")}
     rows, num_removed = [], 0
-    with FeatureLoader(str(tmp_path / "table"), slots=["row"], batch_size=50, staging=staging) as loader:
+    with FeatureLoader(
+        str(tmp_path / "table"), slots=["row"], batch_size=50, staging=staging
+    ) as loader:
         for number, batch in enumerate(loader):
             rows += batch["row"].tolist()
             if number % 10 != 3:  # Once for each file: not at every moment.

@@ -1,5 +1,6 @@
-"""Saved at the start, in the middle, at the exact end and in the second epoch, by 1, 2 or 4 workers; resumed by 1, 3 or 8.
-And saved and resumed where a thread copies batches ahead of the loop, with whatever leaves rows out."""
+"""Saved at the start, in the middle, at the exact end and in the second epoch, by 1, 2 or 4
+workers; resumed by 1, 3 or 8. And saved and resumed where a thread copies batches ahead of the
+loop, with whatever leaves rows out."""
 
 import itertools
 import json
@@ -19,7 +20,9 @@ from tests.tiers import tiered
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata calls it
+    pytest.mark.filterwarnings(
+        "ignore:'set_vital' is deprecated:UserWarning"
+    ),  # torchdata calls it
 ]
 
 NUM_ROWS = 280
@@ -31,7 +34,10 @@ def workers(
 ) -> list[FeatureLoader]:
     dispatch = {"store": f"sqlite://{store}", "run_id": "a"}
     monkeypatch.setenv("WORLD_SIZE", str(num_workers))
-    return [FeatureLoader(table_url, slots=["row"], batch_size=11, dispatch=dispatch, **options) for _ in range(num_workers)]
+    return [
+        FeatureLoader(table_url, slots=["row"], batch_size=11, dispatch=dispatch, **options)
+        for _ in range(num_workers)
+    ]
 
 
 def begun(loaders: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -48,7 +54,9 @@ def together(shares: Any) -> list[int]:
 
 
 def saved(loaders: Any, shares: Any, num_batches: Any) -> tuple[list[int], dict[str, Any]]:
-    """Rows of some batches that the workers took in turn, and their state, the last batches counted."""
+    """Rows of some batches that the workers took in turn, and their state, the last batches
+    counted.
+    """
     rows: list[int] = []
     turns, num_ended = itertools.cycle(shares), 0
     for _ in range(num_batches):
@@ -59,7 +67,9 @@ def saved(loaders: Any, shares: Any, num_batches: Any) -> tuple[list[int], dict[
             break
     for loader in loaders:
         loader.ack()
-    state = FeatureLoader.merge_states([json.loads(json.dumps(loader.state_dict())) for loader in loaders])
+    state = FeatureLoader.merge_states(
+        [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
+    )
     for loader in loaders:
         loader.close()
     return rows, state
@@ -85,7 +95,9 @@ def test_the_epoch_is_complete(
         for loader in loaders:
             loader.set_epoch(1)
     before, state = saved(loaders, begun(loaders, monkeypatch), WHEN[when])
-    resumed = workers(table_url, tmp_path / "resumed.sqlite", num_resumed, monkeypatch, shuffle=shuffle)
+    resumed = workers(
+        table_url, tmp_path / "resumed.sqlite", num_resumed, monkeypatch, shuffle=shuffle
+    )
     for rank, loader in enumerate(resumed):
         monkeypatch.setenv("RANK", str(rank))
         loader.load_state_dict(state)
@@ -112,7 +124,9 @@ def doubled(batch: Any) -> Any:
 
 def expected_of(table_url: str, options: Any) -> set[int]:
     """The rows that are not filtered out."""
-    options = {key: value for key, value in options.items() if key not in ("drop_last", "transform")}
+    options = {
+        key: value for key, value in options.items() if key not in ("drop_last", "transform")
+    }
     return set(rows_of(FeatureLoader(table_url, slots=["row"], **options)))
 
 

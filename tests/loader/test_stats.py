@@ -23,7 +23,9 @@ SECONDS = st.floats(0, 1e6)
 def test_the_slowest_part_is_named_with_what_would_help(
     waited_s: float, decode_s: float, staging_wait_s: float, expected: str
 ) -> None:
-    times = EpochTimes(total_s=10.0, data_wait_s=waited_s, decode_s=decode_s, staging_wait_s=staging_wait_s)
+    times = EpochTimes(
+        total_s=10.0, data_wait_s=waited_s, decode_s=decode_s, staging_wait_s=staging_wait_s
+    )
     text = verdict(times)
     assert expected in text
     assert text.endswith("would help")

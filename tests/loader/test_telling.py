@@ -27,8 +27,15 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("telling")
     random = np.random.default_rng(1)
     for number in range(3):
-        lists = pa.ListArray.from_arrays(pa.array(np.arange(0, 200_001, 10)), pa.array(random.integers(0, 1 << 60, 200_000)))
-        columns = {"id": random.integers(0, 1 << 60, 20_000), "tags": lists, "y": np.arange(20_000) % 2, "idle": [1] * 20_000}
+        lists = pa.ListArray.from_arrays(
+            pa.array(np.arange(0, 200_001, 10)), pa.array(random.integers(0, 1 << 60, 200_000))
+        )
+        columns = {
+            "id": random.integers(0, 1 << 60, 20_000),
+            "tags": lists,
+            "y": np.arange(20_000) % 2,
+            "idle": [1] * 20_000,
+        }
         pq.write_table(pa.table(columns), root / f"{number}.parquet", row_group_size=5000)
     return str(root)
 
@@ -39,7 +46,9 @@ def stored_bytes(url: str, name: Any, row_groups: int = 4) -> Any:
         (column.path_in_schema.split(".")[0], column.total_compressed_size)
         for file in files
         for group in range(row_groups)
-        for column in (file.metadata.row_group(group).column(i) for i in range(file.metadata.num_columns))
+        for column in (
+            file.metadata.row_group(group).column(i) for i in range(file.metadata.num_columns)
+        )
     ]
     return sum(size for path, size in found if path == name)
 
@@ -57,12 +66,16 @@ def test_each_slot_has_its_bytes_and_its_share_of_the_time(url: str, where: str 
     if where is None:  # Read side by side, so that the shares are those of the bytes.
         assert stats["slots"]["tags"]["decode_s"] > stats["slots"]["y"]["decode_s"]
     require_parts(stats)
-    assert stats["stages"]["decode"]["bytes"] == sum(told["bytes"] for told in stats["slots"].values())
+    assert stats["stages"]["decode"]["bytes"] == sum(
+        told["bytes"] for told in stats["slots"].values()
+    )
     assert stats["stages"]["decode"]["rows"] == stats["stages"]["delivery"]["rows"] == num_rows
 
 
 def require_parts(stats: Any) -> None:
-    """Times of slots lie within those of the stages, on the same clock, so that it does not matter how fast the machine is."""
+    """Times of slots lie within those of the stages, on the same clock, so that it does not matter
+    how fast the machine is.
+    """
     for name in ("decode_s", "assemble_s"):
         assert sum(told[name] for told in stats["slots"].values()) <= stats[name] * (1 + 1e-9)
 
@@ -88,7 +101,12 @@ def test_stages_say_what_they_did_and_what_they_waited_for(url: str) -> None:
         time.sleep(0.01)
         return {}
 
-    arguments: dict[str, Any] = {"slots": ["id"], "batch_size": 1000, "staging": {"mode": "whole"}, "memory_budget": 1}
+    arguments: dict[str, Any] = {
+        "slots": ["id"],
+        "batch_size": 1000,
+        "staging": {"mode": "whole"},
+        "memory_budget": 1,
+    }
     with FeatureLoader(url, transform=slow, **arguments) as loader:
         num_batches = len(list(loader))
         stages = loader.stats()["stages"]
@@ -102,11 +120,24 @@ def test_stages_say_what_they_did_and_what_they_waited_for(url: str) -> None:
 
 
 def test_each_stage_tells_seconds_of_its_own() -> None:
-    names = ("decode_s", "decode_room_s", "assemble_s", "transform_s", "transform_wait_s", "transform_room_s", "wait_s")
+    names = (
+        "decode_s",
+        "decode_room_s",
+        "assemble_s",
+        "transform_s",
+        "transform_wait_s",
+        "transform_room_s",
+        "wait_s",
+    )
     stats = Stats()
     stats.seconds.update({name: float(number) for number, name in enumerate(names)})
     stages = stats.stages({"wait_s": 7.0})
-    told = {(stage, name): value for stage, of in stages.items() for name, value in of.items() if name.endswith("_s")}
+    told = {
+        (stage, name): value
+        for stage, of in stages.items()
+        for name, value in of.items()
+        if name.endswith("_s")
+    }
     assert told == {
         ("decode", "busy_s"): 0.0,
         ("decode", "wait_for_room_s"): 1.0,
@@ -166,7 +197,9 @@ def test_a_bar_is_silent_where_nobody_looks() -> None:
         ({"progress": False}, None),
     ],
 )
-def test_a_loader_shows_a_bar_if_asked(url: str, monkeypatch: pytest.MonkeyPatch, arguments: Any, shown: str | None) -> None:
+def test_a_loader_shows_a_bar_if_asked(
+    url: str, monkeypatch: pytest.MonkeyPatch, arguments: Any, shown: str | None
+) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     config = {"table": url, "slots": ["id"], "progress": True, **arguments}
@@ -176,7 +209,9 @@ def test_a_loader_shows_a_bar_if_asked(url: str, monkeypatch: pytest.MonkeyPatch
     assert (terminal.getvalue() == "") == (shown is None)
 
 
-def test_workers_of_a_dataloader_show_none_where_nobody_looks(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_workers_of_a_dataloader_show_none_where_nobody_looks(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     loader = FeatureLoader(url, slots=["id"], progress=True)
     for _ in DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context="fork"):
         pass

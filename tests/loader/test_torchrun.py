@@ -1,4 +1,6 @@
-"""`dispatch: auto` in real processes that torchrun starts: they meet in the job's own store and read every row once."""
+"""`dispatch: auto` in real processes that torchrun starts: they meet in the job's own store and
+read every row once.
+"""
 
 import json
 import subprocess
@@ -41,7 +43,11 @@ if group:
 @pytest.mark.parametrize(
     ("has_agent_store", "group", "num_workers"),
     [(True, "", 0), (True, "before", 2), (False, "after", 0)],
-    ids=["torchrun's store", "torchrun's store with DataLoader workers", "a store that rank 0 starts"],
+    ids=[
+        "torchrun's store",
+        "torchrun's store with DataLoader workers",
+        "a store that rank 0 starts",
+    ],
 )
 def test_processes_of_torchrun_share_each_epoch(
     table_url: str,
@@ -61,18 +67,31 @@ def test_processes_of_torchrun_share_each_epoch(
         assert Counter(row for share in shares for row in share[epoch]) == Counter(range(NUM_ROWS))
 
 
-def test_a_process_of_several_without_a_place_to_meet_is_told_so(table_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_several_without_a_place_to_meet_is_told_so(
+    table_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(DispatchError, match=r"'auto' in one of 2 processes .* expected MASTER_ADDR and MASTER_PORT"):
+    with pytest.raises(
+        DispatchError, match=r"'auto' in one of 2 processes .* expected MASTER_ADDR and MASTER_PORT"
+    ):
         FeatureLoader(table_url, slots=["row"])
 
 
-def test_a_port_that_rank_0_cannot_have_is_named(table_url: str, monkeypatch: pytest.MonkeyPatch, loopback: Any) -> None:
+def test_a_port_that_rank_0_cannot_have_is_named(
+    table_url: str, monkeypatch: pytest.MonkeyPatch, loopback: Any
+) -> None:
     port = loopback.url.rpartition(":")[2]
-    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+    for name, value in {
+        "WORLD_SIZE": "2",
+        "RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    with pytest.raises(DispatchError, match=rf"tcp://127.0.0.1:{port} cannot be started by rank 0: .*in use"):
+    with pytest.raises(
+        DispatchError, match=rf"tcp://127.0.0.1:{port} cannot be started by rank 0: .*in use"
+    ):
         FeatureLoader(table_url, slots=["row"])

@@ -1,5 +1,5 @@
-"""Damaged column chunks: pages as pyarrow writes them, changed in their headers, in their decompressed
-bytes, in their order and in what the footer says of them.
+"""Damaged column chunks: pages as pyarrow writes them, changed in their headers, in their
+decompressed bytes, in their order and in what the footer says of them.
 
 Each mutant is decoded by the kernels and by Arrow. What the kernels accept must equal what Arrow
 reads; the kernels may leave a chunk to Arrow, or say that its pages claim more than they may.
@@ -22,7 +22,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
-from featstore.parquet.thrift import BINARY, DOUBLE, FALSE, I8, I16, I32, I64, LIST, STRUCT, TRUE, Reader
+from featstore.parquet.thrift import (
+    BINARY,
+    DOUBLE,
+    FALSE,
+    I8,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    TRUE,
+    Reader,
+)
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.footer import Footer, Selection
 from featstore.reading.pages import PageReader
@@ -49,7 +61,13 @@ def zigzag(number: int) -> bytes:
 
 def encoded_struct(fields: Fields) -> bytes:
     """Thrift's compact protocol, with each field's number written out."""
-    return b"".join(bytes([type_]) + zigzag(number) + encoded(type_, value) for number, type_, value in fields) + b"\0"
+    return (
+        b"".join(
+            bytes([type_]) + zigzag(number) + encoded(type_, value)
+            for number, type_, value in fields
+        )
+        + b"\0"
+    )
 
 
 def encoded(type_: int, value: Any) -> bytes:
@@ -64,7 +82,9 @@ def encoded(type_: int, value: Any) -> bytes:
         return encoded_struct(value)
     if type_ == LIST:
         of, items = value
-        return bytes([0xF0 | of]) + varint(len(items)) + b"".join(encoded(of, item) for item in items)
+        return (
+            bytes([0xF0 | of]) + varint(len(items)) + b"".join(encoded(of, item) for item in items)
+        )
     return bytes(value)  # a byte, or the eight of a double
 
 
@@ -95,7 +115,9 @@ def number_of(fields: Fields, *path: int) -> Any:
 
 
 def with_number(fields: Fields, number: int, value: Any) -> Fields:
-    return [(at, type_, value if (at, type_) == (number, I32) else found) for at, type_, found in fields]
+    return [
+        (at, type_, value if (at, type_) == (number, I32) else found) for at, type_, found in fields
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +180,19 @@ def write_file(path: Path, chunk: Chunk) -> None:
         *([(11, I64, 4)] if has_dictionary else []),
     ]
     chunks = [[(2, I64, 0), (3, STRUCT, column)]]
-    group: Fields = [(1, LIST, (STRUCT, chunks)), (2, I64, chunk.raw_bytes), (3, I64, chunk.num_rows)]
-    footer = encoded_struct([(1, I32, 2), (2, LIST, (STRUCT, schema)), (3, I64, chunk.num_rows), (4, LIST, (STRUCT, [group]))])
+    group: Fields = [
+        (1, LIST, (STRUCT, chunks)),
+        (2, I64, chunk.raw_bytes),
+        (3, I64, chunk.num_rows),
+    ]
+    footer = encoded_struct(
+        [
+            (1, I32, 2),
+            (2, LIST, (STRUCT, schema)),
+            (3, I64, chunk.num_rows),
+            (4, LIST, (STRUCT, [group])),
+        ]
+    )
     path.write_bytes(b"PAR1" + stored + footer + struct.pack("<I", len(footer)) + b"PAR1")
 
 
@@ -200,7 +233,10 @@ def sound_chunks(root: Path, rng: random.Random) -> Iterator[Chunk]:
 def _table(rng: random.Random, kind: SlotKind, levels: tuple[bool, bool, bool]) -> pa.Table:
     is_list, is_nullable, has_null_elements = levels
     num_rows, vocabulary = rng.choice([3, 40, 200]), rng.choice([1, 5, 60])
-    words = [rng.randrange(-(2**62), 2**62) if kind is SlotKind.ID else rng.random() for _ in range(vocabulary)]
+    words = [
+        rng.randrange(-(2**62), 2**62) if kind is SlotKind.ID else rng.random()
+        for _ in range(vocabulary)
+    ]
     type_ = pa.int64() if kind is SlotKind.ID else pa.float32()
 
     def value(may_be_null: bool) -> Any:
@@ -244,12 +280,20 @@ def _pages(stored: bytes, codec: str) -> Iterator[Page]:
         header = read_struct(reader)
         size, full_size = number_of(header, 3), number_of(header, 2)
         page, stored = stored[reader.at : reader.at + size], stored[reader.at + size :]
-        num_levels = number_of(header, 8, 5) + number_of(header, 8, 6) if number_of(header, 8) is not None else 0
+        num_levels = (
+            number_of(header, 8, 5) + number_of(header, 8, 6)
+            if number_of(header, 8) is not None
+            else 0
+        )
         levels, body = page[:num_levels], page[num_levels:]
         v2: Fields = number_of(header, 8) or []
         is_plain = codec == "none" or any(number == 7 and type_ == FALSE for number, type_, _ in v2)
         if not is_plain:
-            body = pa.decompress(body, full_size - num_levels, codec, asbytes=True) if full_size > num_levels else b""
+            body = (
+                pa.decompress(body, full_size - num_levels, codec, asbytes=True)
+                if full_size > num_levels
+                else b""
+            )
         yield Page(header=header, levels=levels, body=body, is_plain=is_plain)
 
 
@@ -257,11 +301,19 @@ _NUMBERS = (0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 127, 128, 255, 1 << 14, 1 << 20, 2**3
 
 
 def _changed_number(rng: random.Random, number: int) -> int:
-    return rng.choice([number + rng.choice([-2, -1, 1, 2, 8]), rng.choice(_NUMBERS), number ^ 1 << rng.randrange(8)])
+    return rng.choice(
+        [
+            number + rng.choice([-2, -1, 1, 2, 8]),
+            rng.choice(_NUMBERS),
+            number ^ 1 << rng.randrange(8),
+        ]
+    )
 
 
 def _changed_field(rng: random.Random, fields: Fields) -> Fields:
-    """The struct, or one within it, with a field changed, gone, twice, of another type or another number."""
+    """The struct, or one within it, with a field changed, gone, twice, of another type or another
+    number.
+    """
     if not fields:
         return [(rng.randrange(1, 9), I32, rng.choice(_NUMBERS))]
     at = rng.randrange(len(fields))
@@ -276,7 +328,9 @@ def _changed_field(rng: random.Random, fields: Fields) -> Fields:
     if how == 2:
         return [*fields[:at], (rng.randrange(1, 10), type_, value), *fields[at + 1 :]]
     if how == 3 and type_ in (I32, TRUE, FALSE):
-        type_, value = rng.choice([(TRUE, b""), (FALSE, b""), (I64, 1), (I16, 1), (I8, b"\1"), (BINARY, b"ab"), (I32, 1)])
+        type_, value = rng.choice(
+            [(TRUE, b""), (FALSE, b""), (I64, 1), (I16, 1), (I8, b"\1"), (BINARY, b"ab"), (I32, 1)]
+        )
     elif type_ == I32:
         value = _changed_number(rng, value)
     elif type_ in (TRUE, FALSE):
@@ -285,7 +339,9 @@ def _changed_field(rng: random.Random, fields: Fields) -> Fields:
 
 
 def _changed_bytes(rng: random.Random, data: bytes) -> bytes:
-    """Bytes with some of them changed, mostly near the beginning, where levels are; or gone, or twice."""
+    """Bytes with some of them changed, mostly near the beginning, where levels are; or gone, or
+    twice.
+    """
     changed = bytearray(data)
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
         if not changed:
@@ -359,13 +415,15 @@ def _plain(values: Any) -> tuple[bytes, bytes]:
     """Values as bytes that are equal where the values are, NaN or not."""
     if isinstance(values, Ragged):
         lengths = np.diff(values.offsets).astype(np.int64)
-        return lengths.tobytes(), np.ascontiguousarray(values.values[values.offsets[0] : values.offsets[-1]]).tobytes()
+        return lengths.tobytes(), np.ascontiguousarray(
+            values.values[values.offsets[0] : values.offsets[-1]]
+        ).tobytes()
     return b"", np.ascontiguousarray(values).tobytes()
 
 
 def outcome(path: Path, slot: Slot) -> str:
-    """What the kernels make of the one column of a file: `left to Arrow`, `beyond bounds`, `equal`, or
-    how it differs from what Arrow makes of it."""
+    """What the kernels make of the one column of a file: `left to Arrow`, `beyond bounds`, `equal`,
+    or how it differs from what Arrow makes of it."""
     selection = Selection(slots=(slot,))
     try:
         with Footer(path) as footer:
@@ -376,7 +434,11 @@ def outcome(path: Path, slot: Slot) -> str:
                     RowGroupReader(footer, selection, use_threads=False, as_values=True).read([0])
                     return "left to Arrow"
             except DataFileError as error:
-                return "beyond bounds" if "claim more" in str(error) else "left to Arrow, which refuses"
+                return (
+                    "beyond bounds"
+                    if "claim more" in str(error)
+                    else "left to Arrow, which refuses"
+                )
             ours.validate(full=True)
             try:
                 arrows = footer.file.read_row_group(0, columns=["x"], use_threads=False).column("x")
@@ -384,7 +446,9 @@ def outcome(path: Path, slot: Slot) -> str:
                 return f"DIFFERS: Arrow refuses it: {error}"
             if len(arrows) != footer.row_group_rows[0]:
                 return f"DIFFERS: Arrow reads {len(arrows)} rows"
-            same = _plain(slot_values(pa.chunked_array([ours]), slot)) == _plain(slot_values(arrows, slot))
+            same = _plain(slot_values(pa.chunked_array([ours]), slot)) == _plain(
+                slot_values(arrows, slot)
+            )
             return "equal" if same else "DIFFERS: other values"
     except DataFileError:
         return "no footer"

@@ -1,4 +1,6 @@
-"""Column chunks of files made by hand: what a writer would not write, and what only a damaged file holds."""
+"""Column chunks of files made by hand: what a writer would not write, and what only a damaged file
+holds.
+"""
 
 import os
 import random
@@ -40,7 +42,9 @@ def integers(numbers: Any) -> Any:
     encoded, last = b"", 0
     for field, number in enumerate(numbers, 1):
         if number is not None:
-            encoded += bytes([(field - last) << 4 | 5]) + varint(number << 1 if number >= 0 else -number * 2 - 1)
+            encoded += bytes([(field - last) << 4 | 5]) + varint(
+                number << 1 if number >= 0 else -number * 2 - 1
+            )
             last = field
     return encoded, last
 
@@ -68,7 +72,14 @@ def page(
 
 
 def page_v2(
-    levels: Any, values: Any, *, num_values: Any, repetition_bytes: Any, definition_bytes: Any, full_size: Any, crc: Any = None
+    levels: Any,
+    values: Any,
+    *,
+    num_values: Any,
+    repetition_bytes: Any,
+    definition_bytes: Any,
+    full_size: Any,
+    crc: Any = None,
 ) -> Any:
     header, last = integers([DATA_V2, full_size, len(levels) + len(values), crc])
     of_kind = integers([num_values, 0, num_values, PLAIN, definition_bytes, repetition_bytes])[0]
@@ -77,7 +88,14 @@ def page_v2(
 
 LENGTHS = {"num_rows": 2, "num_threads": 1, "room_bytes": 1 << 20}
 BOUNDS = {"page_bytes": 1 << 20}
-COLUMN = {"mark": bytes(8), "max_repetition": 0, "max_definition": 1, "null_below": 1, "offsets": 0, "values": 16}
+COLUMN = {
+    "mark": bytes(8),
+    "max_repetition": 0,
+    "max_definition": 1,
+    "null_below": 1,
+    "offsets": 0,
+    "values": 16,
+}
 
 
 def decode(
@@ -99,11 +117,17 @@ def decode(
     outs = [[*levels, bytearray(of["offsets"]), bytearray(of["values"])] for _ in chunks]
     bounds = of.get("num_levels", num_rows), of["page_bytes"]
     places = [
-        (end - len(chunk), len(chunk), codec, *bounds) for chunk, end in zip(chunks, accumulate(map(len, chunks)), strict=True)
+        (end - len(chunk), len(chunk), codec, *bounds)
+        for chunk, end in zip(chunks, accumulate(map(len, chunks)), strict=True)
     ]
     file = os.open(path, os.O_RDONLY)
     try:
-        arguments = (np.array(places), np.array([num_rows]), tuple(map(tuple, outs)), bytearray(room_bytes * num_threads))
+        arguments = (
+            np.array(places),
+            np.array([num_rows]),
+            tuple(map(tuple, outs)),
+            bytearray(room_bytes * num_threads),
+        )
         found = KERNELS.decode_columns(file, *arguments, num_threads, stop, checks, decompress)
     finally:
         os.close(file)
@@ -119,7 +143,10 @@ def test_two_values_that_are_there(tmp_path: Path) -> None:
 
 def test_threads_share_the_columns(tmp_path: Path) -> None:
     chunks = [page(PRESENT + struct.pack("<2q", number, -number)) for number in range(50)]
-    assert decode(tmp_path, chunks, num_threads=3) == ((2,) * 50, [[number, -number] for number in range(50)])
+    assert decode(tmp_path, chunks, num_threads=3) == (
+        (2,) * 50,
+        [[number, -number] for number in range(50)],
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,9 +191,18 @@ ENDLESS = page(b"\2\0\0\0\xff\xff" * 2, num_values=2**31 - 1)
         (GOOD, {"page_bytes": len(PRESENT + FIVE_AND_SIX) - 1}),
         (page(b"", kind=DICTIONARY, full_size=2**20 + 1), {}),
     ],
-    ids=["a page more", "endless levels", "endless lists", "levels", "bytes", "a dictionary's bytes"],
+    ids=[
+        "a page more",
+        "endless levels",
+        "endless lists",
+        "levels",
+        "bytes",
+        "a dictionary's bytes",
+    ],
 )
-def test_a_page_that_claims_more_than_the_footer_allows_is_for_nobody_to_read(tmp_path: Path, chunk: Any, column: Any) -> None:
+def test_a_page_that_claims_more_than_the_footer_allows_is_for_nobody_to_read(
+    tmp_path: Path, chunk: Any, column: Any
+) -> None:
     assert decode(tmp_path, [GOOD, chunk], **column)[0][1] == -2
 
 
@@ -205,7 +241,9 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path: Path, bad: Any, message
 
 def test_an_index_of_no_bits_is_the_first_of_the_dictionary(tmp_path: Path) -> None:
     dictionary = page(struct.pack("<q", 7), kind=DICTIONARY, num_values=1)
-    chunk = dictionary + page(PRESENT + b"\0" + b"\3", encoding=RLE_DICTIONARY)  # width 0; one packed group
+    chunk = dictionary + page(
+        PRESENT + b"\0" + b"\3", encoding=RLE_DICTIONARY
+    )  # width 0; one packed group
     assert decode(tmp_path, [chunk]) == ((2,), [[7, 7]])
 
 
@@ -216,9 +254,13 @@ LISTS = {"max_repetition": 1, "offsets": 12}
 
 
 def checked_pages(flipped: Any) -> Any:
-    """Chunks of each kind of page, whose checksums are wrong in these bits, and how each is decoded."""
+    """Chunks of each kind of page, whose checksums are wrong in these bits, and how each is
+    decoded.
+    """
     levels, indices = b"\4\0\4\1", page(PRESENT + b"\0\3", encoding=RLE_DICTIONARY)
-    dictionary = page(ONE_VALUE, kind=DICTIONARY, num_values=1, crc=signed_crc(ONE_VALUE, flipped=flipped))
+    dictionary = page(
+        ONE_VALUE, kind=DICTIONARY, num_values=1, crc=signed_crc(ONE_VALUE, flipped=flipped)
+    )
     v2 = page_v2(levels, FIVE_AND_SIX, crc=signed_crc(levels + FIVE_AND_SIX, flipped=flipped), **V2)
     return [
         (page(PLAIN_PAGE, crc=signed_crc(PLAIN_PAGE, flipped=flipped)), {}),
@@ -249,7 +291,9 @@ def test_a_dictionary_and_several_pages_share_the_room(tmp_path: Path) -> None:
     chunk = dictionary + indices + snappy_page(PRESENT + struct.pack("<2q", 8, 9))
     assert decode(tmp_path, [chunk], codec=SNAPPY, num_rows=4, values=32) == ((4,), [[5, 6, 8, 9]])
     too_small = len(chunk) + len(FIVE_AND_SIX) + len(PRESENT)
-    assert decode(tmp_path, [chunk], codec=SNAPPY, num_rows=4, values=32, room_bytes=too_small)[0] == (-1,)
+    assert decode(tmp_path, [chunk], codec=SNAPPY, num_rows=4, values=32, room_bytes=too_small)[
+        0
+    ] == (-1,)
 
 
 def snappy_page(data: Any, *, as_stored: Any = None, **how: Any) -> Any:
@@ -268,7 +312,9 @@ def snappy_page(data: Any, *, as_stored: Any = None, **how: Any) -> Any:
     ],
     ids=["as asked", "too short", "no bytes", "an error", "no function"],
 )
-def test_pages_of_another_codec_are_handed_out(tmp_path: Path, decompress: Any, expected: Any) -> None:
+def test_pages_of_another_codec_are_handed_out(
+    tmp_path: Path, decompress: Any, expected: Any
+) -> None:
     of = {"codec": ZSTD, "max_definition": 0, "null_below": 0, "decompress": decompress}
     found, values = decode(tmp_path, [page(b"\1x", full_size=16)] * 3, num_threads=2, **of)
     assert found == expected * 3
@@ -287,16 +333,31 @@ def test_levels_of_a_v2_page_within_what_it_says_of_them(tmp_path: Path, full_si
 
 
 def decompressed(tmp_path: Path, stored: Any, size: Any) -> Any:
-    """The words that the kernels find in a snappy page of `size` bytes, None where they find it malformed."""
+    """The words that the kernels find in a snappy page of `size` bytes, None where they find it
+    malformed.
+    """
     chunk = page(stored, full_size=size, num_values=size // 8)
-    found, (words,) = decode(tmp_path, [chunk], codec=SNAPPY, num_rows=size // 8, values=size, max_definition=0, null_below=0)
+    found, (words,) = decode(
+        tmp_path,
+        [chunk],
+        codec=SNAPPY,
+        num_rows=size // 8,
+        values=size,
+        max_definition=0,
+        null_below=0,
+    )
     return None if found == (-1,) else words
 
 
 @st.composite
 def compressible(draw: Any) -> Any:
     """Whole words with repetitions near and far, of one byte and of many."""
-    parts = draw(st.lists(st.tuples(st.binary(min_size=1, max_size=90), st.sampled_from([1, 2, 9, 400])), max_size=12))
+    parts = draw(
+        st.lists(
+            st.tuples(st.binary(min_size=1, max_size=90), st.sampled_from([1, 2, 9, 400])),
+            max_size=12,
+        )
+    )
     data = b"".join(part * count for part, count in parts)
     data += data[: draw(st.integers(0, len(data)))]
     return data + bytes(-len(data) % 8)
@@ -304,7 +365,9 @@ def compressible(draw: Any) -> Any:
 
 @settings(deadline=None)
 @given(compressible())
-def test_what_arrow_compresses_comes_back(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+def test_what_arrow_compresses_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
     stored = pa.compress(data, "snappy", asbytes=True)
     found = decompressed(tmp_path_factory.getbasetemp(), stored, len(data))
     assert found == np.frombuffer(data, np.int64).tolist()
@@ -341,7 +404,10 @@ def elements(draw: Any) -> Any:
             data += part
             continue
         least, most, farthest = (4, 11, 2047) if kind is copy_1 else (1, 64, 65_535)
-        offset, length = draw(st.integers(1, min(len(data), farthest))), draw(st.integers(least, most))
+        offset, length = (
+            draw(st.integers(1, min(len(data), farthest))),
+            draw(st.integers(least, most)),
+        )
         stored += kind(offset, length)
         for _ in range(length):
             data += data[-offset : len(data) - offset + 1]
@@ -410,4 +476,7 @@ def _arrows(stored: Any, size: Any) -> Any:
 )
 def test_malformed_snappy_is_left_out(tmp_path: Path, stored: Any) -> None:
     assert decompressed(tmp_path, stored, 8) is None
-    assert decompressed(tmp_path, varint(8) + literal(b"12345678"), 8) == np.frombuffer(b"12345678", np.int64).tolist()
+    assert (
+        decompressed(tmp_path, varint(8) + literal(b"12345678"), 8)
+        == np.frombuffer(b"12345678", np.int64).tolist()
+    )

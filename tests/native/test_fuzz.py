@@ -1,4 +1,6 @@
-"""The fuzzers' targets for a moment: they can be built, and the corpus and what is near it end none of them."""
+"""The fuzzers' targets for a moment: they can be built, and the corpus and what is near it end none
+of them.
+"""
 
 import shutil
 import signal
@@ -25,11 +27,15 @@ def test_nothing_near_the_corpus_ends_a_kernel(target: str) -> None:
     assert "found inputs for: none" in done.stdout
 
 
-@pytest.mark.skipif(shutil.which("clang") is not None, reason="libFuzzer's own driver goes by the clock")
+@pytest.mark.skipif(
+    shutil.which("clang") is not None, reason="libFuzzer's own driver goes by the clock"
+)
 def test_a_target_that_waits_for_longer_than_an_input_may_take_goes_on(tmp_path: Path) -> None:
     options = ["-max_total_time=2", "-timeout=1", f"-artifact_prefix={tmp_path}/"]
     corpus = RUN.parent / "corpus" / "rows"
-    target = subprocess.Popen([run.build("rows"), *options, corpus], stderr=subprocess.PIPE, text=True)
+    target = subprocess.Popen(
+        [run.build("rows"), *options, corpus], stderr=subprocess.PIPE, text=True
+    )
     while not (tmp_path / "current").exists():
         time.sleep(0.01)
     target.send_signal(signal.SIGSTOP)

@@ -1,4 +1,6 @@
-"""Every kernel against the pure path that it stands in for, on any input; skipped where they were not built."""
+"""Every kernel against the pure path that it stands in for, on any input; skipped where they were
+not built.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,9 @@ from featstore.table.statistics import sketches
 
 KERNELS: Any = loading.KERNELS
 
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
+pytestmark = pytest.mark.skipif(
+    KERNELS is None, reason="the compiled kernels were not built, or are not wanted"
+)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.lists(st.none() | st.text() | st.text(min_size=30, max_size=200), max_size=60)
@@ -35,7 +39,9 @@ def pure(call: Callable[[], Any]) -> Any:
 
 
 @given(TEXTS, st.integers(0, 60))
-def test_texts_hash_as_in_numpy_at_any_length_and_offset(texts: list[str | None], start: int) -> None:
+def test_texts_hash_as_in_numpy_at_any_length_and_offset(
+    texts: list[str | None], start: int
+) -> None:
     array = pa.array(texts, pa.string()).slice(start)
     assert hashing.value_hash(array).equals(pure(lambda: hashing.value_hash(array)))
 
@@ -61,7 +67,11 @@ def test_decimals_at_the_edges_hash_as_their_text(value: int) -> None:
     assert int(hashes[0]) == xxh64_bytes(str(value).encode(), hashing.SEED)
 
 
-@given(st.integers(-(2**31), 2**31 - 1), st.integers(1, 4), st.lists(st.lists(WORDS, min_size=4, max_size=4), max_size=40))
+@given(
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(1, 4),
+    st.lists(st.lists(WORDS, min_size=4, max_size=4), max_size=40),
+)
 def test_signs_are_chained_as_in_numpy(slot: int, num_members: int, rows: list[list[int]]) -> None:
     table = np.array(rows, np.uint64).reshape(len(rows), 4)
     members = [pa.array(table[:, i].view(np.int64)) for i in range(num_members)]
@@ -86,7 +96,14 @@ def sketched(batches: list[Any]) -> tuple[Any, ...]:
     return num_missing, found.bits.tolist(), found.smallest.tolist()
 
 
-@given(st.lists(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 5) | st.integers(0, 2**57), max_size=200), max_size=4))
+@given(
+    st.lists(
+        st.lists(
+            st.integers(0, 2**63 - 1) | st.integers(0, 5) | st.integers(0, 2**57), max_size=200
+        ),
+        max_size=4,
+    )
+)
 def test_signs_are_sketched_as_in_numpy(batches: list[list[int]]) -> None:
     signs = [np.array(batch, np.int64) for batch in batches]
     assert sketched(signs) == pure(lambda: sketched(signs))
@@ -99,7 +116,9 @@ def test_floats_are_sketched_as_in_numpy(batches: list[list[float]], start: int)
 
 
 def test_of_many_signs_the_smallest_are_kept_as_in_numpy() -> None:
-    signs = [sketches.mix(np.arange(first, first + 200_000, dtype=np.int64)) for first in (1, 100_001)]
+    signs = [
+        sketches.mix(np.arange(first, first + 200_000, dtype=np.int64)) for first in (1, 100_001)
+    ]
     found = sketched(signs)
     assert found == pure(lambda: sketched(signs))
     assert len(found[2]) == sketches.NUM_SMALLEST
@@ -109,7 +128,10 @@ def test_threads_hash_the_same_values_at_once() -> None:
     texts = pa.array([f"user_{number}" for number in range(50_000)])
     expected = hashing.value_hash(texts)
     with ThreadPoolExecutor(4) as threads:
-        assert all(found.equals(expected) for found in threads.map(lambda _: hashing.value_hash(texts), range(8)))
+        assert all(
+            found.equals(expected)
+            for found in threads.map(lambda _: hashing.value_hash(texts), range(8))
+        )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +141,9 @@ def test_threads_hash_the_same_values_at_once() -> None:
 )
 def test_offsets_that_do_not_fit_are_refused(offsets: list[int], num_hashes: int) -> None:
     with pytest.raises(
-        ValueError, match="expected one int32 offset more than aligned hashes, never falling and within the data"
+        ValueError,
+        match="expected one int32 offset more than aligned hashes, never falling and within the "
+        "data",
     ):
         KERNELS.hash_texts(b"abc", np.array(offsets, np.int32), np.zeros(num_hashes, np.uint64), 42)
 
@@ -135,8 +159,13 @@ def test_buffers_of_other_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="expected whole values of 4 or 8 bytes"):
         KERNELS.count_marks(two, 5)
     for width, num_bits, room in ((5, 4, 3), (8, 3, 3), (8, 0, 3), (8, 4, 2)):
-        with pytest.raises(ValueError, match="a power of two of bits, and aligned room for one small hash more than values"):
-            KERNELS.mark_values(two, width, np.zeros(num_bits, np.bool_), 1, np.zeros(room, np.int64))
+        with pytest.raises(
+            ValueError,
+            match="a power of two of bits, and aligned room for one small hash more than values",
+        ):
+            KERNELS.mark_values(
+                two, width, np.zeros(num_bits, np.bool_), 1, np.zeros(room, np.int64)
+            )
 
 
 def test_what_cannot_be_written_is_refused() -> None:

@@ -11,10 +11,15 @@ import pytest
 
 from featstore._native.loading import KERNELS, load_kernels
 
-HASH = "import pyarrow as pa; from featstore.ops.hashing import value_hash; print(value_hash(pa.array(['a'])).to_pylist())"
+HASH = (
+    "import pyarrow as pa; from featstore.ops.hashing import value_hash; "
+    "print(value_hash(pa.array(['a'])).to_pylist())"
+)
 
 
-def test_kernels_that_were_not_built_are_said_to_be_missing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_were_not_built_are_said_to_be_missing_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("FEATSTORE_NATIVE", raising=False)
     with pytest.warns(RuntimeWarning, match="featstore runs without its compiled kernels"):
         assert load_kernels("featstore._native.no_such_module") is None
@@ -27,7 +32,9 @@ def test_kernels_that_are_not_wanted_are_left_out_silently(monkeypatch: pytest.M
         assert load_kernels() is None
 
 
-@pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
+@pytest.mark.skipif(
+    KERNELS is None, reason="the compiled kernels were not built, or are not wanted"
+)
 def test_a_path_names_another_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert KERNELS is not None
     assert KERNELS.__file__ is not None
@@ -42,12 +49,16 @@ def test_a_path_names_another_build(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(ImportError, match=r"none\.so"):
         load_kernels()
     monkeypatch.setenv("FEATSTORE_NATIVE", "./kernels")
-    with pytest.raises(ImportError, match="FEATSTORE_NATIVE: expected 0, or a build of the kernels"):
+    with pytest.raises(
+        ImportError, match="FEATSTORE_NATIVE: expected 0, or a build of the kernels"
+    ):
         load_kernels()
 
 
 @pytest.mark.parametrize("wanted", ["0", "1"])
 def test_a_process_hashes_alike_with_kernels_and_without(wanted: str) -> None:
     environment = os.environ | {"FEATSTORE_NATIVE": wanted}
-    out = subprocess.run([sys.executable, "-c", HASH], capture_output=True, text=True, check=True, env=environment).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", HASH], capture_output=True, text=True, check=True, env=environment
+    ).stdout
     assert out.split() == ["[-8582455328737087284]"]

@@ -18,4 +18,6 @@ def test_what_the_kernels_accept_of_a_damaged_chunk_is_what_arrow_reads(tmp_path
     num_mutants = 50_000 if is_campaign else 3_000
     counts, differing = run(num_mutants, SEED, tmp_path)
     assert not differing, differing[:3]
-    assert min(counts["equal"], counts["left to Arrow"], counts["beyond bounds"]) > 0.01 * num_mutants
+    assert (
+        min(counts["equal"], counts["left to Arrow"], counts["beyond bounds"]) > 0.01 * num_mutants
+    )

@@ -27,7 +27,9 @@ from featstore.schema import Slot, SlotKind
 
 KERNELS: Any = loading.KERNELS
 
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
+pytestmark = pytest.mark.skipif(
+    KERNELS is None, reason="the compiled kernels were not built, or are not wanted"
+)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 LISTS = st.lists(st.lists(INT64, max_size=20), min_size=1, max_size=12)
@@ -63,10 +65,19 @@ def both(write: Callable[[np.ndarray], None], size: int, dtype: Any) -> None:
     assert compiled.tobytes() == expected.tobytes()
 
 
-@given(st.data(), st.sampled_from([np.int64, np.float32, np.int32, np.uint16]), st.sampled_from([(), (1,), (3,)]))
-def test_values_of_any_width_are_gathered_as_by_numpy(data: st.DataObject, dtype: Any, shape: Any) -> None:
+@given(
+    st.data(),
+    st.sampled_from([np.int64, np.float32, np.int32, np.uint16]),
+    st.sampled_from([(), (1,), (3,)]),
+)
+def test_values_of_any_width_are_gathered_as_by_numpy(
+    data: st.DataObject, dtype: Any, shape: Any
+) -> None:
     piece_rows = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
-    pieces = [np.random.default_rng(n).integers(0, 9999, (rows, *shape)).astype(dtype) for n, rows in enumerate(piece_rows)]
+    pieces = [
+        np.random.default_rng(n).integers(0, 9999, (rows, *shape)).astype(dtype)
+        for n, rows in enumerate(piece_rows)
+    ]
     places = data.draw(orders(piece_rows))
     counts = places.part_rows * int(np.prod(shape, dtype=np.int64))
     starts, ends = starts_of(counts)
@@ -76,7 +87,9 @@ def test_values_of_any_width_are_gathered_as_by_numpy(data: st.DataObject, dtype
 
 
 @given(st.data(), st.sampled_from([np.int64, np.float32]), st.sampled_from([np.int32, np.int64]))
-def test_lists_of_any_length_are_gathered_as_by_numpy(data: st.DataObject, dtype: Any, offset_dtype: Any) -> None:
+def test_lists_of_any_length_are_gathered_as_by_numpy(
+    data: st.DataObject, dtype: Any, offset_dtype: Any
+) -> None:
     pieces = []
     for number, lists in enumerate(data.draw(st.lists(LISTS, min_size=1, max_size=3))):
         offsets = (np.cumsum([0, *map(len, lists)]) + number).astype(offset_dtype)
@@ -85,7 +98,9 @@ def test_lists_of_any_length_are_gathered_as_by_numpy(data: st.DataObject, dtype
     places = data.draw(orders([len(piece) for piece in pieces]))
     joined = pieces[0]
     if len(pieces) > 1:
-        values = joined_values(list(map(list_values, pieces)), lambda size: np.empty(size, np.uint8))
+        values = joined_values(
+            list(map(list_values, pieces)), lambda size: np.empty(size, np.uint8)
+        )
         joined = Ragged(values, joined_offsets(pieces))
     offsets, expected = np.empty((2, len(places) + places.num_parts), np.int64)
     gather_offsets(joined.offsets, places, offsets)
@@ -119,8 +134,13 @@ def test_null_ids_are_marked_as_by_arrow(values: list[Any], start: int) -> None:
     assert column.to_pylist() == values[start:]
 
 
-@given(st.lists(st.none() | st.lists(st.none() | st.floats(width=32), max_size=5), max_size=20), st.integers(0, 9))
-def test_null_lists_and_elements_are_left_out_as_by_numpy(lists: list[list[float | None] | None], start: int) -> None:
+@given(
+    st.lists(st.none() | st.lists(st.none() | st.floats(width=32), max_size=5), max_size=20),
+    st.integers(0, 9),
+)
+def test_null_lists_and_elements_are_left_out_as_by_numpy(
+    lists: list[list[float | None] | None], start: int
+) -> None:
     column = pa.chunked_array([pa.array(lists, pa.list_(pa.float32())).slice(start)])
     slot = Slot(name="a", kind=SlotKind.FLOAT, shape=(None,))
     compiled: Any = slot_values(column, slot)
@@ -137,7 +157,10 @@ def test_null_lists_and_elements_are_left_out_as_by_numpy(lists: list[list[float
 )
 def test_what_lies_outside_of_the_buffers_is_refused(row: int, cuts: Any, starts: Any) -> None:
     values, out = np.arange(3), np.zeros(3, np.int64)
-    arguments: tuple[Any, ...] = (np.array([row], np.int32), *(np.array(part, np.int64) for part in (cuts, starts)))
+    arguments: tuple[Any, ...] = (
+        np.array([row], np.int32),
+        *(np.array(part, np.int64) for part in (cuts, starts)),
+    )
     ends = arguments[2] + 1
     with pytest.raises(ValueError, match="expected rows that there are"):
         KERNELS.gather(values, 8, b"", 8, *arguments[:2], arguments[2] * 8, ends * 8, out)
@@ -151,7 +174,17 @@ def test_lists_outside_of_their_values_are_refused(offsets: Any) -> None:
     with pytest.raises(ValueError, match="expected rows that there are"):
         KERNELS.gather_offsets(offsets, 4, len(values), rows, cuts, np.zeros(3, np.int64))
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather(values, 8, offsets, 4, rows, cuts, np.zeros(1, np.int64), np.array([80]), np.zeros(10, np.int64))
+        KERNELS.gather(
+            values,
+            8,
+            offsets,
+            4,
+            rows,
+            cuts,
+            np.zeros(1, np.int64),
+            np.array([80]),
+            np.zeros(10, np.int64),
+        )
     new = np.zeros(3, np.int64), np.zeros(9, np.int64)
     with pytest.raises(ValueError, match="expected offsets that never fall"):
         KERNELS.lists_without_nulls(offsets, 4, b"", 0, values, b"", 0, bytes(8), *new)

@@ -25,7 +25,9 @@ def _has_sanitizers() -> bool:
     """Whether there is a C compiler, and the library that a process loads first."""
     if shutil.which("cc") is None:
         return False
-    found = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
+    )
     return Path(found.stdout.strip()).is_absolute()
 
 
@@ -46,7 +48,12 @@ def test_a_byte_beyond_a_columns_offsets_ends_a_process_with_sanitizers() -> Non
     environment = os.environ | sanitized(build())
     within, beyond = (
         subprocess.run(
-            [sys.executable, "-c", WRITE, str(place)], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60
+            [sys.executable, "-c", WRITE, str(place)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+            timeout=60,
         )
         for place in (OFFSET_BYTES - 1, OFFSET_BYTES)
     )

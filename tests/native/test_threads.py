@@ -1,8 +1,9 @@
-"""Kernels whose offsets, rows and cuts another thread changes meanwhile, and buffers at odd addresses.
+"""Kernels whose offsets, rows and cuts another thread changes meanwhile, and buffers at odd
+addresses.
 
-What would be read or written outside of the buffers is seen where the sanitizers run (`make sanitize`).
-A number that is read twice at once is seen by `fuzz/hash.c` and `fuzz/rows.c`, where each changes when
-it was read: threads hit so short a time too rarely.
+What would be read or written outside of the buffers is seen where the sanitizers run (`make
+sanitize`). A number that is read twice at once is seen by `fuzz/hash.c` and `fuzz/rows.c`, where
+each changes when it was read: threads hit so short a time too rarely.
 """
 
 import threading
@@ -19,7 +20,9 @@ from featstore._native import loading
 
 KERNELS: Any = loading.KERNELS
 
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built, or are not wanted")
+pytestmark = pytest.mark.skipif(
+    KERNELS is None, reason="the compiled kernels were not built, or are not wanted"
+)
 
 NUM_ROWS, NUM_CHANGES = 64, 1 << 18
 OUTSIDE = 2**31 - 1
@@ -31,8 +34,9 @@ LONGEST_S = 20  # until both outcomes were seen, on a machine whose cores are bu
 def toggled(numbers: np.ndarray) -> Iterator[None]:
     """Another thread sets one of the numbers far outside and back, all the time.
 
-    It copies to a view of that one number again and again, which numpy does without the interpreter's
-    lock: a thread that needs the lock for each change would change nothing while a kernel runs.
+    It copies to a view of that one number again and again, which numpy does without the
+    interpreter's lock: a thread that needs the lock for each change would change nothing while a
+    kernel runs.
     """
     stop, place = threading.Event(), len(numbers) // 2
     target = np.lib.stride_tricks.as_strided(numbers[place:], (NUM_CHANGES,), (0,))
@@ -52,7 +56,9 @@ def toggled(numbers: np.ndarray) -> Iterator[None]:
 
 
 def _calls(call: Callable[[], Any], numbers: np.ndarray) -> None:
-    """Each call ends, or says that something does not fit; both happen, so the numbers did change."""
+    """Each call ends, or says that something does not fit; both happen, so the numbers did
+    change.
+    """
     call()  # as it is, all fits
     outcomes, begin = Counter[str](), time.monotonic()
     with toggled(numbers):
@@ -81,7 +87,9 @@ def test_texts_whose_offsets_another_thread_changes_are_refused_or_hashed_within
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("changed", ["offsets", "rows", "cuts", "starts", "ends"])
-def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffers(dtype: Any, changed: str) -> None:
+def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffers(
+    dtype: Any, changed: str
+) -> None:
     places = {
         "offsets": _offsets(dtype),
         "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.int32),
@@ -92,7 +100,10 @@ def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffe
     offsets, rows, cuts, starts, ends = places.values()
     values, out = np.arange(3 * NUM_ROWS), np.zeros(3 * NUM_ROWS, np.int64)
     width = offsets.itemsize
-    _calls(lambda: KERNELS.gather(values, 8, offsets, width, rows, cuts, starts, ends, out), places[changed])
+    _calls(
+        lambda: KERNELS.gather(values, 8, offsets, width, rows, cuts, starts, ends, out),
+        places[changed],
+    )
     new_offsets = np.zeros(NUM_ROWS + 2, np.int64)
     if changed in ("offsets", "rows", "cuts"):
         call = lambda: KERNELS.gather_offsets(offsets, width, len(values), rows, cuts, new_offsets)  # noqa: E731
@@ -100,7 +111,9 @@ def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffe
 
 
 @pytest.mark.parametrize("changed", ["rows", "cuts", "starts"])
-def test_values_whose_places_another_thread_changes_are_gathered_within_the_buffers(changed: str) -> None:
+def test_values_whose_places_another_thread_changes_are_gathered_within_the_buffers(
+    changed: str,
+) -> None:
     places = {
         "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.int32),
         "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
@@ -109,11 +122,15 @@ def test_values_whose_places_another_thread_changes_are_gathered_within_the_buff
     rows, cuts, starts = places.values()
     ends = np.array([NUM_ROWS // 2 * 8, NUM_ROWS * 8])
     values, out = np.arange(NUM_ROWS), np.zeros(NUM_ROWS, np.int64)
-    _calls(lambda: KERNELS.gather(values, 8, b"", 8, rows, cuts, starts, ends, out), places[changed])
+    _calls(
+        lambda: KERNELS.gather(values, 8, b"", 8, rows, cuts, starts, ends, out), places[changed]
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_lists_whose_offsets_another_thread_changes_lose_their_nulls_within_the_buffers(dtype: Any) -> None:
+def test_lists_whose_offsets_another_thread_changes_lose_their_nulls_within_the_buffers(
+    dtype: Any,
+) -> None:
     offsets, values = _offsets(dtype), np.arange(3 * NUM_ROWS)
     bits, mark = np.full(NUM_ROWS // 8 + 1, 0b01110111, np.uint8), bytes(8)
     new_offsets, new_values = np.zeros(NUM_ROWS + 1, np.int64), np.zeros(4 * NUM_ROWS, np.int64)
@@ -140,7 +157,11 @@ def odd(array: np.ndarray) -> memoryview:
 
 
 def test_what_is_read_may_lie_at_any_address() -> None:
-    offsets, rows, cuts = np.array([0, 1, 3, 3], np.int32), np.array([2, 0, 1], np.int32), np.array([0, 3])
+    offsets, rows, cuts = (
+        np.array([0, 1, 3, 3], np.int32),
+        np.array([2, 0, 1], np.int32),
+        np.array([0, 3]),
+    )
     values, start, end = np.array([7, 8, 9]), np.array([0]), np.array([24])
     hashes, same = np.zeros(3, np.uint64), np.zeros(3, np.uint64)
     KERNELS.hash_texts(b"abc", offsets, hashes, 1)
@@ -160,7 +181,9 @@ def test_what_is_read_may_lie_at_any_address() -> None:
     assert new_offsets.tolist() == [0, 0, 1, 3]
     KERNELS.rebase_offsets(odd(offsets), 4, odd(cuts), new_offsets)
     assert new_offsets.tolist() == [0, 1, 3, 3]
-    KERNELS.lists_without_nulls(odd(offsets), 4, b"", 0, odd(values), b"", 0, bytes(8), new_offsets, out)
+    KERNELS.lists_without_nulls(
+        odd(offsets), 4, b"", 0, odd(values), b"", 0, bytes(8), new_offsets, out
+    )
     assert new_offsets.tolist() == [0, 1, 3, 3]
     assert KERNELS.count_marks(odd(values), 8) == 3
 
@@ -185,11 +208,15 @@ def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
         KERNELS.lists_without_nulls(offsets, 4, b"", 0, three, b"", 0, bytes(8), odd(four), three)
 
 
-@pytest.mark.parametrize(("first_bit", "num_values"), [(2**62, 1), (2**63 - 1, 9), (-1, 1), (-(2**63), 1), (8, 1)])
+@pytest.mark.parametrize(
+    ("first_bit", "num_values"), [(2**62, 1), (2**63 - 1, 9), (-1, 1), (-(2**63), 1), (8, 1)]
+)
 def test_bits_beyond_any_bitmap_are_refused(first_bit: Any, num_values: int) -> None:
     values = np.zeros(num_values, np.int64)
     with pytest.raises(ValueError, match="a bit for each"):
         KERNELS.fill_nulls(values, b"\xff", first_bit, bytes(8))
     offsets, new_offsets = np.array([0, num_values], np.int32), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="a bit for each"):
-        KERNELS.lists_without_nulls(offsets, 4, b"", 0, values, b"\xff", first_bit, bytes(8), new_offsets, values.copy())
+        KERNELS.lists_without_nulls(
+            offsets, 4, b"", 0, values, b"\xff", first_bit, bytes(8), new_offsets, values.copy()
+        )

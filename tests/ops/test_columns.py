@@ -29,7 +29,9 @@ def cleaned(values: list[Any], declared: pa.DataType) -> tuple[list[Any], dict[s
     return result.to_pylist(), dict(counts)
 
 
-@pytest.mark.parametrize("raw", [TEXT, pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()], ids=str)
+@pytest.mark.parametrize(
+    "raw", [TEXT, pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()], ids=str
+)
 def test_text_is_read_from_every_arrow_type_of_text(raw: pa.DataType) -> None:
     assert read(pa.array(["a", None, "é"]).cast(raw), TEXT) == (["a", None, "é"], {})
 
@@ -39,7 +41,9 @@ def test_text_is_read_from_dictionaries_and_fixed_size_binary() -> None:
     assert read(pa.array([b"ab", None], pa.binary(2)), TEXT) == (["ab", None], {})
 
 
-@pytest.mark.parametrize("raw", [pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint32(), pa.uint64()], ids=str)
+@pytest.mark.parametrize(
+    "raw", [pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint32(), pa.uint64()], ids=str
+)
 def test_longs_are_read_from_every_integer(raw: pa.DataType) -> None:
     assert read(pa.array([1, None], raw), LONG) == ([1, None], {})
 
@@ -57,19 +61,25 @@ def test_doubles_are_read_from_decimals() -> None:
 @pytest.mark.parametrize("zone", [None, "UTC", "America/New_York"])
 def test_timestamps_of_every_unit_and_zone_are_one_instant(unit: str, zone: str | None) -> None:
     naive = NOON.replace(tzinfo=None)
-    assert read(pa.array([naive if zone is None else NOON, None], pa.timestamp(unit, tz=zone)), TIME) == ([NOON, None], {})
+    assert read(
+        pa.array([naive if zone is None else NOON, None], pa.timestamp(unit, tz=zone)), TIME
+    ) == ([NOON, None], {})
 
 
 def test_a_date_is_midnight_utc() -> None:
     assert read(pa.array([NOON.date()]), TIME) == ([NOON.replace(hour=0)], {})
 
 
-@pytest.mark.parametrize("declared", [TEXT, LONG, DOUBLE, TIME, pa.bool_(), pa.list_(TEXT), pa.list_(DOUBLE)], ids=str)
+@pytest.mark.parametrize(
+    "declared", [TEXT, LONG, DOUBLE, TIME, pa.bool_(), pa.list_(TEXT), pa.list_(DOUBLE)], ids=str
+)
 def test_a_column_of_nulls_is_read_as_any_type(declared: pa.DataType) -> None:
     assert read(pa.nulls(2), declared) == ([None, None], {})
 
 
-@pytest.mark.parametrize("raw", [pa.list_(pa.int32()), pa.large_list(pa.int32()), pa.list_(pa.int32(), 2)], ids=str)
+@pytest.mark.parametrize(
+    "raw", [pa.list_(pa.int32()), pa.large_list(pa.int32()), pa.list_(pa.int32(), 2)], ids=str
+)
 def test_lists_of_every_layout_are_read_also_from_a_slice(raw: pa.DataType) -> None:
     array = pa.array([[1, 2], None, [3, None]], raw)
     assert read(array, pa.list_(LONG)) == ([[1, 2], None, [3, None]], {})
@@ -98,13 +108,19 @@ def test_other_types_are_not_readable(raw: pa.DataType, declared: pa.DataType) -
 
 def test_invalid_utf8_is_replaced_and_counted_but_not_under_nulls_or_outside_of_a_slice() -> None:
     values = [b"\xff", b"ok\xc3\xa9", None, b"a\xffb", b"\xf0\x9f\x99"]
-    assert read(pa.array(values, pa.binary()).slice(1), TEXT) == (["oké", None, "a�b", "�"], {"invalid utf-8": 2})
+    assert read(pa.array(values, pa.binary()).slice(1), TEXT) == (
+        ["oké", None, "a�b", "�"],
+        {"invalid utf-8": 2},
+    )
     lists = pa.array([[b"\xff"], [b"x", None, b"\xff"]], pa.list_(pa.binary()))
     assert read(lists.slice(1), pa.list_(TEXT)) == ([["x", None, "�"]], {"invalid utf-8": 1})
 
 
 def test_integers_above_int64_are_null_and_counted() -> None:
-    assert read(pa.array([2**63, 2**63 - 1, None], pa.uint64()), LONG) == ([None, 2**63 - 1, None], {"out of range": 1})
+    assert read(pa.array([2**63, 2**63 - 1, None], pa.uint64()), LONG) == (
+        [None, 2**63 - 1, None],
+        {"out of range": 1},
+    )
 
 
 def test_timestamps_that_microseconds_cannot_hold_are_null_and_counted() -> None:
@@ -126,15 +142,23 @@ def test_infinities_are_left_to_the_operators() -> None:
 
 
 def test_null_elements_are_dropped_and_counted_and_a_list_of_nulls_is_empty() -> None:
-    assert cleaned([["a", None], [None, None], [], None], pa.list_(TEXT)) == ([["a"], [], [], None], {"null elements": 3})
+    assert cleaned([["a", None], [None, None], [], None], pa.list_(TEXT)) == (
+        [["a"], [], [], None],
+        {"null elements": 3},
+    )
 
 
 def test_nan_elements_are_dropped_and_counted_as_nan() -> None:
-    assert cleaned([[1.0, float("nan")], None, [None]], pa.list_(DOUBLE)) == ([[1.0], None, []], {"null elements": 1, "nan": 1})
+    assert cleaned([[1.0, float("nan")], None, [None]], pa.list_(DOUBLE)) == (
+        [[1.0], None, []],
+        {"null elements": 1, "nan": 1},
+    )
 
 
 def test_elements_under_a_null_list_are_neither_seen_nor_counted() -> None:
-    hidden = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), pa.array(["a", None, "b"]), mask=pa.array([True, False]))
+    hidden = pa.ListArray.from_arrays(
+        pa.array([0, 2, 3], pa.int32()), pa.array(["a", None, "b"]), mask=pa.array([True, False])
+    )
     counts: Counter[str] = Counter()
     assert clean(hidden, counts=counts).to_pylist() == [None, ["b"]]
     assert not counts

@@ -1,4 +1,6 @@
-"""What a first pass gathers: the same constants however rows are cut and merged, and exact ones where that is promised."""
+"""What a first pass gathers: the same constants however rows are cut and merged, and exact ones
+where that is promised.
+"""
 
 import functools
 import itertools
@@ -30,8 +32,12 @@ def fitted_in_parts(op: str, values: list[float], cuts: list[int]) -> State:
 
 
 @pytest.mark.parametrize("op", STATES)
-@given(values=st.lists(finite, min_size=2, max_size=30), cuts=st.lists(st.integers(0, 99), max_size=5))
-def test_batches_and_the_order_of_merging_change_nothing(op: str, values: list[float], cuts: list[int]) -> None:
+@given(
+    values=st.lists(finite, min_size=2, max_size=30), cuts=st.lists(st.integers(0, 99), max_size=5)
+)
+def test_batches_and_the_order_of_merging_change_nothing(
+    op: str, values: list[float], cuts: list[int]
+) -> None:
     def fit(state: State) -> object:
         try:
             return state.fit({"num_buckets": 4})
@@ -73,14 +79,20 @@ def test_a_standard_deviation_is_found_where_float64_cannot_hold_the_variance() 
 def test_boundaries_of_few_values_are_exact(values: list[float], num_buckets: int) -> None:
     found = Sample().add(np.array(values), keys_of(values)).fit({"num_buckets": num_buckets})
     ordered = sorted(values)
-    assert found == {"boundaries": sorted({ordered[i * len(values) // num_buckets] for i in range(1, num_buckets)})}
+    assert found == {
+        "boundaries": sorted(
+            {ordered[i * len(values) // num_buckets] for i in range(1, num_buckets)}
+        )
+    }
 
 
 def test_boundaries_of_many_values_are_within_half_a_percent_of_rank() -> None:
     values = np.random.default_rng(1).permutation(600_000).astype(np.float64)
     keys = np.random.default_rng(2).integers(0, 2**63, len(values)).astype(np.uint64)
     state = functools.reduce(
-        lambda state, at: state.add(values[at : at + 16_384], keys[at : at + 16_384]), range(0, len(values), 16_384), Sample()
+        lambda state, at: state.add(values[at : at + 16_384], keys[at : at + 16_384]),
+        range(0, len(values), 16_384),
+        Sample(),
     )
     assert len(state.values) == MAX_SAMPLE
     assert state.num_values == len(values)

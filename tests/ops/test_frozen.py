@@ -1,4 +1,6 @@
-"""Operators with frozen params: golden vectors in process and through Spark SQL, and row by row against plain Python."""
+"""Operators with frozen params: golden vectors in process and through Spark SQL, and row by row
+against plain Python.
+"""
 
 import hashlib
 import json
@@ -34,13 +36,18 @@ def vocabulary_of(values: list[str]) -> Vocabulary:
 
 
 def frozen_spec(
-    inputs: dict[str, str], node: dict[str, Any], params: dict[str, Any] | None, values: list[str] | None = None
+    inputs: dict[str, str],
+    node: dict[str, Any],
+    params: dict[str, Any] | None,
+    values: list[str] | None = None,
 ) -> Spec:
     """A spec of one slot `f`, fitted with these params, or with a vocabulary of these values."""
     spec = load_spec({"spec": 1, "inputs": inputs, "slots": [{"slot": 500, "name": "f", **node}]})
     if values is not None:
         return replace(spec, vocabularies={node["file"]: vocabulary_of(values)})
-    fitted = Fitted(op=node["op"], hash=fit_hash(spec, spec.nodes[0], {}), num_values=1, params=params or {})
+    fitted = Fitted(
+        op=node["op"], hash=fit_hash(spec, spec.nodes[0], {}), num_values=1, params=params or {}
+    )
     return replace(spec, fitted={"f": fitted})
 
 
@@ -114,13 +121,19 @@ FLOAT_CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[float | N
 def test_fitted_operators_agree_with_plain_python(case: str, values: list[float | None]) -> None:
     node, params, expected = FLOAT_CASES[case]
     extractor = Extractor(frozen_spec({"x": "double"}, {"of": "x", **node}, params))
-    stored = extractor(pa.RecordBatch.from_arrays([pa.array(values, pa.float64())], ["x"])).column("f").to_pylist()
+    stored = (
+        extractor(pa.RecordBatch.from_arrays([pa.array(values, pa.float64())], ["x"]))
+        .column("f")
+        .to_pylist()
+    )
     assert same(stored, [expected(value) for value in values])
 
 
 @pytest.mark.parametrize("unknown", ["missing", "index"])
 @given(rows=st.lists(st.none() | st.lists(st.none() | texts, max_size=4), max_size=8))
-def test_vocabulary_agrees_with_plain_python(unknown: str, rows: list[list[str | None] | None]) -> None:
+def test_vocabulary_agrees_with_plain_python(
+    unknown: str, rows: list[list[str | None] | None]
+) -> None:
     node = {"op": "vocabulary", "of": "x", "file": "v", "unknown": unknown, "encode": "index"}
     shift = 2 if unknown == "index" else 1
 
@@ -128,47 +141,82 @@ def test_vocabulary_agrees_with_plain_python(unknown: str, rows: list[list[str |
         return CITIES.index(value) + shift if value in CITIES else shift - 1
 
     def expected(row: list[str | None] | None) -> list[int]:
-        return [0] if row is None else [i for value in row if value is not None and (i := index(value))]
+        return (
+            [0]
+            if row is None
+            else [i for value in row if value is not None and (i := index(value))]
+        )
 
     lists = Extractor(frozen_spec({"x": "list<string>"}, node, None, CITIES))
     batch = pa.RecordBatch.from_arrays([pa.array(rows, pa.list_(pa.string()))], ["x"])
     assert lists(batch).column("f").to_pylist() == [expected(row) for row in rows]
     flat = [value for row in rows if row is not None for value in row]
     single = Extractor(frozen_spec({"x": "string"}, node, None, CITIES))
-    found = single(pa.RecordBatch.from_arrays([pa.array(flat, pa.string())], ["x"])).column("f").to_pylist()
+    found = (
+        single(pa.RecordBatch.from_arrays([pa.array(flat, pa.string())], ["x"]))
+        .column("f")
+        .to_pylist()
+    )
     assert found == [0 if value is None else index(value) for value in flat]
     num_unknown = sum(value is not None and value not in CITIES for value in flat)
-    assert single.counts["f: not in vocabulary"] == lists.counts["f: not in vocabulary"] == num_unknown
+    assert (
+        single.counts["f: not in vocabulary"] == lists.counts["f: not in vocabulary"] == num_unknown
+    )
 
 
 def test_growth_moves_no_index_and_takes_not_that_of_unknown_values() -> None:
     for unknown in ("missing", "index"):
         node = {"op": "vocabulary", "of": "x", "file": "v", "unknown": unknown}
-        before, after = (Extractor(frozen_spec({"x": "string"}, node, None, values)) for values in (CITIES, [*CITIES, "new"]))
+        before, after = (
+            Extractor(frozen_spec({"x": "string"}, node, None, values))
+            for values in (CITIES, [*CITIES, "new"])
+        )
         for value in (*CITIES, "other"):
             assert before.one({"x": value}) == after.one({"x": value})
-        assert after.one({"x": "new"})["f"] not in {0, *(before.one({"x": value})["f"] for value in (*CITIES, "other"))}
+        assert after.one({"x": "new"})["f"] not in {
+            0,
+            *(before.one({"x": value})["f"] for value in (*CITIES, "other")),
+        }
 
 
 def test_a_default_never_takes_an_index_of_the_vocabulary() -> None:
     """A named defect of peers: the default value, 0, is that of the first value."""
     node = {"op": "vocabulary", "of": "x", "file": "v", "encode": "index"}
-    indices = {Extractor(frozen_spec({"x": "string"}, node, None, CITIES)).one({"x": value})["f"] for value in CITIES}
+    indices = {
+        Extractor(frozen_spec({"x": "string"}, node, None, CITIES)).one({"x": value})["f"]
+        for value in CITIES
+    }
     assert indices == {1, 2, 3, 4}
     for unknown, stored in (("missing", 0), ("index", 1)):
-        spec = frozen_spec({"x": "string"}, node | {"default": "none", "unknown": unknown}, None, CITIES)
+        spec = frozen_spec(
+            {"x": "string"}, node | {"default": "none", "unknown": unknown}, None, CITIES
+        )
         assert Extractor(spec).one({"x": None})["f"] == stored
-    with pytest.raises(SpecError, match=r"slots\[0\]\.fill: expected no `fill` with vocabulary, as it would pass for one"):
-        Extractor(frozen_spec({"x": "string"}, {"op": "vocabulary", "of": "x", "file": "v", "fill": 0}, None, CITIES))
+    with pytest.raises(
+        SpecError,
+        match=r"slots\[0\]\.fill: expected no `fill` with vocabulary, as it would pass for one",
+    ):
+        Extractor(
+            frozen_spec(
+                {"x": "string"},
+                {"op": "vocabulary", "of": "x", "file": "v", "fill": 0},
+                None,
+                CITIES,
+            )
+        )
 
 
 def test_values_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     def short(array: pa.Array) -> pa.Array:
-        return pa.array([None if text is None else len(text) for text in array.to_pylist()], pa.int64())
+        return pa.array(
+            [None if text is None else len(text) for text in array.to_pylist()], pa.int64()
+        )
 
     monkeypatch.setattr("featstore.ops.vocabularies.value_hash", short)
     values = ["aa", "b", "cc", "dd", "e"]
-    found = Vocabulary(pa.array(values), "a digest of its own").find(pa.array(["dd", "xx", "e", None, "aa", "f", "cc"]))
+    found = Vocabulary(pa.array(values), "a digest of its own").find(
+        pa.array(["dd", "xx", "e", None, "aa", "f", "cc"])
+    )
     assert found.tolist() == [3, -1, 4, -1, 0, -1, 2]
 
 
@@ -182,7 +230,12 @@ def test_vocabularies_are_equal_by_their_digest() -> None:
 
 def test_a_large_vocabulary_has_no_sql_and_doubles_no_index() -> None:
     node = {"op": "vocabulary", "of": "x", "file": "v"}
-    with pytest.raises(SpecError, match="expected a vocabulary of at most 1,000 values for Spark SQL, found 1,001"):
+    with pytest.raises(
+        SpecError, match="expected a vocabulary of at most 1,000 values for Spark SQL, found 1,001"
+    ):
         slot_sql(frozen_spec({"x": "string"}, node, None, [str(i) for i in range(1001)]), "f")
-    with pytest.raises(SpecError, match=r"slots\[0\]\.of: expected string or long, or a list of these for vocabulary"):
+    with pytest.raises(
+        SpecError,
+        match=r"slots\[0\]\.of: expected string or long, or a list of these for vocabulary",
+    ):
         Extractor(frozen_spec({"x": "double"}, node, None, CITIES))

@@ -15,7 +15,8 @@ SPARK_VALUES = {
     "-7": -3744000183942445030,
     "1357017300123456": 3281571570804357463,
 }
-# select xxhash64(201, xxhash64('u1'), xxhash64('i1'), xxhash64('-3')) & 9223372036854775807, and the same of fewer
+# select xxhash64(201, xxhash64('u1'), xxhash64('i1'), xxhash64('-3')) & 9223372036854775807, and
+# the same of fewer
 SPARK_SIGNS = {
     (101, "a"): 5781206648159657461,
     (201, "u1", "i1"): 6872452225939996345,
@@ -41,46 +42,71 @@ def test_sign_is_that_of_spark_sql(members: tuple[int, str]) -> None:
     assert hashing.sign(slot, *hashes(*values)).to_pylist() == [SPARK_SIGNS[members]]
 
 
-@given(st.lists(st.none() | st.text() | st.text(min_size=30, max_size=140), max_size=20), st.integers(0, 20))
-def test_strings_hash_as_the_reference_does_at_any_length_and_offset(values: list[str | None], start: int) -> None:
+@given(
+    st.lists(st.none() | st.text() | st.text(min_size=30, max_size=140), max_size=20),
+    st.integers(0, 20),
+)
+def test_strings_hash_as_the_reference_does_at_any_length_and_offset(
+    values: list[str | None], start: int
+) -> None:
     expected = [None if value is None else xxh64(value.encode()) for value in values]
-    assert hashing.value_hash(pa.array(values, pa.string()).slice(start)).to_pylist() == expected[start:]
+    assert (
+        hashing.value_hash(pa.array(values, pa.string()).slice(start)).to_pylist()
+        == expected[start:]
+    )
 
 
 def test_every_length_up_to_300_bytes_hashes_as_the_reference_does() -> None:
     values = [("0123456789" * 30)[:length] for length in range(301)]
-    assert hashing.value_hash(pa.array(values)).to_pylist() == [xxh64(value.encode()) for value in values]
+    assert hashing.value_hash(pa.array(values)).to_pylist() == [
+        xxh64(value.encode()) for value in values
+    ]
 
 
 @pytest.mark.parametrize("num_distinct", [3, 5000])
 def test_repeated_strings_hash_as_single_ones(num_distinct: int) -> None:
     values = [None if i % 7 == 0 else f"item_{i % num_distinct}" for i in range(5000)]
-    assert hashing.value_hash(pa.array(values)).to_pylist() == [None if v is None else xxh64(v.encode()) for v in values]
+    assert hashing.value_hash(pa.array(values)).to_pylist() == [
+        None if v is None else xxh64(v.encode()) for v in values
+    ]
 
 
-@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)) | st.lists(st.none() | st.integers(2**63 - 9, 2**63 - 1)))
+@given(
+    st.lists(st.none() | st.integers(-(2**63), 2**63 - 1))
+    | st.lists(st.none() | st.integers(2**63 - 9, 2**63 - 1))
+)
 def test_integers_hash_as_their_decimal_text(values: list[int | None]) -> None:
     expected = [None if value is None else xxh64(str(value).encode()) for value in values]
     assert hashing.value_hash(pa.array(values, pa.int64())).to_pylist() == expected
 
 
-@pytest.mark.parametrize("width", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32()])
+@pytest.mark.parametrize(
+    "width", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32()]
+)
 def test_an_integer_hashes_alike_at_any_width(width: pa.DataType) -> None:
     assert hashing.value_hash(pa.array([7, None], width)).to_pylist() == [xxh64(b"7"), None]
 
 
 def test_dictionary_values_hash_as_plain_ones() -> None:
     values = pa.array(["a", None, "b", "a"])
-    assert hashing.value_hash(values.dictionary_encode()).to_pylist() == hashing.value_hash(values).to_pylist()
+    assert (
+        hashing.value_hash(values.dictionary_encode()).to_pylist()
+        == hashing.value_hash(values).to_pylist()
+    )
 
 
 def test_floats_are_never_hashed() -> None:
-    with pytest.raises(TypeError, match="expected strings, integers, booleans or timestamps to hash, found double"):
+    with pytest.raises(
+        TypeError, match="expected strings, integers, booleans or timestamps to hash, found double"
+    ):
         hashing.value_hash(pa.array([1.5]))
 
 
 def test_a_row_with_a_missing_member_has_sign_0() -> None:
-    left, right = hashing.value_hash(pa.array(["a", None, "a"])), hashing.value_hash(pa.array(["b", "b", None]))
+    left, right = (
+        hashing.value_hash(pa.array(["a", None, "a"])),
+        hashing.value_hash(pa.array(["b", "b", None])),
+    )
     signs = hashing.sign(5, left, right).to_pylist()
     assert signs[0] > 0
     assert signs[1:] == [0, 0]

@@ -13,7 +13,9 @@ rows = st.lists(st.none() | st.lists(st.none() | st.integers(0, 9), max_size=5),
 
 def is_flat(array: pa.ListArray) -> bool:
     offsets = offsets_of(array)
-    return bool(offsets[0] == 0 and offsets[-1] == len(array.values) and array.values.null_count == 0)
+    return bool(
+        offsets[0] == 0 and offsets[-1] == len(array.values) and array.values.null_count == 0
+    )
 
 
 def flat(values: list[Any]) -> pa.ListArray:
@@ -21,11 +23,15 @@ def flat(values: list[Any]) -> pa.ListArray:
 
 
 def known(values: list[Any]) -> list[Any]:
-    return [None if row is None else [value for value in row if value is not None] for row in values]
+    return [
+        None if row is None else [value for value in row if value is not None] for row in values
+    ]
 
 
 @given(rows, st.integers(0, 8), st.integers(0, 8))
-def test_flat_lists_hold_the_rows_of_any_slice_without_null_elements(values: list[Any], start: int, length: int) -> None:
+def test_flat_lists_hold_the_rows_of_any_slice_without_null_elements(
+    values: list[Any], start: int, length: int
+) -> None:
     array = lists.flat(pa.array(values, pa.list_(pa.int64())).slice(start, length))
     array.validate(full=True)
     assert is_flat(array)
@@ -33,9 +39,13 @@ def test_flat_lists_hold_the_rows_of_any_slice_without_null_elements(values: lis
 
 
 @given(rows, st.integers(1, 6), st.sampled_from(["head", "tail"]))
-def test_cut_keeps_the_first_or_the_last_elements(values: list[Any], max_len: int, truncate: str) -> None:
+def test_cut_keeps_the_first_or_the_last_elements(
+    values: list[Any], max_len: int, truncate: str
+) -> None:
     array = lists.cut(flat(values), max_len=max_len, truncate=truncate)
-    expected = [row and (row[:max_len] if truncate == "head" else row[-max_len:]) for row in known(values)]
+    expected = [
+        row and (row[:max_len] if truncate == "head" else row[-max_len:]) for row in known(values)
+    ]
     assert is_flat(array)
     assert array.to_pylist() == expected
 

@@ -11,17 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.ops.columns import read_column
-from featstore.ops.malformed import Found, all_wrong, find_malformed, find_unequal, narrow, narrowable, short_text
+from featstore.ops.malformed import (
+    Found,
+    all_wrong,
+    find_malformed,
+    find_unequal,
+    narrow,
+    narrowable,
+    short_text,
+)
 
 TEXT, LONG, DOUBLE, TIME = pa.string(), pa.int64(), pa.float64(), pa.timestamp("us", tz="UTC")
 MAPS = pa.map_(TEXT, LONG)
 
 
 def plain(found: list[Found]) -> list[tuple[str, list[int], tuple[str, ...]]]:
-    return [(one.what, one.rows.tolist(), tuple(map(one.text, range(min(3, len(one.rows)))))) for one in found]
+    return [
+        (one.what, one.rows.tolist(), tuple(map(one.text, range(min(3, len(one.rows))))))
+        for one in found
+    ]
 
 
-def narrowed(array: pa.Array, declared: pa.DataType = LONG) -> tuple[list[Any], list[Any], dict[str, int]]:
+def narrowed(
+    array: pa.Array, declared: pa.DataType = LONG
+) -> tuple[list[Any], list[Any], dict[str, int]]:
     assert narrowable(array.type, declared)
     counts: Counter[str] = Counter()
     result, found = narrow(array, declared, counts)
@@ -33,14 +46,18 @@ def narrowed(array: pa.Array, declared: pa.DataType = LONG) -> tuple[list[Any], 
 @pytest.mark.parametrize("raw", [pa.binary(), pa.large_binary(), pa.binary_view()], ids=str)
 def test_invalid_utf8_is_found_and_shown_as_bytes(raw: pa.DataType) -> None:
     array = pa.array([b"a", b"\xff", None, "é".encode(), b"b\xff"], raw)
-    assert plain(find_malformed(array, TEXT)) == [("invalid utf-8", [1, 4], (r"b'\xff'", r"b'b\xff'"))]
+    assert plain(find_malformed(array, TEXT)) == [
+        ("invalid utf-8", [1, 4], (r"b'\xff'", r"b'b\xff'"))
+    ]
     assert plain(find_malformed(array.slice(2), TEXT)) == [("invalid utf-8", [2], (r"b'b\xff'",))]
 
 
 def test_invalid_utf8_in_a_string_column_is_shown_as_bytes() -> None:
     array = pa.array([b"ok", b"\xff"]).view(TEXT)
     assert plain(find_malformed(array, TEXT)) == [("invalid utf-8", [1], (r"b'\xff'",))]
-    assert plain(find_malformed(array.dictionary_encode(), TEXT)) == [("invalid utf-8", [1], (r"b'\xff'",))]
+    assert plain(find_malformed(array.dictionary_encode(), TEXT)) == [
+        ("invalid utf-8", [1], (r"b'\xff'",))
+    ]
 
 
 def test_integers_above_int64_are_found() -> None:
@@ -51,22 +68,41 @@ def test_integers_above_int64_are_found() -> None:
 
 @pytest.mark.parametrize(
     ("raw", "limit"),
-    [(pa.timestamp("s"), 2**63 // 10**6), (pa.timestamp("ms"), 2**63 // 10**3), (pa.date32(), 106_751_991)],
+    [
+        (pa.timestamp("s"), 2**63 // 10**6),
+        (pa.timestamp("ms"), 2**63 // 10**3),
+        (pa.date32(), 106_751_991),
+    ],
     ids=str,
 )
-def test_times_beyond_microseconds_are_found_and_null_when_read(raw: pa.DataType, limit: int) -> None:
-    numbers = pa.array([limit, limit + 1, None, -limit - 1], pa.int32() if raw == pa.date32() else LONG)
+def test_times_beyond_microseconds_are_found_and_null_when_read(
+    raw: pa.DataType, limit: int
+) -> None:
+    numbers = pa.array(
+        [limit, limit + 1, None, -limit - 1], pa.int32() if raw == pa.date32() else LONG
+    )
     array = numbers.view(raw)
-    assert plain(find_malformed(array, TIME)) == [("out of range", [1, 3], (str(limit + 1), str(-limit - 1)))]
+    assert plain(find_malformed(array, TIME)) == [
+        ("out of range", [1, 3], (str(limit + 1), str(-limit - 1)))
+    ]
     counts: Counter[str] = Counter()
-    assert read_column(array, declared=TIME, counts=counts).is_null().to_pylist() == [False, True, True, True]
+    assert read_column(array, declared=TIME, counts=counts).is_null().to_pylist() == [
+        False,
+        True,
+        True,
+        True,
+    ]
     assert counts == {"out of range": 2}
 
 
 def test_what_lies_in_lists_and_maps_is_found_by_row_but_not_under_a_null() -> None:
     lists = pa.array([[b"\xff"], [], None, [b"a", b"\xfe", b"\xfd"]], pa.list_(pa.binary()))
-    assert plain(find_malformed(lists, pa.list_(TEXT))) == [("invalid utf-8", [0, 3, 3], (r"b'\xff'", r"b'\xfe'", r"b'\xfd'"))]
-    assert plain(find_malformed(lists.slice(1), pa.list_(TEXT))) == [("invalid utf-8", [2, 2], (r"b'\xfe'", r"b'\xfd'"))]
+    assert plain(find_malformed(lists, pa.list_(TEXT))) == [
+        ("invalid utf-8", [0, 3, 3], (r"b'\xff'", r"b'\xfe'", r"b'\xfd'"))
+    ]
+    assert plain(find_malformed(lists.slice(1), pa.list_(TEXT))) == [
+        ("invalid utf-8", [2, 2], (r"b'\xfe'", r"b'\xfd'"))
+    ]
     hidden = pa.ListArray.from_arrays(
         pa.array([0, 1, 2], pa.int32()), pa.array([b"\xff", b"\xfe"]), mask=pa.array([True, False])
     )
@@ -81,10 +117,15 @@ def test_what_lies_in_lists_and_maps_is_found_by_row_but_not_under_a_null() -> N
 def test_nulls_nan_and_infinities_are_not_malformed() -> None:
     assert find_malformed(pa.nulls(2), LONG) == []
     assert find_malformed(pa.array([float("nan"), float("inf"), None]), DOUBLE) == []
-    assert find_malformed(pa.array([[None], None, [float("nan")]], pa.list_(DOUBLE)), pa.list_(DOUBLE)) == []
+    assert (
+        find_malformed(pa.array([[None], None, [float("nan")]], pa.list_(DOUBLE)), pa.list_(DOUBLE))
+        == []
+    )
 
 
-@given(st.lists(st.none() | st.binary(max_size=4) | st.text(max_size=3).map(str.encode), max_size=20))
+@given(
+    st.lists(st.none() | st.binary(max_size=4) | st.text(max_size=3).map(str.encode), max_size=20)
+)
 def test_as_many_are_found_as_reading_counts(values: list[bytes | None]) -> None:
     array = pa.array(values, pa.binary())
     counts: Counter[str] = Counter()
@@ -97,12 +138,22 @@ def test_whole_floats_are_longs_and_the_others_malformed(raw: pa.DataType) -> No
     array = pa.array([1.0, 1.5, None, float("nan"), float("inf"), -0.0, -(2.0**63), 2.0**63], raw)
     values, found, counts = narrowed(array)
     assert values == [1, None, None, None, None, 0, -(2**63), None]
-    assert found == [("out of range", [4, 7], ("inf", "9.223372036854776e+18")), ("not whole", [1], ("1.5",))]
+    assert found == [
+        ("out of range", [4, 7], ("inf", "9.223372036854776e+18")),
+        ("not whole", [1], ("1.5",)),
+    ]
     assert counts == {"nan": 1}
 
 
 def test_whole_decimals_are_longs_and_the_others_malformed() -> None:
-    values = [Decimal("1.00"), Decimal("1.50"), None, Decimal(2**63), Decimal(2**63 - 1), Decimal(-(2**63))]
+    values = [
+        Decimal("1.00"),
+        Decimal("1.50"),
+        None,
+        Decimal(2**63),
+        Decimal(2**63 - 1),
+        Decimal(-(2**63)),
+    ]
     assert narrowed(pa.array(values, pa.decimal128(38, 2))) == (
         [1, None, None, None, 2**63 - 1, -(2**63)],
         [("out of range", [3], ("9223372036854775808.00",)), ("not whole", [1], ("1.50",))],
@@ -121,15 +172,31 @@ def test_lists_of_floats_are_narrowed_element_by_element() -> None:
 
 @given(st.lists(st.none() | st.floats() | st.integers(-(2**70), 2**70).map(float), max_size=10))
 def test_narrowing_is_what_python_says(values: list[float | None]) -> None:
-    good = [v is not None and v == v and abs(v) != float("inf") and v == int(v) and -(2**63) <= int(v) < 2**63 for v in values]
+    good = [
+        v is not None
+        and v == v
+        and abs(v) != float("inf")
+        and v == int(v)
+        and -(2**63) <= int(v) < 2**63
+        for v in values
+    ]
     result, found, _ = narrowed(pa.array(values, DOUBLE))
-    assert result == [int(v) if v is not None and keep else None for v, keep in zip(values, good, strict=True)]
+    assert result == [
+        int(v) if v is not None and keep else None for v, keep in zip(values, good, strict=True)
+    ]
     missing = sum(v is None or v != v for v in values)
     assert sum(len(rows) for _, rows, _ in found) == len(values) - sum(good) - missing
 
 
 @pytest.mark.parametrize(
-    ("raw", "declared"), [(TEXT, LONG), (DOUBLE, TEXT), (pa.bool_(), LONG), (DOUBLE, pa.list_(LONG)), (pa.list_(DOUBLE), LONG)]
+    ("raw", "declared"),
+    [
+        (TEXT, LONG),
+        (DOUBLE, TEXT),
+        (pa.bool_(), LONG),
+        (DOUBLE, pa.list_(LONG)),
+        (pa.list_(DOUBLE), LONG),
+    ],
 )
 def test_other_types_cannot_be_narrowed(raw: pa.DataType, declared: pa.DataType) -> None:
     assert not narrowable(raw, declared)
@@ -142,7 +209,10 @@ def test_every_value_of_a_column_of_the_wrong_type_is_malformed_but_no_null() ->
 
 
 def test_lists_of_different_lengths_are_found() -> None:
-    one, other = pa.array([[1], [1, 2], None, None]), pa.array([["a"], ["a"], None, []], pa.large_list(TEXT))
+    one, other = (
+        pa.array([[1], [1, 2], None, None]),
+        pa.array([["a"], ["a"], None, []], pa.large_list(TEXT)),
+    )
     assert plain(find_unequal([one, other])) == [("lengths differ", [1, 3], ("2, 1", "-1, 0"))]
 
 

@@ -11,7 +11,9 @@ NESTED = pa.map_(pa.string(), PRICES)
 NAN = float("nan")
 
 
-def maps(values: list[Any], declared: pa.DataType = PRICES, start: int = 0) -> tuple[pa.MapArray, Counter[str]]:
+def maps(
+    values: list[Any], declared: pa.DataType = PRICES, start: int = 0
+) -> tuple[pa.MapArray, Counter[str]]:
     counts: Counter[str] = Counter()
     raw = pa.array(values, declared).slice(start)
     result = clean(read_column(raw, declared=declared, counts=counts), counts=counts)
@@ -45,7 +47,9 @@ def test_the_last_of_equal_keys_counts() -> None:
 
 def test_a_key_is_looked_up_in_the_map_of_its_own_row_only() -> None:
     column, _ = maps([[("a", 1.0)], [("b", 2.0)], [], None])
-    assert lookup(column, pa.array(["b", "b", "a", "a"]), combiner=None, counts=Counter()).to_pylist() == [
+    assert lookup(
+        column, pa.array(["b", "b", "a", "a"]), combiner=None, counts=Counter()
+    ).to_pylist() == [
         None,
         2.0,
         None,
@@ -55,4 +59,6 @@ def test_a_key_is_looked_up_in_the_map_of_its_own_row_only() -> None:
 
 def test_no_rows_give_no_values() -> None:
     column, _ = maps([])
-    assert lookup(column, pa.array([], pa.string()), combiner=None, counts=Counter()).to_pylist() == []
+    assert (
+        lookup(column, pa.array([], pa.string()), combiner=None, counts=Counter()).to_pylist() == []
+    )

@@ -24,22 +24,39 @@ def test_bucketize_is_open_at_both_ends_and_closed_below() -> None:
 def test_bucketize_tells_longs_apart_that_float64_cannot() -> None:
     values = pa.array([2**53 + 3, 2**53 + 4, 2**63 - 1, -(2**63), None])
     assert values[0].as_py() < 2.0**53 + 4 == float(values[0].as_py())
-    buckets = numbers.bucketize(values, boundaries=(-(2.0**63), 2.0**53 + 4, 2.0**63), counts=Counter())
+    buckets = numbers.bucketize(
+        values, boundaries=(-(2.0**63), 2.0**53 + 4, 2.0**63), counts=Counter()
+    )
     assert buckets.to_pylist() == [1, 2, 2, 1, None]
 
 
 EDGES = [0, 2**53, 2**62, 2**63 - 1, -(2**53), -(2**63)]
-LONGS = st.builds(lambda edge, by: min(max(edge + by, -(2**63)), 2**63 - 1), st.sampled_from(EDGES), st.integers(-3, 3))
-BOUNDS = st.one_of(st.floats(allow_nan=False, allow_infinity=False), LONGS.map(float), st.integers(-3, 3).map(lambda n: n / 2))
+LONGS = st.builds(
+    lambda edge, by: min(max(edge + by, -(2**63)), 2**63 - 1),
+    st.sampled_from(EDGES),
+    st.integers(-3, 3),
+)
+BOUNDS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    LONGS.map(float),
+    st.integers(-3, 3).map(lambda n: n / 2),
+)
 
 
-@given(values=st.lists(st.none() | LONGS | st.integers(-(2**63), 2**63 - 1)), bounds=st.sets(BOUNDS, min_size=1, max_size=6))
+@given(
+    values=st.lists(st.none() | LONGS | st.integers(-(2**63), 2**63 - 1)),
+    bounds=st.sets(BOUNDS, min_size=1, max_size=6),
+)
 def test_bucketize_of_longs_is_what_python_which_compares_exactly_makes_of_them(
     values: list[int | None], bounds: set[float]
 ) -> None:
     boundaries = tuple(sorted(bounds))
-    buckets = numbers.bucketize(pa.array(values, pa.int64()), boundaries=boundaries, counts=Counter())
-    assert buckets.to_pylist() == [None if value is None else bisect.bisect_right(boundaries, value) for value in values]
+    buckets = numbers.bucketize(
+        pa.array(values, pa.int64()), boundaries=boundaries, counts=Counter()
+    )
+    assert buckets.to_pylist() == [
+        None if value is None else bisect.bisect_right(boundaries, value) for value in values
+    ]
 
 
 def test_log1p_is_null_and_counted_outside_of_its_domain() -> None:
@@ -50,14 +67,22 @@ def test_log1p_is_null_and_counted_outside_of_its_domain() -> None:
 
 
 def test_log1p_keeps_small_numbers_apart() -> None:
-    assert numbers.log1p(pa.array([1e-12]), counts=Counter())[0].as_py() == pytest.approx(1e-12, rel=1e-11)
+    assert numbers.log1p(pa.array([1e-12]), counts=Counter())[0].as_py() == pytest.approx(
+        1e-12, rel=1e-11
+    )
 
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(0.0, 5.0, [0, 0, 3, 5, 5]), (0.0, None, [0, 0, 3, 9, None]), (None, 5.0, [None, -2, 3, 5, 5])],
+    [
+        (0.0, 5.0, [0, 0, 3, 5, 5]),
+        (0.0, None, [0, 0, 3, 9, None]),
+        (None, 5.0, [None, -2, 3, 5, 5]),
+    ],
 )
-def test_clip_takes_infinities_to_its_bounds(low: float | None, high: float | None, expected: list[Any]) -> None:
+def test_clip_takes_infinities_to_its_bounds(
+    low: float | None, high: float | None, expected: list[Any]
+) -> None:
     counts: Counter[str] = Counter()
     result = numbers.clip(pa.array([-INF, -2, 3, 9, INF]), min=low, max=high, counts=counts)
     assert result.to_pylist() == expected
@@ -67,12 +92,18 @@ def test_clip_takes_infinities_to_its_bounds(low: float | None, high: float | No
 def test_identity_drops_infinite_elements_and_counts_them() -> None:
     counts: Counter[str] = Counter()
     lists = pa.array([[1.0, INF, 2.0], None, []], pa.list_(pa.float64()))
-    assert numbers.identity(lists, max_len=None, truncate="head", counts=counts).to_pylist() == [[1.0, 2.0], None, []]
+    assert numbers.identity(lists, max_len=None, truncate="head", counts=counts).to_pylist() == [
+        [1.0, 2.0],
+        None,
+        [],
+    ]
     assert counts == {"not finite": 1}
 
 
 def test_hour_and_day_follow_the_clock_of_the_zone() -> None:
-    times = pa.array([1362898800_000000, None], pa.int64()).view(pa.timestamp("us", tz="UTC"))  # Sunday 2013-03-10 07:00 UTC
+    times = pa.array([1362898800_000000, None], pa.int64()).view(
+        pa.timestamp("us", tz="UTC")
+    )  # Sunday 2013-03-10 07:00 UTC
     options: dict[str, Any] = {"counts": Counter()}
     assert timestamps.hour(times, tz="UTC", **options).to_pylist() == [7, None]
     assert timestamps.hour(times, tz="America/New_York", **options).to_pylist() == [3, None]

@@ -1,4 +1,6 @@
-"""What operators count, and where they give null: the edges that row-by-row agreement does not show."""
+"""What operators count, and where they give null: the edges that row-by-row agreement does not
+show.
+"""
 
 import datetime
 from collections import Counter
@@ -27,7 +29,11 @@ def run(op: str, *arrays: Any, **params: Any) -> tuple[list[Any], dict[str, int]
 @pytest.mark.parametrize(
     ("ran", "expected", "counted"),
     [
-        (run("ratio", [1.0, 0.0, None, INF, 6], [0.0, 0.0, 0.0, 2.0, 3]), [None, None, None, None, 2], (2, 1)),
+        (
+            run("ratio", [1.0, 0.0, None, INF, 6], [0.0, 0.0, 0.0, 2.0, 3]),
+            [None, None, None, None, 2],
+            (2, 1),
+        ),
         (run("power", [0.0, -1.0, 4.0, None], exponent=-0.5), [None, None, 0.5, None], (0, 2)),
         (run("combine", [[1e308, 1e308], [INF, -INF], []], by="sum"), [None, None, None], (0, 2)),
     ],
@@ -53,18 +59,31 @@ def test_times_too_far_apart_are_null_and_counted() -> None:
 
 def test_weights_that_are_no_number_drop_value_and_weight_alike() -> None:
     texts = [["a:1", "b:x", "c:1e999", "d", "http://e:.5", "f:nan", "g:"]]
-    assert run("weighted", texts, part="value") == ([["a", "d", "http://e"]], {"malformed weights": 4})
+    assert run("weighted", texts, part="value") == (
+        [["a", "d", "http://e"]],
+        {"malformed weights": 4},
+    )
     assert run("weighted", texts, part="weight") == ([[1.0, 1.0, 0.5]], {"malformed weights": 4})
 
 
 def test_a_text_is_split_into_its_pieces() -> None:
-    assert run("split", ["a,,b", "", None, ","], separator=",") == ([["a", "", "b"], [], None, ["", ""]], {})
+    assert run("split", ["a,,b", "", None, ","], separator=",") == (
+        [["a", "", "b"], [], None, ["", ""]],
+        {},
+    )
 
 
 def test_runs_of_characters_and_words_are_tokens() -> None:
     assert run("tokenize", ["añb", "", None], by="character", n=2)[0] == [["añ", "ñb"], [], None]
-    assert run("tokenize", pa.array(["zz", "añb", None]).slice(1), by="character", n=1)[0] == [["a", "ñ", "b"], None]
-    assert run("tokenize", ["  to be  or ", None, " "], by="word", n=2)[0] == [["to be", "be or"], None, []]
+    assert run("tokenize", pa.array(["zz", "añb", None]).slice(1), by="character", n=1)[0] == [
+        ["a", "ñ", "b"],
+        None,
+    ]
+    assert run("tokenize", ["  to be  or ", None, " "], by="word", n=2)[0] == [
+        ["to be", "be or"],
+        None,
+        [],
+    ]
 
 
 def test_a_condition_that_is_missing_chooses_nothing() -> None:

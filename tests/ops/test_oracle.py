@@ -1,4 +1,6 @@
-"""Every operator against a row-at-a-time reading of the rules in plain Python, over arbitrary rows."""
+"""Every operator against a row-at-a-time reading of the rules in plain Python, over arbitrary
+rows.
+"""
 
 import datetime
 import itertools
@@ -44,7 +46,9 @@ INPUTS = {
     "amounts": "list<double>",
     "moments": "list<timestamp>",
 }
-SEQUENCES: dict[str, Any] = {"clicks": {"of": ["items", "amounts", "moments"], "max_len": 2, "truncate": "tail"}}
+SEQUENCES: dict[str, Any] = {
+    "clicks": {"of": ["items", "amounts", "moments"], "max_len": 2, "truncate": "tail"}
+}
 ARROW = {
     "text": pa.string(),
     "other": pa.string(),
@@ -92,7 +96,9 @@ def signed(value: Any) -> int:
 
 
 def signs(values: list[Any] | None) -> list[int]:
-    return [0] if values is None else [sign(7, *(v if isinstance(v, tuple) else (v,))) for v in values]
+    return (
+        [0] if values is None else [sign(7, *(v if isinstance(v, tuple) else (v,))) for v in values]
+    )
 
 
 def known(values: list[Any] | None) -> Any:
@@ -160,22 +166,38 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "cross of three": (
         {"op": "cross", "of": ["text", "count", "flag"]},
-        lambda r: 0 if None in (r["text"], r["count"], r["flag"]) else sign(7, r["text"], r["count"], r["flag"]),
+        lambda r: (
+            0
+            if None in (r["text"], r["count"], r["flag"])
+            else sign(7, r["text"], r["count"], r["flag"])
+        ),
     ),
     "cross with default": (
         {"op": "cross", "of": ["text", "other"], "default": {"other": "none"}},
-        lambda r: 0 if r["text"] is None else sign(7, r["text"], "none" if r["other"] is None else r["other"]),
+        lambda r: (
+            0
+            if r["text"] is None
+            else sign(7, r["text"], "none" if r["other"] is None else r["other"])
+        ),
     ),
     "cross with list": (
         {"op": "cross", "of": ["text", "tags"]},
         lambda r: signs(pairs(None if r["text"] is None else [r["text"]], known(r["tags"]))),
     ),
-    "cross of lists": ({"op": "cross", "of": ["tags", "codes"]}, lambda r: signs(pairs(known(r["tags"]), known(r["codes"])))),
+    "cross of lists": (
+        {"op": "cross", "of": ["tags", "codes"]},
+        lambda r: signs(pairs(known(r["tags"]), known(r["codes"]))),
+    ),
     "cross of lists cut": (
         {"op": "cross", "of": ["tags", "codes"], "max_cross": 3},
-        lambda r: signs((lambda p: p if p is None else p[:3])(pairs(known(r["tags"]), known(r["codes"])))),
+        lambda r: signs(
+            (lambda p: p if p is None else p[:3])(pairs(known(r["tags"]), known(r["codes"])))
+        ),
     ),
-    "bucketize": ({"op": "bucketize", "of": "price", "boundaries": [-1.5, 0, 10]}, lambda r: signed(bucket(r["price"]))),
+    "bucketize": (
+        {"op": "bucketize", "of": "price", "boundaries": [-1.5, 0, 10]},
+        lambda r: signed(bucket(r["price"])),
+    ),
     "bucketize integers": (
         {"op": "bucketize", "of": "count", "boundaries": [-1.5, 0, 10], "default": 10},
         lambda r: signed(bucket(10 if r["count"] is None else float(r["count"]))),
@@ -204,19 +226,27 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "identity": ({"op": "identity", "of": "price"}, lambda r: float32(r["price"])),
     "identity with fill": (
         {"op": "identity", "of": "price", "fill": -1},
-        lambda r: float32(r["price"]) if r["price"] is not None and math.isfinite(r["price"]) else -1.0,
+        lambda r: (
+            float32(r["price"]) if r["price"] is not None and math.isfinite(r["price"]) else -1.0
+        ),
     ),
     "identity of integers": (
         {"op": "identity", "of": "count"},
         lambda r: float32(None if r["count"] is None else float(r["count"])),
     ),
     "identity of booleans": ({"op": "identity", "of": "flag"}, lambda r: float32(r["flag"])),
-    "identity of list": ({"op": "identity", "of": "scores", "max_len": 3}, lambda r: float_list(r["scores"], 3)),
+    "identity of list": (
+        {"op": "identity", "of": "scores", "max_len": 3},
+        lambda r: float_list(r["scores"], 3),
+    ),
     "identity of the last of a list": (
         {"op": "identity", "of": "scores", "max_len": 2, "truncate": "tail"},
         lambda r: float_list(None if r["scores"] is None else known(r["scores"])[-2:], 2),
     ),
-    "hour": ({"op": "hour", "of": "at"}, lambda r: signed(None if r["at"] is None else r["at"].hour)),
+    "hour": (
+        {"op": "hour", "of": "at"},
+        lambda r: signed(None if r["at"] is None else r["at"].hour),
+    ),
     "hour in a time zone": (
         {"op": "hour", "of": "at", "tz": "America/New_York"},
         lambda r: signed(None if r["at"] is None else r["at"].astimezone(NEW_YORK).hour),
@@ -229,15 +259,27 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 def seconds(now: datetime.datetime | None, past: datetime.datetime | None) -> float | None:
-    return None if now is None or past is None else (now - past) / datetime.timedelta(microseconds=1) / 1e6
+    return (
+        None
+        if now is None or past is None
+        else (now - past) / datetime.timedelta(microseconds=1) / 1e6
+    )
 
 
 def entries(pairs: list[tuple[str, Any]] | None) -> dict[str, Any] | None:
-    return None if pairs is None else {key: value for key, value in pairs if value is not None and value == value}
+    return (
+        None
+        if pairs is None
+        else {key: value for key, value in pairs if value is not None and value == value}
+    )
 
 
 def found(values: dict[str, Any] | None, keys: list[Any] | None) -> list[Any] | None:
-    return None if values is None or keys is None else [values[str(key)] for key in known(keys) if str(key) in values]
+    return (
+        None
+        if values is None or keys is None
+        else [values[str(key)] for key in known(keys) if str(key) in values]
+    )
 
 
 def first_found(values: dict[str, Any] | None, key: Any) -> Any:
@@ -249,8 +291,17 @@ def combined(values: list[float] | None, by: str) -> float | None:
     if not values:
         return None
     try:
-        sums: dict[str, Any] = {"sum": sum, "mean": lambda v: sum(v) / len(v), "max": max, "min": min}
-        return float(sums[by](float(v) for v in values) if by != "mean" else sums[by]([float(v) for v in values]))
+        sums: dict[str, Any] = {
+            "sum": sum,
+            "mean": lambda v: sum(v) / len(v),
+            "max": max,
+            "min": min,
+        }
+        return float(
+            sums[by](float(v) for v in values)
+            if by != "mean"
+            else sums[by]([float(v) for v in values])
+        )
     except OverflowError:
         return None
 
@@ -281,17 +332,25 @@ def to_power(value: float | None, exponent: float) -> float | None:
 
 
 def related(left: Any, right: Any, relation: Any) -> bool | None:
-    return None if left is None or right is None or left != left or right != right else relation(left, right)
+    return (
+        None
+        if left is None or right is None or left != left or right != right
+        else relation(left, right)
+    )
 
 
 def runs(parts: list[str] | str | None, n: int, joint: str) -> list[str] | None:
-    return None if parts is None else [joint.join(parts[i : i + n]) for i in range(len(parts) - n + 1)]
+    return (
+        None if parts is None else [joint.join(parts[i : i + n]) for i in range(len(parts) - n + 1)]
+    )
 
 
 def weighted(texts: list[str] | None, separator: str = ":") -> Any:
     pairs = []
     for element in known(texts) or []:
-        value, _, weight = element.rpartition(separator) if separator in element else (element, "", "1")
+        value, _, weight = (
+            element.rpartition(separator) if separator in element else (element, "", "1")
+        )
         if (
             re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", weight, re.ASCII)
             and abs(float(weight)) <= 3.4028234663852886e38
@@ -308,7 +367,11 @@ def events(row: dict[str, Any]) -> list[tuple[Any, ...]] | None:
     columns = [row["items"], row["amounts"], row["moments"]]
     if any(column is None for column in columns) or len({len(column) for column in columns}) > 1:
         return None
-    complete = [event for event in zip(*columns, strict=True) if None not in event and math.isfinite(float32(event[1]))]
+    complete = [
+        event
+        for event in zip(*columns, strict=True)
+        if None not in event and math.isfinite(float32(event[1]))
+    ]
     return complete[-2:]
 
 
@@ -318,9 +381,15 @@ def of_events(row: dict[str, Any], position: int) -> list[Any] | None:
 
 CASES |= {
     "sequence of items": ({"op": "hash", "of": "items"}, lambda r: signs(of_events(r, 0))),
-    "sequence of amounts": ({"op": "identity", "of": "amounts"}, lambda r: values_or_none(of_events(r, 1))),
+    "sequence of amounts": (
+        {"op": "identity", "of": "amounts"},
+        lambda r: values_or_none(of_events(r, 1)),
+    ),
     "sequence of moments": ({"op": "hash", "of": "moments"}, lambda r: signs(of_events(r, 2))),
-    "lookup": ({"op": "lookup", "of": ["prices", "text"]}, lambda r: float32(first_found(entries(r["prices"]), r["text"]))),
+    "lookup": (
+        {"op": "lookup", "of": ["prices", "text"]},
+        lambda r: float32(first_found(entries(r["prices"]), r["text"])),
+    ),
     "lookup of integer by integer": (
         {"op": "lookup", "of": ["levels", "count"]},
         lambda r: signed(first_found(entries(r["levels"]), r["count"])),
@@ -340,7 +409,9 @@ CASES |= {
     **{
         f"lookup combined by {by}": (
             {"op": "lookup", "of": ["levels", "codes"], "combiner": by},
-            partial(lambda r, by: float32(combined(found(entries(r["levels"]), r["codes"]), by)), by=by),
+            partial(
+                lambda r, by: float32(combined(found(entries(r["levels"]), r["codes"]), by)), by=by
+            ),
         )
         for by in ("mean", "max", "min")
     },
@@ -352,7 +423,9 @@ CASES |= {
     ),
     "match": (
         {"op": "match", "of": ["nested", "text", "other"]},
-        lambda r: float32(first_found(entries(first_found(entries(r["nested"]), r["text"])), r["other"])),
+        lambda r: float32(
+            first_found(entries(first_found(entries(r["nested"]), r["text"])), r["other"])
+        ),
     ),
     **{
         f"combine by {by}": (
@@ -365,8 +438,14 @@ CASES |= {
         {"op": "combine", "of": "codes", "by": "max"},
         lambda r: float32(combined(r["codes"], "max")),
     ),
-    "length": ({"op": "length", "of": "tags"}, lambda r: signed(None if r["tags"] is None else len(known(r["tags"])))),
-    "length of text": ({"op": "length", "of": "text"}, lambda r: signed(None if r["text"] is None else len(r["text"]))),
+    "length": (
+        {"op": "length", "of": "tags"},
+        lambda r: signed(None if r["tags"] is None else len(known(r["tags"]))),
+    ),
+    "length of text": (
+        {"op": "length", "of": "text"},
+        lambda r: signed(None if r["text"] is None else len(r["text"])),
+    ),
     "take": ({"op": "take", "of": "codes", "n": 2}, lambda r: signs(cut(r["codes"], slice(0, 2)))),
     "take last": (
         {"op": "take", "of": "scores", "n": 2, "end": "tail"},
@@ -379,22 +458,36 @@ CASES |= {
     **{
         f"time since in {unit}s": (
             {"op": "time_since", "of": ["before", "at"], "unit": unit},
-            partial(lambda r, num: float32((lambda s: s if s is None else s / num)(seconds(r["before"], r["at"]))), num=num),
+            partial(
+                lambda r, num: float32(
+                    (lambda s: s if s is None else s / num)(seconds(r["before"], r["at"]))
+                ),
+                num=num,
+            ),
         )
         for unit, num in {"hour": 3600, "day": 86_400, "week": 604_800}.items()
     },
     "time since each": (
         {"op": "time_since", "of": ["at", "times"], "unit": "second"},
-        lambda r: values_or_none(None if None in (r["at"], r["times"]) else [seconds(r["at"], t) for t in known(r["times"])]),
+        lambda r: values_or_none(
+            None
+            if None in (r["at"], r["times"])
+            else [seconds(r["at"], t) for t in known(r["times"])]
+        ),
     ),
-    "fill": ({"op": "fill", "of": "count", "value": -1}, lambda r: signed(-1 if r["count"] is None else r["count"])),
+    "fill": (
+        {"op": "fill", "of": "count", "value": -1},
+        lambda r: signed(-1 if r["count"] is None else r["count"]),
+    ),
     "fill with others": (
         {"op": "fill", "of": ["text", "other"]},
         lambda r: signed(r["other"] if r["text"] is None else r["text"]),
     ),
     "fill numbers": (
         {"op": "fill", "of": ["price", "other_price"], "value": 0.5},
-        lambda r: float32(next((v for v in map(number, (r["price"], r["other_price"])) if v is not None), 0.5)),
+        lambda r: float32(
+            next((v for v in map(number, (r["price"], r["other_price"])) if v is not None), 0.5)
+        ),
     ),
     "fill lists": (
         {"op": "fill", "of": "tags", "value": ["x", "y"]},
@@ -402,7 +495,9 @@ CASES |= {
     ),
     "where": (
         {"op": "where", "of": ["flag", "tags", "words"]},
-        lambda r: signs(None if r["flag"] is None else known(r["tags"] if r["flag"] else r["words"])),
+        lambda r: signs(
+            None if r["flag"] is None else known(r["tags"] if r["flag"] else r["words"])
+        ),
     ),
     "where with a constant": (
         {"op": "where", "of": ["flag", "text"], "then": "yes"},
@@ -412,22 +507,40 @@ CASES |= {
         {"op": "where", "of": ["flag", "codes"], "otherwise": [0, -1]},
         lambda r: signs(None if r["flag"] is None else known(r["codes"]) if r["flag"] else [0, -1]),
     ),
-    "where without otherwise": ({"op": "where", "of": ["flag", "price"]}, lambda r: float32(r["price"] if r["flag"] else None)),
+    "where without otherwise": (
+        {"op": "where", "of": ["flag", "price"]},
+        lambda r: float32(r["price"] if r["flag"] else None),
+    ),
     "weighted values": (
         {"op": "weighted", "of": "pairs", "part": "value"},
-        lambda r: signs(None if r["pairs"] is None else [value for value, _ in weighted(r["pairs"])]),
+        lambda r: signs(
+            None if r["pairs"] is None else [value for value, _ in weighted(r["pairs"])]
+        ),
     ),
     "weighted weights": (
         {"op": "weighted", "of": "pairs", "part": "weight"},
-        lambda r: values_or_none(None if r["pairs"] is None else [weight for _, weight in weighted(r["pairs"])]),
+        lambda r: values_or_none(
+            None if r["pairs"] is None else [weight for _, weight in weighted(r["pairs"])]
+        ),
     ),
     "weighted by another separator": (
         {"op": "weighted", "of": "tags", "part": "value", "separator": "\u00e9"},
-        lambda r: signs(None if r["tags"] is None else [v for v, _ in weighted(r["tags"], "\u00e9")]),
+        lambda r: signs(
+            None if r["tags"] is None else [v for v, _ in weighted(r["tags"], "\u00e9")]
+        ),
     ),
-    "ratio": ({"op": "ratio", "of": ["price", "count"]}, lambda r: float32(quotient(r["price"], r["count"]))),
-    "power": ({"op": "power", "of": "price", "exponent": 0.5}, lambda r: float32(to_power(r["price"], 0.5))),
-    "power below zero": ({"op": "power", "of": "count", "exponent": -2}, lambda r: float32(to_power(r["count"], -2))),
+    "ratio": (
+        {"op": "ratio", "of": ["price", "count"]},
+        lambda r: float32(quotient(r["price"], r["count"])),
+    ),
+    "power": (
+        {"op": "power", "of": "price", "exponent": 0.5},
+        lambda r: float32(to_power(r["price"], 0.5)),
+    ),
+    "power below zero": (
+        {"op": "power", "of": "count", "exponent": -2},
+        lambda r: float32(to_power(r["count"], -2)),
+    ),
     "distinct": (
         {"op": "distinct", "of": "tags"},
         lambda r: signs(None if r["tags"] is None else list(dict.fromkeys(known(r["tags"])))),
@@ -460,7 +573,10 @@ CASES |= {
             ("text", 3, -3),
         ]
     },
-    "split": ({"op": "split", "of": "text", "separator": "é"}, lambda r: signs(r["text"] and r["text"].split("é"))),
+    "split": (
+        {"op": "split", "of": "text", "separator": "é"},
+        lambda r: signs(r["text"] and r["text"].split("é")),
+    ),
     "words": (
         {"op": "tokenize", "of": "text", "by": "word"},
         lambda r: signs(None if r["text"] is None else r["text"].split()),
@@ -480,13 +596,17 @@ CASES |= {
     **{
         f"overlap by {measure}": (
             {"op": "overlap", "of": ["tags", "words"], "measure": measure},
-            partial(lambda r, measure: float32(shared(r["tags"], r["words"], measure)), measure=measure),
+            partial(
+                lambda r, measure: float32(shared(r["tags"], r["words"], measure)), measure=measure
+            ),
         )
         for measure in ("ratio", "containment")
     },
     "overlap by count": (
         {"op": "overlap", "of": ["tags", "words"], "measure": "count"},
-        lambda r: signed((lambda c: c if c is None else int(c))(shared(r["tags"], r["words"], "count"))),
+        lambda r: signed(
+            (lambda c: c if c is None else int(c))(shared(r["tags"], r["words"], "count"))
+        ),
     ),
     "is weekend": (
         {"op": "is_weekend", "of": "at", "tz": "America/New_York"},
@@ -504,7 +624,9 @@ CASES |= {
         f"compare with {relation}": (
             {"op": "compare", "of": ["count", "price"], "relation": relation},
             partial(
-                lambda r, compared: signed(related(None if r["count"] is None else float(r["count"]), r["price"], compared)),
+                lambda r, compared: signed(
+                    related(None if r["count"] is None else float(r["count"]), r["price"], compared)
+                ),
                 compared=compared,
             ),
         )
@@ -516,16 +638,28 @@ CASES |= {
     ),
     "compare numbers of two types": (
         {"op": "compare", "of": ["price", "count"], "relation": "!="},
-        lambda r: signed(related(r["price"], None if r["count"] is None else float(r["count"]), operator.ne)),
+        lambda r: signed(
+            related(r["price"], None if r["count"] is None else float(r["count"]), operator.ne)
+        ),
     ),
 }
 
 
-text = st.sampled_from(["a", "b", "7", ""]) | st.text(max_size=70) | st.text("aAé 1İß\u2003\n", max_size=9)
+text = (
+    st.sampled_from(["a", "b", "7", ""])
+    | st.text(max_size=70)
+    | st.text("aAé 1İß\u2003\n", max_size=9)
+)
 integers = st.integers(-(2**63), 2**63 - 1) | st.integers(-20, 20)
 floats = st.floats() | st.sampled_from([-1.5, -1.0, -0.0, 0.0, 10.0, 1e300])
-times = st.datetimes(datetime.datetime(1930, 1, 1), datetime.datetime(2100, 1, 1), timezones=st.just(datetime.UTC))
-pair = text | st.builds(lambda value, weight: f"{value}:{weight}", text, floats | integers | st.just(".5") | st.just("+1."))
+times = st.datetimes(
+    datetime.datetime(1930, 1, 1), datetime.datetime(2100, 1, 1), timezones=st.just(datetime.UTC)
+)
+pair = text | st.builds(
+    lambda value, weight: f"{value}:{weight}",
+    text,
+    floats | integers | st.just(".5") | st.just("+1."),
+)
 
 
 def map_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -569,7 +703,9 @@ def rows_of(names: list[str]) -> st.SearchStrategy[list[dict[str, Any]]]:
 
 
 def batch_of(values: list[dict[str, Any]]) -> pa.RecordBatch:
-    arrays = [pa.array([row[name] for row in values], arrow_type) for name, arrow_type in ARROW.items()]
+    arrays = [
+        pa.array([row[name] for row in values], arrow_type) for name, arrow_type in ARROW.items()
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=list(ARROW))
 
 
@@ -594,9 +730,18 @@ def test_every_operator_has_an_oracle() -> None:
 def test_operator_agrees_with_plain_python_row_by_row(case: str, data: st.DataObject) -> None:
     node, expected = CASES[case]
     names = [node["of"]] if isinstance(node["of"], str) else node["of"]
-    values = data.draw(rows_of(SEQUENCES["clicks"]["of"] if names[0] in SEQUENCES["clicks"]["of"] else names))
+    values = data.draw(
+        rows_of(SEQUENCES["clicks"]["of"] if names[0] in SEQUENCES["clicks"]["of"] else names)
+    )
     extractor = Extractor(
-        load_spec({"spec": 1, "inputs": INPUTS, "sequences": SEQUENCES, "slots": [{"slot": 7, "name": "f", **node}]})
+        load_spec(
+            {
+                "spec": 1,
+                "inputs": INPUTS,
+                "sequences": SEQUENCES,
+                "slots": [{"slot": 7, "name": "f", **node}],
+            }
+        )
     )
     stored = extractor(batch_of(values)).column("f")
     stored.validate(full=True)
@@ -620,7 +765,9 @@ def spec_of_all_cases() -> dict[str, Any]:
 
 @settings(max_examples=settings().max_examples // 5)
 @given(values=rows_of(list(VALUES)), cuts=st.lists(st.integers(0, 8), max_size=3))
-def test_how_rows_are_cut_into_batches_changes_no_value_and_no_count(values: list[dict[str, Any]], cuts: list[int]) -> None:
+def test_how_rows_are_cut_into_batches_changes_no_value_and_no_count(
+    values: list[dict[str, Any]], cuts: list[int]
+) -> None:
     spec = load_spec(spec_of_all_cases())
     whole, parts, single = Extractor(spec), Extractor(spec), Extractor(spec)
     batch = batch_of(values)

@@ -13,8 +13,12 @@ ROWS = [{"user": f"u{i}", "item": f"i{i % 7}", "price": float(i)} for i in range
 
 
 def extract(slots: list[dict[str, Any]], rows: list[dict[str, Any]] = ROWS) -> dict[str, list[Any]]:
-    batch = pa.RecordBatch.from_pylist(rows, pa.schema([("user", pa.string()), ("item", pa.string()), ("price", pa.float64())]))
-    columns: dict[str, list[Any]] = Extractor(load_spec({"spec": 1, "inputs": INPUTS, "slots": slots}))(batch).to_pydict()
+    batch = pa.RecordBatch.from_pylist(
+        rows, pa.schema([("user", pa.string()), ("item", pa.string()), ("price", pa.float64())])
+    )
+    columns: dict[str, list[Any]] = Extractor(
+        load_spec({"spec": 1, "inputs": INPUTS, "slots": slots})
+    )(batch).to_pydict()
     return columns
 
 
@@ -43,7 +47,9 @@ def test_a_cross_depends_on_the_order_of_its_members_as_it_does_not_with_a_sum()
     assert both["x"][0] != both["x"][1]
 
 
-def test_a_slot_inserted_before_another_does_not_sign_it_anew_as_with_prefixes_by_position() -> None:
+def test_a_slot_inserted_before_another_does_not_sign_it_anew_as_with_prefixes_by_position() -> (
+    None
+):
     user = {"slot": 101, "name": "user", "op": "hash", "of": "user"}
     item = {"slot": 50, "name": "item", "op": "hash", "of": "item"}
     assert extract([user])["user"] == extract([item, user])["user"] == extract([user, item])["user"]
@@ -63,11 +69,21 @@ def test_a_sign_is_a_fixed_number_and_no_hash_of_the_platform() -> None:
 
 def test_texts_that_share_their_first_8_bytes_have_different_ids() -> None:
     rows = [{"user": f"12345678{i}", "item": "", "price": 0.0} for i in range(300)]
-    assert len(set(extract([{"slot": 1, "name": "user", "op": "hash", "of": "user"}], rows)["user"])) == 300
+    assert (
+        len(set(extract([{"slot": 1, "name": "user", "op": "hash", "of": "user"}], rows)["user"]))
+        == 300
+    )
 
 
 def test_a_default_takes_no_index_away_from_a_value() -> None:
-    node = {"slot": 1, "name": "bin", "op": "bucketize", "of": "price", "boundaries": [1, 2], "encode": "index"}
+    node = {
+        "slot": 1,
+        "name": "bin",
+        "op": "bucketize",
+        "of": "price",
+        "boundaries": [1, 2],
+        "encode": "index",
+    }
     rows = [{"user": "", "item": "", "price": price} for price in (0.0, 1.0, 2.0, None)]
     assert extract([node], rows)["bin"] == [1, 2, 3, 0]
     assert extract([{**node, "default": 1.5}], rows)["bin"] == [1, 2, 3, 2]

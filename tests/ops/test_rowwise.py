@@ -22,7 +22,11 @@ def declared(function: Any) -> Any:
     return featstore.operator(inputs=[pa.float64()], result=pa.float64())(function)
 
 
-@featstore.operator(inputs=[pa.float64(), pa.list_(pa.string())], result=pa.float64(), params={"scale": 2.0, "unit": str})
+@featstore.operator(
+    inputs=[pa.float64(), pa.list_(pa.string())],
+    result=pa.float64(),
+    params={"scale": 2.0, "unit": str},
+)
 def scaled(price: pa.Array, tags: pa.Array, *, scale: float, unit: str) -> pa.Array:
     return pc.multiply(price, scale)
 
@@ -55,16 +59,37 @@ def in_need_of_rows(price: pa.Array) -> pa.Array:
 
 def test_an_operator_that_treats_rows_alone_gives_its_result() -> None:
     tags = pa.array([["a"], [], None, ["b", None], ["c"]])
-    assert featstore.check_operator(scaled, PRICES, tags, unit="euro").to_pylist() == [3.0, None, 4.0, None, -8.0]
-    assert len(featstore.check_operator(scaled, PRICES.slice(0, 0), tags.slice(0, 0), unit="euro")) == 0
+    assert featstore.check_operator(scaled, PRICES, tags, unit="euro").to_pylist() == [
+        3.0,
+        None,
+        4.0,
+        None,
+        -8.0,
+    ]
+    assert (
+        len(featstore.check_operator(scaled, PRICES.slice(0, 0), tags.slice(0, 0), unit="euro"))
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (centred, r"^centred: row 0 is 1.0 in a batch of 5 rows, and 0.0 in a batch of 1 rows: expected the same, as each"),
-        (previous, "^previous: row 4 is 0.5 in a batch of 5 rows, and None in reverse order: expected the same"),
-        (counting, r"^counting: row 0 is 1.0 in a batch of 5 rows, and 2.0 when run again: expected the same"),
+        (
+            centred,
+            r"^centred: row 0 is 1.0 in a batch of 5 rows, and 0.0 in a batch of 1 rows: expected "
+            r"the same, as each",
+        ),
+        (
+            previous,
+            "^previous: row 4 is 0.5 in a batch of 5 rows, and None in reverse order: expected the "
+            "same",
+        ),
+        (
+            counting,
+            r"^counting: row 0 is 1.0 in a batch of 5 rows, and 2.0 when run again: expected the "
+            r"same",
+        ),
         (deaf_to_slices, r"^deaf_to_slices: row \d is .* in a batch of 5 rows, and "),
         (in_need_of_rows, r"^in_need_of_rows in a batch without rows: list index out of range$"),
     ],
@@ -78,20 +103,36 @@ def test_an_operator_that_looks_beyond_its_row_is_found(function: Any, message: 
 @pytest.mark.parametrize(
     ("arguments", "params", "message"),
     [
-        ([len, PRICES], {}, "expected a function with the decorator featstore.operator, found <built-in function len>"),
+        (
+            [len, PRICES],
+            {},
+            "expected a function with the decorator featstore.operator, found <built-in function "
+            "len>",
+        ),
         ([centred, pa.array([1])], {}, "^centred: expected double, found int64$"),
         ([centred, PRICES], {"n": 1}, r"^centred: expected params \(none\), found 'n'$"),
-        ([scaled, PRICES, pa.array([["a"]] * 5)], {}, "^scaled: expected the param 'unit', found none$"),
+        (
+            [scaled, PRICES, pa.array([["a"]] * 5)],
+            {},
+            "^scaled: expected the param 'unit', found none$",
+        ),
     ],
 )
-def test_what_does_not_fit_the_declaration_is_refused(arguments: list[Any], params: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_the_declaration_is_refused(
+    arguments: list[Any], params: dict[str, Any], message: str
+) -> None:
     with pytest.raises(TypeError, match=message):
         featstore.check_operator(*arguments, **params)
 
 
 @given(st.lists(st.none() | st.text(max_size=4), max_size=40))
 def test_a_built_in_operator_passes_the_same_check(texts: list[str | None]) -> None:
-    check_rows("tokenize", OPERATORS["tokenize"].function, [pa.array(texts, pa.string())], {"by": "character", "n": 2})
+    check_rows(
+        "tokenize",
+        OPERATORS["tokenize"].function,
+        [pa.array(texts, pa.string())],
+        {"by": "character", "n": 2},
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,12 +143,16 @@ def test_a_built_in_operator_passes_the_same_check(texts: list[str | None]) -> N
         ((PRICES, PRICES), {}, "centred: expected 1 arrays, found 2"),
     ],
 )
-def test_inputs_that_are_no_arrays_are_a_type_error(arrays: Any, params: dict[str, Any], message: str) -> None:
+def test_inputs_that_are_no_arrays_are_a_type_error(
+    arrays: Any, params: dict[str, Any], message: str
+) -> None:
     with pytest.raises(TypeError, match=message):
         featstore.check_operator(centred, *arrays, **params)
 
 
 def test_a_param_of_another_type_is_a_type_error() -> None:
     tags = pa.array([["a"]] * len(PRICES))
-    with pytest.raises(TypeError, match="scaled: expected a value of type float for 'scale', found 'x'"):
+    with pytest.raises(
+        TypeError, match="scaled: expected a value of type float for 'scale', found 'x'"
+    ):
         featstore.check_operator(scaled, PRICES, tags, scale="x", unit="m")

@@ -43,7 +43,9 @@ OTHERS = {"write_page_index": True, "store_schema": False}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "how"), [(1, {}), (2, OTHERS)])
-def test_no_bit_of_a_footer_ends_the_process_or_makes_up_rows(tmp_path: Path, seed: int, how: Any) -> None:
+def test_no_bit_of_a_footer_ends_the_process_or_makes_up_rows(
+    tmp_path: Path, seed: int, how: Any
+) -> None:
     path = tmp_path / "whole.parquet"
     pq.write_table(table(), path, row_group_size=200, **how)
     command = [sys.executable, str(WORKER), str(path), str(NUM_FLIPS // 2), str(seed)]

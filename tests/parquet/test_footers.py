@@ -130,7 +130,9 @@ def test_a_footer_that_cannot_be_is_refused(
         read(edited(file, (path, field)))
 
 
-def test_fields_out_of_order_or_twice_are_refused(file: bytes, edited: Callable[..., bytes]) -> None:
+def test_fields_out_of_order_or_twice_are_refused(
+    file: bytes, edited: Callable[..., bytes]
+) -> None:
     """Arrow would take the last of them, and what is cut out of a footer relies on the order."""
     num_bytes = int.from_bytes(file[-8:-4], "little")
     footer = file[-8 - num_bytes : -9] + bytes((I64,)) + b"\x06\x06\0"  # rows, once more
@@ -203,7 +205,9 @@ def _encrypted(directory: Any) -> bytes:
     return found
 
 
-def test_files_of_one_schema_share_its_layout_and_others_do_not(written: Callable[..., bytes]) -> None:
+def test_files_of_one_schema_share_its_layout_and_others_do_not(
+    written: Callable[..., bytes],
+) -> None:
     columns = {"a name of this test": pa.array([1])}
     first = read(written(pa.table(columns)))
     alike = read(written(pa.table({"a name of this test": pa.array([2])})))
@@ -222,7 +226,9 @@ def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file: bytes) ->
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
-def test_the_layout_of_the_same_elements_with_another_schema_of_arrows_is_another(written: Callable[..., bytes]) -> None:
+def test_the_layout_of_the_same_elements_with_another_schema_of_arrows_is_another(
+    written: Callable[..., bytes],
+) -> None:
     plain = pa.table({"a": ["x", "y"]})
     encoded = plain.cast(pa.schema([("a", pa.dictionary(pa.int32(), pa.string()))]))
     assert [read(written(table)).schema.field("a").type for table in (plain, encoded)] == [

@@ -126,7 +126,9 @@ def test_any_columns_read_as_arrow_reads_them(table: Any, how: Any, data: st.Dat
 
 
 @pytest.mark.parametrize("how", [{}, {"write_page_index": True}, {"version": "1.0"}])
-def test_statistics_are_kept_where_they_are_asked_for(written: Callable[..., bytes], how: Any) -> None:
+def test_statistics_are_kept_where_they_are_asked_for(
+    written: Callable[..., bytes], how: Any
+) -> None:
     table = pa.table({"a": [3, None, 1], "b": [[1.5], [], None], "c": ["x", "z", "y"]})
     file = written(table, row_group_size=2, **how)
     known, found = pq.ParquetFile(io.BytesIO(file)), opened(file, [0, 2], with_statistics=True)

@@ -1,4 +1,6 @@
-"""What pages may claim, whoever reads them: the kernels, Arrow beside them, Arrow alone, or Arrow in place."""
+"""What pages may claim, whoever reads them: the kernels, Arrow beside them, Arrow alone, or Arrow
+in place.
+"""
 
 import io
 import random
@@ -50,7 +52,11 @@ def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Chunk:
     """A list column of several pages, V1 and V2, as pyarrow writes it."""
     found = sound_chunks(tmp_path_factory.mktemp("sound"), random.Random(request.param))
-    lists = [chunk for chunk in found if chunk.levels[0] and len(chunk.pages) > 2 and chunk.codec == "snappy"]
+    lists = [
+        chunk
+        for chunk in found
+        if chunk.levels[0] and len(chunk.pages) > 2 and chunk.codec == "snappy"
+    ]
     chosen: Chunk = lists[request.param % len(lists)]
     return chosen
 
@@ -59,7 +65,10 @@ def _claiming(chunk: Chunk, num_levels: int) -> Chunk:
     """The chunk with a last page that claims so many levels."""
     last = chunk.pages[-1]
     struct = DATA[number_of(last.header, 1)]
-    header = [(at, type_, with_number(found, 1, num_levels) if at == struct else found) for at, type_, found in last.header]
+    header = [
+        (at, type_, with_number(found, 1, num_levels) if at == struct else found)
+        for at, type_, found in last.header
+    ]
     return replace(chunk, pages=(*chunk.pages[:-1], replace(last, header=header)))
 
 
@@ -85,14 +94,21 @@ def test_pages_that_claim_more_bytes_than_values_can_need_are_nobody_s_to_read(
     opened: Any, sound: Chunk, tmp_path: Path, as_values: bool
 ) -> None:
     last = sound.pages[-1]
-    header = with_number(with_number(last.header, 2, MOST), 3, len(last.levels) + len(last.compressed_body("snappy")))
+    header = with_number(
+        with_number(last.header, 2, MOST), 3, len(last.levels) + len(last.compressed_body("snappy"))
+    )
     bad = replace(sound, pages=(*sound.pages[:-1], replace(last, header=header, is_honest=False)))
     write_file(tmp_path / "bad.parquet", bad)
-    with opened(tmp_path / "bad.parquet") as footer, pytest.raises(DataFileError, match="claim more"):
+    with (
+        opened(tmp_path / "bad.parquet") as footer,
+        pytest.raises(DataFileError, match="claim more"),
+    ):
         _read(footer, sound.slot, as_values=as_values)
 
 
-def test_a_row_group_in_slices_is_looked_through_before_too(opened: Any, sound: Chunk, tmp_path: Path) -> None:
+def test_a_row_group_in_slices_is_looked_through_before_too(
+    opened: Any, sound: Chunk, tmp_path: Path
+) -> None:
     write_file(tmp_path / "bad.parquet", _claiming(sound, MOST))
     with opened(tmp_path / "bad.parquet") as footer:
         slices = RowGroupReader(footer, Selection(slots=(sound.slot,))).slices(0, 10)

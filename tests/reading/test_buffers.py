@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.extraction.extractor import Extractor
-from featstore.reading.buffers import Ragged, as_type, missing_values, scalar_floats, slot_values, truncate
+from featstore.reading.buffers import (
+    Ragged,
+    as_type,
+    missing_values,
+    scalar_floats,
+    slot_values,
+    truncate,
+)
 from featstore.schema import Slot, SlotKind
 from featstore.spec.parse import load_spec
 
@@ -39,23 +46,34 @@ def lists(ragged: Ragged) -> list[list[int]]:
 
 
 @given(st.lists(st.none() | IDS, max_size=12), SLICES)
-def test_ids_around_2_to_the_53_and_63_arrive_whole_beside_nulls(values: list[Any], cut: Any) -> None:
+def test_ids_around_2_to_the_53_and_63_arrive_whole_beside_nulls(
+    values: list[Any], cut: Any
+) -> None:
     array = pa.array(values, pa.int64()).slice(*cut)
     found = values_of(pa.chunked_array([array]), ID)
     assert found.dtype == np.int64
     assert found.tolist() == [0 if value is None else value for value in array.to_pylist()]
 
 
-@given(st.lists(st.none() | st.lists(st.none() | IDS, max_size=4), max_size=12), SLICES, st.booleans())
-def test_lists_arrive_whole_however_they_are_sliced_and_chunked(values: list[Any], cut: Any, is_split: bool) -> None:
+@given(
+    st.lists(st.none() | st.lists(st.none() | IDS, max_size=4), max_size=12), SLICES, st.booleans()
+)
+def test_lists_arrive_whole_however_they_are_sliced_and_chunked(
+    values: list[Any], cut: Any, is_split: bool
+) -> None:
     array = pa.array(values, pa.list_(pa.int64())).slice(*cut)
     chunks = [array.slice(0, 2), array.slice(2)] if is_split else [array]
-    expected = [[0] if row is None else [item for item in row if item is not None] for row in array.to_pylist()]
+    expected = [
+        [0] if row is None else [item for item in row if item is not None]
+        for row in array.to_pylist()
+    ]
     assert lists(values_of(pa.chunked_array(chunks), LIST)) == expected
 
 
 @given(st.lists(st.lists(IDS, min_size=1, max_size=3), min_size=1, max_size=6), st.data())
-def test_what_offsets_keep_under_a_null_list_is_not_delivered(values: list[list[Any]], data: st.DataObject) -> None:
+def test_what_offsets_keep_under_a_null_list_is_not_delivered(
+    values: list[list[Any]], data: st.DataObject
+) -> None:
     full = pa.array(values, pa.list_(pa.int64()))
     nulls = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
     array = pa.ListArray.from_arrays(full.offsets, full.values, mask=pa.array(nulls))
@@ -99,12 +117,16 @@ def test_an_unsigned_id_above_int64_is_refused_not_wrapped() -> None:
 
 def test_missing_float_lists_are_one_nan_and_empty_ones_stay_empty() -> None:
     slot = Slot(name="x", kind=SlotKind.FLOAT, shape=(None,))
-    found = values_of(pa.chunked_array([pa.array([None, [], [None], [1.0]], pa.list_(pa.float64()))]), slot)
+    found = values_of(
+        pa.chunked_array([pa.array([None, [], [None], [1.0]], pa.list_(pa.float64()))]), slot
+    )
     assert found.offsets.tolist() == [0, 1, 1, 1, 2]
     np.testing.assert_array_equal(found.values, np.array([np.nan, 1.0], np.float32))
 
 
-@pytest.mark.parametrize("type_", [pa.list_(pa.int32(), 2), pa.list_(pa.int64()), pa.large_list(pa.int64())])
+@pytest.mark.parametrize(
+    "type_", [pa.list_(pa.int32(), 2), pa.list_(pa.int64()), pa.large_list(pa.int64())]
+)
 def test_fixed_widths_become_a_matrix_from_any_kind_of_list(type_: Any) -> None:
     array = pa.array([[9, 9], [1, 2], None, [3, None]], type_).slice(1)
     assert values_of(pa.chunked_array([array]), PAIR).tolist() == [[1, 2], [0, 0], [3, 0]]
@@ -138,11 +160,16 @@ def test_no_rows_are_no_values(slot: Any) -> None:
 
 def test_columns_without_nulls_are_views_of_arrow_memory() -> None:
     array = pa.array([1, 2, 3], pa.int64())
-    assert values_of(pa.chunked_array([array]), ID).__array_interface__["data"][0] == array.buffers()[1].address
+    assert (
+        values_of(pa.chunked_array([array]), ID).__array_interface__["data"][0]
+        == array.buffers()[1].address
+    )
 
 
 def test_labels_are_float32_and_know_where_they_are_null_or_nan() -> None:
-    values, valid = scalar_floats(pa.chunked_array([pa.array([1.0, None, float("nan")], pa.float64())]))
+    values, valid = scalar_floats(
+        pa.chunked_array([pa.array([1.0, None, float("nan")], pa.float64())])
+    )
     assert valid is not None
     assert values.dtype == np.float32
     assert valid.tolist() == [True, False, False]
@@ -151,7 +178,13 @@ def test_labels_are_float32_and_know_where_they_are_null_or_nan() -> None:
 
 def extracted(name: Any, declared: Any, values: Any) -> Any:
     """What an extraction stores of raw values."""
-    spec = load_spec({"spec": 1, "inputs": {"v": declared}, "slots": [{"slot": 1, "name": name, "op": "identity", "of": "v"}]})
+    spec = load_spec(
+        {
+            "spec": 1,
+            "inputs": {"v": declared},
+            "slots": [{"slot": 1, "name": name, "op": "identity", "of": "v"}],
+        }
+    )
     type_ = pa.float64() if declared == "double" else pa.list_(pa.float64())
     return Extractor(spec)(pa.record_batch({"v": pa.array(values, type_)})).column(name)
 
@@ -164,12 +197,20 @@ def test_a_float64_is_read_as_an_extraction_stores_it(values: list[Any], cut: An
     np.testing.assert_array_equal(values_of(column, FLOAT), expected)
     numbers, valid = scalar_floats(column)
     np.testing.assert_array_equal(numbers, expected)
-    assert (np.ones(len(array), bool) if valid is None else valid).tolist() == (expected == expected).tolist()
-    np.testing.assert_array_equal(as_type(column, pa.float32()).fill_null(float("nan")).to_numpy(), expected)
+    assert (np.ones(len(array), bool) if valid is None else valid).tolist() == (
+        expected == expected
+    ).tolist()
+    np.testing.assert_array_equal(
+        as_type(column, pa.float32()).fill_null(float("nan")).to_numpy(), expected
+    )
 
 
-@given(st.lists(st.none() | st.lists(st.none() | WIDE, max_size=4), max_size=12), SLICES, st.booleans())
-def test_lists_of_float64_are_read_as_an_extraction_stores_them(values: list[Any], cut: Any, has_kernels: bool) -> None:
+@given(
+    st.lists(st.none() | st.lists(st.none() | WIDE, max_size=4), max_size=12), SLICES, st.booleans()
+)
+def test_lists_of_float64_are_read_as_an_extraction_stores_them(
+    values: list[Any], cut: Any, has_kernels: bool
+) -> None:
     array = pa.array(values, pa.list_(pa.float64())).slice(*cut)
     expected = extracted("x", "list<double>", array.to_pylist()).to_pylist()
     with pytest.MonkeyPatch.context() as patch:
@@ -180,27 +221,43 @@ def test_lists_of_float64_are_read_as_an_extraction_stores_them(values: list[Any
 
 
 @given(st.lists(st.none() | st.tuples(WIDE, WIDE).map(list), max_size=12), SLICES)
-def test_fixed_widths_of_float64_have_nan_where_float32_cannot_hold_them(values: list[Any], cut: Any) -> None:
+def test_fixed_widths_of_float64_have_nan_where_float32_cannot_hold_them(
+    values: list[Any], cut: Any
+) -> None:
     array = pa.array(values, pa.list_(pa.float64(), 2)).slice(*cut)
     singles = [x for row in array.to_pylist() for x in (row or [None, None])]
     expected = np.asarray(extracted("x", "double", singles)).reshape(-1, 2)
     np.testing.assert_array_equal(values_of(pa.chunked_array([array]), FLOAT_PAIR), expected)
 
 
-@pytest.mark.parametrize("type_", [pa.list_(pa.float64()), pa.large_list(pa.float64()), pa.list_(pa.float64(), 2)], ids=str)
-@given(values=st.lists(st.none() | st.tuples(WIDE, WIDE).map(list), max_size=12), cut=SLICES, is_split=st.booleans())
+@pytest.mark.parametrize(
+    "type_",
+    [pa.list_(pa.float64()), pa.large_list(pa.float64()), pa.list_(pa.float64(), 2)],
+    ids=str,
+)
+@given(
+    values=st.lists(st.none() | st.tuples(WIDE, WIDE).map(list), max_size=12),
+    cut=SLICES,
+    is_split=st.booleans(),
+)
 def test_lists_are_shown_with_null_where_float32_cannot_hold_an_element(
     type_: Any, values: list[Any], cut: Any, is_split: bool
 ) -> None:
     array = pa.array(values, type_).slice(*cut)
     column = pa.chunked_array([array.slice(0, 2), array.slice(2)] if is_split else [array])
     found = as_type(column, FLOAT_LIST.arrow_type(nullable=True)).to_pylist()
-    singles = extracted("x", "double", [x for row in array.to_pylist() if row is not None for x in row]).to_pylist()
+    singles = extracted(
+        "x", "double", [x for row in array.to_pylist() if row is not None for x in row]
+    ).to_pylist()
     stored = iter([None if x != x else x for x in singles])
     expected = [None if row is None else [next(stored) for _ in row] for row in array.to_pylist()]
-    assert str([None if row is None else [x if x is None else x + 0.0 for x in row] for row in found]) == str(expected)
+    assert str(
+        [None if row is None else [x if x is None else x + 0.0 for x in row] for row in found]
+    ) == str(expected)
 
 
 def test_infinities_of_a_foreign_file_stay_infinities() -> None:
     array = pa.array([float("inf"), -float("inf"), 1e300], pa.float64())
-    np.testing.assert_array_equal(values_of(pa.chunked_array([array]), FLOAT), np.array([np.inf, -np.inf, np.nan], np.float32))
+    np.testing.assert_array_equal(
+        values_of(pa.chunked_array([array]), FLOAT), np.array([np.inf, -np.inf, np.nan], np.float32)
+    )

@@ -1,4 +1,6 @@
-"""Pages against their checksums: by the kernel, and by what stands in for it where there is no compiler."""
+"""Pages against their checksums: by the kernel, and by what stands in for it where there is no
+compiler.
+"""
 
 import random
 from pathlib import Path
@@ -51,7 +53,9 @@ def write(path: Path, *, write_page_checksum: bool = True, **how: Any) -> Path:
 
 
 def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
-    """Row group, column, first byte and end of each page's bytes, as the pure reader of headers finds them."""
+    """Row group, column, first byte and end of each page's bytes, as the pure reader of headers
+    finds them.
+    """
     found = []
     with Footer(path) as footer:
         for row_group in range(len(footer.row_group_rows)):
@@ -90,14 +94,19 @@ def test_a_file_as_it_was_written_is_intact(tmp_path: Path, by: None, how: Any) 
 
 @BOTH
 @pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
-def test_a_bit_that_changed_in_any_page_is_named_by_column_and_row_group(tmp_path: Path, by: None, how: Any) -> None:
+def test_a_bit_that_changed_in_any_page_is_named_by_column_and_row_group(
+    tmp_path: Path, by: None, how: Any
+) -> None:
     path = write(tmp_path / "a.parquet", **how)
     found, draw = pages_of(path), random.Random(4)
     assert len({page[:2] for page in found}) == 9
     for row_group, column, first, end in draw.sample(found, min(len(found), 12)):
         at, bit = draw.randrange(first, end), draw.randrange(8)
         flip(path, at, bit)
-        with pytest.raises(DataFileError, match=rf"^t/a\.parquet: column '{column}': row group {row_group}: expected pages"):
+        with pytest.raises(
+            DataFileError,
+            match=rf"^t/a\.parquet: column '{column}': row group {row_group}: expected pages",
+        ):
             check(path)
         flip(path, at, bit)
     check(path)
@@ -136,9 +145,17 @@ def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path: Path, by: N
 
 @BOTH
 def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path: Path, by: None) -> None:
-    texts = [f"{number:04}" * 1_000 for number in range(100)]  # statistics of up to 4 KiB are written
+    texts = [
+        f"{number:04}" * 1_000 for number in range(100)
+    ]  # statistics of up to 4 KiB are written
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": texts}), path, compression="none", use_dictionary=False, write_page_checksum=True)
+    pq.write_table(
+        pa.table({"text": texts}),
+        path,
+        compression="none",
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
     ((*_, first, end),) = pages_of(path)
     assert first > 8_000  # the header holds the least and the greatest text
     assert end - first > checksums._ROOM_BYTES
@@ -169,7 +186,11 @@ def test_both_say_the_same_of_bytes_that_changed_anywhere(
         flip(path, data.draw(st.integers(4, size - 1)), data.draw(st.integers(0, 7)))
     with path.open("rb") as file:
         by_kernel = checksums._first_damaged(file.fileno(), spans)
-        pure = [place for place, span in enumerate(spans) if not checksums._is_intact(file.fileno(), span)]
+        pure = [
+            place
+            for place, span in enumerate(spans)
+            if not checksums._is_intact(file.fileno(), span)
+        ]
     # The kernel also refuses a header whose other numbers cannot be.
     assert pure == [] or by_kernel is not None
     assert by_kernel is None or by_kernel <= min(pure, default=len(spans))

@@ -17,7 +17,12 @@ def write(path: Path, schema: pa.Schema) -> Footer:
     return Footer(path, "day/part.parquet")
 
 
-def slot(name: str, number: int | None = None, shape: tuple[int | None, ...] = (), kind: SlotKind = SlotKind.ID) -> Slot:
+def slot(
+    name: str,
+    number: int | None = None,
+    shape: tuple[int | None, ...] = (),
+    kind: SlotKind = SlotKind.ID,
+) -> Slot:
     return Slot(name=name, kind=kind, shape=shape, number=number)
 
 
@@ -43,7 +48,11 @@ def test_a_foreign_file_is_read_by_name(tmp_path: Path) -> None:
 
 def test_names_with_dots_and_nested_neighbours_select_only_themselves(tmp_path: Path) -> None:
     schema = pa.schema(
-        [("a", pa.struct([("b", pa.int64()), ("c", LIST)])), ("a.b", pa.int64()), ("m", pa.map_("str", "int64"))]
+        [
+            ("a", pa.struct([("b", pa.int64()), ("c", LIST)])),
+            ("a.b", pa.int64()),
+            ("m", pa.map_("str", "int64")),
+        ]
     )
     with write(tmp_path / "a.parquet", schema.append(pa.field("z", LIST))) as footer:
         columns = footer.resolve(Selection(slots=(slot("a.b"), slot("z", shape=(None,)))))
@@ -52,7 +61,9 @@ def test_names_with_dots_and_nested_neighbours_select_only_themselves(tmp_path: 
 
 def test_a_column_without_values_is_missing(tmp_path: Path) -> None:
     with write(tmp_path / "a.parquet", pa.schema([("user", pa.null())])) as footer:
-        columns = footer.resolve(Selection(slots=(slot("user"),), others=(pa.field("user", pa.string()),)))
+        columns = footer.resolve(
+            Selection(slots=(slot("user"),), others=(pa.field("user", pa.string()),))
+        )
     assert (columns.slots, columns.others) == ({"user": None}, {"user": None})
 
 
@@ -68,7 +79,9 @@ def test_a_column_without_values_is_missing(tmp_path: Path) -> None:
         (pa.struct([("a", pa.int64())]), slot("x")),
     ],
 )
-def test_another_type_is_refused_with_file_column_expected_and_found(tmp_path: Path, found: Any, expected: Any) -> None:
+def test_another_type_is_refused_with_file_column_expected_and_found(
+    tmp_path: Path, found: Any, expected: Any
+) -> None:
     with (
         write(tmp_path / "a.parquet", pa.schema([("x", found)])) as footer,
         pytest.raises(DataFileError, match=r"day/part.parquet: column 'x': expected .*, found "),
@@ -77,15 +90,21 @@ def test_another_type_is_refused_with_file_column_expected_and_found(tmp_path: P
 
 
 def test_a_label_of_another_type_is_refused_but_other_numbers_are_not(tmp_path: Path) -> None:
-    with write(tmp_path / "a.parquet", pa.schema([("click", pa.int8()), ("note", pa.string())])) as footer:
-        assert footer.resolve(Selection(others=(pa.field("click", pa.float32()),))).others == {"click": "click"}
+    with write(
+        tmp_path / "a.parquet", pa.schema([("click", pa.int8()), ("note", pa.string())])
+    ) as footer:
+        assert footer.resolve(Selection(others=(pa.field("click", pa.float32()),))).others == {
+            "click": "click"
+        }
         with pytest.raises(DataFileError, match="column 'note': expected float, found string"):
             footer.resolve(Selection(others=(pa.field("note", pa.float32()),)))
 
 
 def test_a_slot_is_no_label_though_named_alike(tmp_path: Path) -> None:
     with write(tmp_path / "a.parquet", pa.schema([slot("user", 101).to_field()])) as footer:
-        assert footer.resolve(Selection(others=(pa.field("user", pa.int64()),))).others == {"user": None}
+        assert footer.resolve(Selection(others=(pa.field("user", pa.int64()),))).others == {
+            "user": None
+        }
         assert footer.resolve(Selection(slots=(slot("visitor", 101),))).slots == {"visitor": "user"}
 
 
@@ -100,7 +119,9 @@ def test_a_file_that_is_gone_is_told_of(tmp_path: Path) -> None:
         Footer(tmp_path / "a.parquet")
 
 
-def two_columns(path: Path, names: tuple[str, str], fields: tuple[pa.Field, pa.Field] | None = None) -> Footer:
+def two_columns(
+    path: Path, names: tuple[str, str], fields: tuple[pa.Field, pa.Field] | None = None
+) -> Footer:
     found = fields or tuple(pa.field(name, pa.int64()) for name in names)
     arrays = [pa.array([1, 2], field.type) for field in found]
     schema = pa.schema([field.with_name(name) for field, name in zip(found, names, strict=True)])
@@ -109,22 +130,32 @@ def two_columns(path: Path, names: tuple[str, str], fields: tuple[pa.Field, pa.F
 
 
 @pytest.mark.parametrize("as_slot", [True, False], ids=["slot", "label"])
-def test_two_columns_of_the_selected_name_are_refused_and_of_another_name_are_not(tmp_path: Path, as_slot: bool) -> None:
-    selected = Selection(slots=(slot("x"),)) if as_slot else Selection(others=(pa.field("x", pa.int64()),))
+def test_two_columns_of_the_selected_name_are_refused_and_of_another_name_are_not(
+    tmp_path: Path, as_slot: bool
+) -> None:
+    selected = (
+        Selection(slots=(slot("x"),)) if as_slot else Selection(others=(pa.field("x", pa.int64()),))
+    )
     with (
         two_columns(tmp_path / "a.parquet", ("x", "x")) as footer,
-        pytest.raises(DataFileError, match=r"day/part\.parquet: column 'x': expected once, found 2 times"),
+        pytest.raises(
+            DataFileError, match=r"day/part\.parquet: column 'x': expected once, found 2 times"
+        ),
     ):
         footer.resolve(selected)
     with two_columns(tmp_path / "b.parquet", ("y", "y")) as footer:
         assert set(footer.resolve(selected).slots.values()) <= {None}
 
 
-def test_two_columns_of_the_selected_slot_number_are_refused_with_both_names(tmp_path: Path) -> None:
+def test_two_columns_of_the_selected_slot_number_are_refused_with_both_names(
+    tmp_path: Path,
+) -> None:
     field = slot("user", 101).to_field(nullable=True)
     with (
         two_columns(tmp_path / "a.parquet", ("user", "copy"), (field, field)) as footer,
-        pytest.raises(DataFileError, match=r"expected one column of slot number 101, found 'user' and 'copy'"),
+        pytest.raises(
+            DataFileError, match=r"expected one column of slot number 101, found 'user' and 'copy'"
+        ),
     ):
         footer.resolve(Selection(slots=(slot("user", 101),)))
 

@@ -1,4 +1,6 @@
-"""The kernels decode column chunks to the values that Arrow's columns give, or leave them to Arrow."""
+"""The kernels decode column chunks to the values that Arrow's columns give, or leave them to
+Arrow.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -28,8 +30,13 @@ ID_LIST = Slot(name="x", kind=SlotKind.ID, shape=(None,))
 def columns(draw: Any) -> Any:
     """A slot, a column of it, and how it is written."""
     kind, is_list = draw(st.sampled_from(SlotKind)), draw(st.booleans())
-    rng, num_rows = np.random.default_rng(draw(st.integers(0, 2**32))), draw(st.sampled_from([1, 7, 1_000, 2_600]))
-    value_nulls, list_nulls, longest = (draw(st.sampled_from(of)) for of in ([0, 0, 0.1, 1], [0, 0.2, 1], [0, 1, 9]))
+    rng, num_rows = (
+        np.random.default_rng(draw(st.integers(0, 2**32))),
+        draw(st.sampled_from([1, 7, 1_000, 2_600])),
+    )
+    value_nulls, list_nulls, longest = (
+        draw(st.sampled_from(of)) for of in ([0, 0, 0.1, 1], [0, 0.2, 1], [0, 1, 9])
+    )
     lengths = rng.integers(0, longest + 1, num_rows) if is_list else np.ones(num_rows, np.int64)
     is_null = rng.random(num_rows) < list_nulls
     elements = draw(st.booleans()) or value_nulls > 0
@@ -40,7 +47,9 @@ def columns(draw: Any) -> Any:
     if is_list:
         type_ = pa.list_(pa.field("element", array.type, nullable=elements))
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-        array = pa.ListArray.from_arrays(offsets, array, type=type_, mask=pa.array(is_null) if is_null.any() else None)
+        array = pa.ListArray.from_arrays(
+            offsets, array, type=type_, mask=pa.array(is_null) if is_null.any() else None
+        )
     is_nullable = array.null_count > 0 or draw(st.booleans())
     table = pa.table([array], schema=pa.schema([pa.field("x", type_, nullable=is_nullable)]))
     how = {
@@ -63,7 +72,9 @@ def _values(rng: Any, kind: Any, count: Any, vocabulary: Any) -> Any:
 
 @settings(deadline=None)
 @given(columns())
-def test_what_the_kernels_decode_is_what_arrow_gives(tmp_path_factory: pytest.TempPathFactory, drawn: Any) -> None:
+def test_what_the_kernels_decode_is_what_arrow_gives(
+    tmp_path_factory: pytest.TempPathFactory, drawn: Any
+) -> None:
     slot, table, how = drawn
     path = tmp_path_factory.mktemp("pages") / "file.parquet"
     pq.write_table(table, path, **how)
@@ -81,17 +92,24 @@ def _together(path: Any, slot: Any) -> Any:
     with Footer(path) as footer:
         row_groups = [*range(len(footer.row_group_rows))]
         row_groups = [row_groups[-1], *row_groups[:-1]]
-        found = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,)))).read(row_groups)
+        found = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,)))).read(
+            row_groups
+        )
         return found[slot.name], footer.file.read_row_groups(row_groups).column(slot.name)
 
 
 def _row_groups(path: Any, slot: Any) -> Iterator[Any]:
-    """Each row group's column as the kernels decode it, None where they do not, and as Arrow does."""
+    """Each row group's column as the kernels decode it, None where they do not, and as Arrow
+    does.
+    """
     with Footer(path) as footer:
         columns = footer.resolve(Selection(slots=(slot,)))
         reader = PageReader(footer, [slot], columns)
         for index in range(len(footer.row_group_rows)):
-            yield reader.read([index]).get(slot.name), footer.file.read_row_group(index).column(slot.name)
+            yield (
+                reader.read([index]).get(slot.name),
+                footer.file.read_row_group(index).column(slot.name),
+            )
 
 
 def _assert_equal(found: Any, expected: Any) -> None:
@@ -105,14 +123,19 @@ def _assert_equal(found: Any, expected: Any) -> None:
     ("values", "how"),
     [
         ([[1, 2], [3]], {"compression": "gzip"}),
-        ([[1, 2], [3]], {"use_dictionary": False, "column_encoding": {"x.list.element": "DELTA_BINARY_PACKED"}}),
+        (
+            [[1, 2], [3]],
+            {"use_dictionary": False, "column_encoding": {"x.list.element": "DELTA_BINARY_PACKED"}},
+        ),
         (pa.array([[1, 2], [3]], pa.list_(pa.int32())), {}),
         (pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)), {}),
         (pa.array([[1, 2], [3]], pa.large_list(pa.int64())), {}),
     ],
     ids=["another codec", "another encoding", "another width", "a fixed width", "wide offsets"],
 )
-def test_what_the_kernels_do_not_know_is_left_to_arrow(tmp_path: Path, values: Any, how: Any) -> None:
+def test_what_the_kernels_do_not_know_is_left_to_arrow(
+    tmp_path: Path, values: Any, how: Any
+) -> None:
     pq.write_table(pa.table({"x": values}), tmp_path / "file.parquet", **how)
     ((ours, arrows),) = _row_groups(tmp_path / "file.parquet", ID_LIST)
     assert ours is None
@@ -121,7 +144,12 @@ def test_what_the_kernels_do_not_know_is_left_to_arrow(tmp_path: Path, values: A
 
 def test_another_encoding_is_left_to_arrow_without_reading_its_pages(tmp_path: Path) -> None:
     path, ids = tmp_path / "file.parquet", np.random.default_rng(1).integers(0, 2**62, 50_000)
-    pq.write_table(pa.table({"x": ids}), path, use_dictionary=False, column_encoding={"x": "DELTA_BINARY_PACKED"})
+    pq.write_table(
+        pa.table({"x": ids}),
+        path,
+        use_dictionary=False,
+        column_encoding={"x": "DELTA_BINARY_PACKED"},
+    )
     slot = Slot(name="x", kind=SlotKind.ID)
     with Footer(path) as footer:
         reader = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,))))
@@ -137,7 +165,10 @@ def _num_bytes_read() -> int:
 
 def test_several_threads_decode_all_columns(tmp_path: Path) -> None:
     names = [f"x{number}" for number in range(20)]
-    pq.write_table(pa.table({name: [[number, None], None, []] for number, name in enumerate(names)}), tmp_path / "file.parquet")
+    pq.write_table(
+        pa.table({name: [[number, None], None, []] for number, name in enumerate(names)}),
+        tmp_path / "file.parquet",
+    )
     slots = [Slot(name=name, kind=SlotKind.ID, shape=(None,)) for name in names]
     with Footer(tmp_path / "file.parquet") as footer:
         reader = PageReader(footer, slots, footer.resolve(Selection(slots=tuple(slots))))
@@ -147,8 +178,12 @@ def test_several_threads_decode_all_columns(tmp_path: Path) -> None:
     }
 
 
-def test_a_damaged_chunk_is_left_to_arrow_or_decoded_to_something_of_the_same_shape(tmp_path: Path) -> None:
-    """Arrow finds no more of the damage than the kernels: without checksums a value that changed is a value."""
+def test_a_damaged_chunk_is_left_to_arrow_or_decoded_to_something_of_the_same_shape(
+    tmp_path: Path,
+) -> None:
+    """Arrow finds no more of the damage than the kernels: without checksums a value that changed is
+    a value.
+    """
     rng, path = np.random.default_rng(1), tmp_path / "file.parquet"
     lists = [None if n % 7 == 0 else list(range(n % 5)) for n in range(400)]
     pq.write_table(pa.table({"x": pa.array(lists, pa.list_(pa.int64()))}), path, compression="none")
@@ -176,7 +211,11 @@ def _chunk(path: Path) -> tuple[int, int]:
 def _decoded(path: Path) -> pa.Array | None:
     """The column as the kernels decode it, None where they do not, or say that nobody may."""
     with Footer(path) as footer, contextlib.suppress(DataFileError):
-        return PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,)))).read([0]).get("x")
+        return (
+            PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))))
+            .read([0])
+            .get("x")
+        )
     return None
 
 
@@ -194,7 +233,9 @@ def test_a_column_that_is_also_asked_for_as_it_is_keeps_its_nulls(tmp_path: Path
     slot, field = Slot(name="x", kind=SlotKind.ID), pa.field("x", pa.int64())
     pq.write_table(pa.table({"x": [1, None, 3]}), tmp_path / "file.parquet")
     with Footer(tmp_path / "file.parquet") as footer:
-        reader = RowGroupReader(footer, Selection(slots=(slot,), others=(field,)), as_values=True, use_threads=False)
+        reader = RowGroupReader(
+            footer, Selection(slots=(slot,), others=(field,)), as_values=True, use_threads=False
+        )
         rows = reader.read([0])
     assert rows.other(field).to_pylist() == [1, None, 3]
     ids: Any = rows.slot(slot)
@@ -204,7 +245,9 @@ def test_a_column_that_is_also_asked_for_as_it_is_keeps_its_nulls(tmp_path: Path
 def test_a_column_behind_an_extension_of_several_leaves_is_found(tmp_path: Path) -> None:
     storage = pa.array([{"p": n, "q": n} for n in range(3)])
     opaque = pa.ExtensionArray.from_storage(pa.opaque(storage.type, "shape", "vendor"), storage)
-    pq.write_table(pa.table({"e": opaque, "x": [1, 2, 3], "y": [4, 5, 6]}), tmp_path / "file.parquet")
+    pq.write_table(
+        pa.table({"e": opaque, "x": [1, 2, 3], "y": [4, 5, 6]}), tmp_path / "file.parquet"
+    )
     slot = Slot(name="y", kind=SlotKind.ID)
     ((ours, arrows),) = _row_groups(tmp_path / "file.parquet", slot)
     assert ours.to_pylist() == arrows.to_pylist() == [4, 5, 6]

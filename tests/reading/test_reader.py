@@ -18,7 +18,11 @@ LABEL = pa.field("click", pa.float32())
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    pq.write_table(pa.table({"user": [1, 2, 3, 4, 5], "unused": list("abcde"), "click": [0, 1, None, 1, 0]}), tmp_path / "a", 2)
+    pq.write_table(
+        pa.table({"user": [1, 2, 3, 4, 5], "unused": list("abcde"), "click": [0, 1, None, 1, 0]}),
+        tmp_path / "a",
+        2,
+    )
     return tmp_path / "a"
 
 
@@ -47,7 +51,9 @@ def test_several_row_groups_are_read_as_one(path: Path) -> None:
 
 def test_columns_that_the_file_lacks_are_missing(path: Path) -> None:
     with Footer(path) as footer:
-        rows = RowGroupReader(footer, Selection(slots=(NEW,), others=(pa.field("kept", pa.string()),))).read([0])
+        rows = RowGroupReader(
+            footer, Selection(slots=(NEW,), others=(pa.field("kept", pa.string()),))
+        ).read([0])
     new = rows.slot(NEW)
     assert isinstance(new, Ragged)
     assert new.values.tolist() == [0, 0]

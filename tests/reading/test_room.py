@@ -34,7 +34,9 @@ def _longest(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("codec", "times"), [("snappy", 1), ("zstd", 2)])
-def test_a_thread_takes_a_column_chunk_as_stored_and_as_decompressed(tmp_path: Path, codec: str, times: int) -> None:
+def test_a_thread_takes_a_column_chunk_as_stored_and_as_decompressed(
+    tmp_path: Path, codec: str, times: int
+) -> None:
     path = _written(tmp_path / "file.parquet", codec)
     with Footer(path) as footer:
         columns = footer.resolve(SELECTION)
@@ -55,7 +57,9 @@ def test_there_are_as_many_threads_as_have_room(
         assert reader.read([0, 1]).table.equals(pq.read_table(path))
 
 
-def test_without_a_limit_there_is_room_for_every_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_limit_there_is_room_for_every_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = _written(tmp_path / "file.parquet")
     monkeypatch.setattr(pa, "cpu_count", lambda: 3)
     with Footer(path) as footer:
@@ -65,7 +69,9 @@ def test_without_a_limit_there_is_room_for_every_core(tmp_path: Path, monkeypatc
         assert alone.room_bytes([0]) == _longest(path)
 
 
-def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(tmp_path: Path) -> None:
+def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(
+    tmp_path: Path,
+) -> None:
     base = _written(tmp_path / "base.parquet")
     table = pq.read_table(base)
     group = tmp_path / "group.parquet"

@@ -35,7 +35,10 @@ def _selection(data: Any, names: Any) -> Selection:
 
 def _plan(data: Any, selection: Any) -> Any:
     tail_bytes = 0
-    while isinstance(found := plan_spans(data[len(data) - tail_bytes :], len(data), selection, "t/a.parquet"), int):
+    while isinstance(
+        found := plan_spans(data[len(data) - tail_bytes :], len(data), selection, "t/a.parquet"),
+        int,
+    ):
         assert found > tail_bytes
         tail_bytes = found
     return [*found, (len(data) - tail_bytes, len(data))]
@@ -63,7 +66,9 @@ def test_the_planned_spans_are_a_file_for_the_selection(
         reader = RowGroupReader(footer, selection)
         require_held(footer, reader.columns, tuple(sorted(spans)))
         table = pa.concat_tables([reader.read([i]).table for i in range(4)]) if names else None
-    assert table is None or table.equals(pq.read_table(io.BytesIO(data), columns=table.column_names))
+    assert table is None or table.equals(
+        pq.read_table(io.BytesIO(data), columns=table.column_names)
+    )
 
 
 @pytest.mark.parametrize("name", ["s3", "tags", "odd.name"])
@@ -75,7 +80,9 @@ def test_a_column_that_was_not_staged_raises_with_slot_and_file_and_is_never_rea
         columns = footer.resolve(_selection(data, ["s0", name]))
         slot = name.partition(".")[0]
         with pytest.raises(
-            DataFileError, match=rf"t/a\.parquet: slot '{slot}': expected its bytes .* only other columns were staged; stage"
+            DataFileError,
+            match=rf"t/a\.parquet: slot '{slot}': expected its bytes .* only other columns were "
+            rf"staged; stage",
         ):
             require_held(footer, columns, spans)
         require_held(footer, columns, None)
@@ -86,11 +93,15 @@ def test_a_small_part_of_the_file_is_planned(data: bytes) -> None:
 
 
 def test_a_slot_is_found_by_its_name_where_the_file_has_no_numbers(data: bytes) -> None:
-    selection = Selection(slots=(Slot(name="s2", kind=SlotKind.ID), Slot(name="nowhere", kind=SlotKind.ID)))
+    selection = Selection(
+        slots=(Slot(name="s2", kind=SlotKind.ID), Slot(name="nowhere", kind=SlotKind.ID))
+    )
     assert len(_plan(data, selection)) == 4 + 1
 
 
-@pytest.mark.parametrize("garbage", [b"", b"short", b"x" * 100, b"x" * 96 + b"PAR1", b"x" * 92 + b"\xff\xff\xff\x7fPAR1"])
+@pytest.mark.parametrize(
+    "garbage", [b"", b"short", b"x" * 100, b"x" * 96 + b"PAR1", b"x" * 92 + b"\xff\xff\xff\x7fPAR1"]
+)
 def test_what_is_no_parquet_is_an_error_with_the_files_name(data: bytes, garbage: Any) -> None:
     with pytest.raises(DataFileError, match=r"t/a\.parquet: expected a Parquet file"):
         _plan(garbage, _selection(data, ["s0"]))

@@ -7,7 +7,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from featstore.selection.predicate import And, Compare, Constant, IsNull, Not, Or, Range, Ranges, Unknown
+from featstore.selection.predicate import (
+    And,
+    Compare,
+    Constant,
+    IsNull,
+    Not,
+    Or,
+    Range,
+    Ranges,
+    Unknown,
+)
 
 ONE = np.ones(1, bool)
 
@@ -20,7 +30,11 @@ def over(low: Any, high: Any, *, null: bool = False, value: bool = True) -> Rang
 
 def outcomes(predicate: Any, ranges: Any) -> Any:
     found = predicate.outcomes(ranges)
-    return "".join(letter for letter, may in (("t", found.true), ("f", found.false), ("n", found.null)) if may[0])
+    return "".join(
+        letter
+        for letter, may in (("t", found.true), ("f", found.false), ("n", found.null))
+        if may[0]
+    )
 
 
 def compare(comparison: Any, literal: Any) -> Compare:

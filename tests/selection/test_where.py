@@ -44,11 +44,18 @@ def kept(text: str) -> list[int]:
 
 
 def test_a_selection_keeps_the_order_of_its_patterns_and_names_each_slot_once() -> None:
-    assert select(["tags", "price*", "price", "user"], NAMES) == ("tags", "price", "price_bin", "user")
+    assert select(["tags", "price*", "price", "user"], NAMES) == (
+        "tags",
+        "price",
+        "price_bin",
+        "user",
+    )
 
 
 def test_an_unknown_slot_answers_with_the_nearest_names() -> None:
-    with pytest.raises(SelectionError, match=r"no slot matches 'prise' among 5 slots; did you mean 'price'"):
+    with pytest.raises(
+        SelectionError, match=r"no slot matches 'prise' among 5 slots; did you mean 'price'"
+    ):
         select(["prise"], NAMES)
 
 
@@ -137,8 +144,14 @@ def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int])
         ("sample(request_id, 0.5, 3000000000)", r"an int32 seed"),
         ("price % 2 = 1", r"expected an integer column before %, found price"),
         ("user = 99999999999999999999", r"expected an integer of 64 bits"),
-        ("user = 9223372036854775808", r"expected an integer of 64 bits, found 9223372036854775808"),
-        ("user = -9223372036854775809", r"expected an integer of 64 bits, found -9223372036854775809"),
+        (
+            "user = 9223372036854775808",
+            r"expected an integer of 64 bits, found 9223372036854775808",
+        ),
+        (
+            "user = -9223372036854775809",
+            r"expected an integer of 64 bits, found -9223372036854775809",
+        ),
         ("said = -'5'", r"found \"-'5'\""),
         ("price = nan", r"NaN counts as null: expected `is null` or `is not null`, found 'nan'"),
         ("price > NaN or user = 1", r"NaN counts as null: .* found 'NaN'"),
@@ -185,17 +198,25 @@ def test_a_sample_draws_about_its_rate() -> None:
         ("month >= '2013-02' or click = 1", "2013-01", None),
     ],
 )
-def test_partitions_are_pruned_by_the_terms_that_read_only_partition_keys(text: str, month: str, expected: bool | None) -> None:
+def test_partitions_are_pruned_by_the_terms_that_read_only_partition_keys(
+    text: str, month: str, expected: bool | None
+) -> None:
     assert parse_where(text, COLUMNS).matches_partition({"month": month}) is expected
 
 
 def test_typed_partition_keys_are_compared_in_their_type() -> None:
     where = parse_where("day >= 10", {"day": pa.int64()})
-    assert [where.matches_partition({"day": value}) for value in ("9", "10", None)] == [False, True, False]
+    assert [where.matches_partition({"day": value}) for value in ("9", "10", None)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_where_travels_to_another_process() -> None:
-    where: Where = pickle.loads(pickle.dumps(parse_where("user = 5 or sample(request_id, 0.5, 1)", COLUMNS)))
+    where: Where = pickle.loads(
+        pickle.dumps(parse_where("user = 5 or sample(request_id, 0.5, 1)", COLUMNS))
+    )
     assert where.columns == {"user", "request_id"}
     assert where.mask(TABLE).to_pylist()[0] is True
 
@@ -222,15 +243,26 @@ def test_integers_of_any_size_are_compared_with_fractions(text: str, expected: A
     assert [row for row, kept in enumerate(mask.to_pylist()) if kept] == expected
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\\"), max_size=6), st.sampled_from("'\""))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\\"), max_size=6),
+    st.sampled_from("'\""),
+)
 def test_any_text_can_be_written_with_its_quotes_doubled(text: str, quote: Any) -> None:
     table = pa.table({"said": [text, text + "x", None]})
     doubled = text.replace(quote, 2 * quote)
-    assert parse_where(f"said = {quote}{doubled}{quote}", {"said": pa.string()}).mask(table).to_pylist() == [True, False, False]
+    assert parse_where(f"said = {quote}{doubled}{quote}", {"said": pa.string()}).mask(
+        table
+    ).to_pylist() == [True, False, False]
 
 
-@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1), st.sampled_from([1, -1, 7, -7, -(2**63)]))
-def test_integers_of_64_bits_are_compared_and_divided_as_they_are(one: int, other: int, divisor: Any) -> None:
+@given(
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([1, -1, 7, -7, -(2**63)]),
+)
+def test_integers_of_64_bits_are_compared_and_divided_as_they_are(
+    one: int, other: int, divisor: Any
+) -> None:
     table, columns = pa.table({"n": [one]}), {"n": pa.int64()}
 
     def value(text: Any) -> Any:

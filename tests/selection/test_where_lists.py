@@ -1,4 +1,6 @@
-"""`where x in (...)`: as many values as one likes, looked up in a table of hashes, and compared with bounds of row groups."""
+"""`where x in (...)`: as many values as one likes, looked up in a table of hashes, and compared
+with bounds of row groups.
+"""
 
 import datetime
 import math
@@ -60,7 +62,9 @@ def _bounds(column: pa.Array) -> Ranges:
 
 
 @given(LOOKED_UP)
-def test_a_value_is_in_a_list_if_it_equals_one_of_it_and_no_bounds_rule_out_that_it_is(drawn: Any) -> None:
+def test_a_value_is_in_a_list_if_it_equals_one_of_it_and_no_bounds_rule_out_that_it_is(
+    drawn: Any,
+) -> None:
     type_, values, items = drawn
     column = pa.array(values, type_)
     known = [None if value is None or value != value else value for value in column.to_pylist()]
@@ -79,7 +83,9 @@ def test_a_value_is_in_a_list_if_it_equals_one_of_it_and_no_bounds_rule_out_that
         (None, 3, "tf"), (4, None, "tf"), (None, None, "tf"),
     ],
 )  # fmt: skip
-def test_row_groups_between_the_values_of_a_list_are_ruled_out(low: int | None, high: int | None, expected: str) -> None:
+def test_row_groups_between_the_values_of_a_list_are_ruled_out(
+    low: int | None, high: int | None, expected: str
+) -> None:
     bounds = {"low": pa.array([low], pa.int16()), "high": pa.array([high], pa.int16())}
     range_ = Range(**bounds, may_be_null=np.array([False]), may_be_value=np.array([True]))
     for text, letters in (("x in (7, 3, 100000)", "tf"), ("x not in (7, 3, 100000)", "ft")):
@@ -102,12 +108,17 @@ def test_row_groups_between_the_values_of_a_list_are_ruled_out(low: int | None, 
         ("x not in (1000000000000000000)", [0, 1, 2]),
     ],
 )
-def test_lists_of_more_than_literals_and_of_times_written_unlike_work_too(text: str, rows: Any) -> None:
+def test_lists_of_more_than_literals_and_of_times_written_unlike_work_too(
+    text: str, rows: Any
+) -> None:
     table = pa.table(
         {
             "x": pa.array([1, 5, 8, None], pa.int16()),
             "y": pa.array([2, 5, 9, None], pa.int64()),
-            "d": pa.array([*INSTANTS[:1], *INSTANTS[1:2], datetime.datetime(2026, 1, 3), None], pa.timestamp("us", "UTC")),
+            "d": pa.array(
+                [*INSTANTS[:1], *INSTANTS[1:2], datetime.datetime(2026, 1, 3), None],
+                pa.timestamp("us", "UTC"),
+            ),
         }
     )
     mask = parse_where(text, {field.name: field.type for field in table.schema}).mask(table)

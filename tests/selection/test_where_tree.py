@@ -28,7 +28,9 @@ DEEP = {
 @pytest.mark.parametrize("kind", DEEP)
 def test_a_where_that_is_nested_5000_deep_is_answered_within_a_second(kind: str) -> None:
     since = time.thread_time()
-    with pytest.raises(SelectionError, match=r"nested too deeply: expected at most 30 .*; write values") as found:
+    with pytest.raises(
+        SelectionError, match=r"nested too deeply: expected at most 30 .*; write values"
+    ) as found:
         parse_where(DEEP[kind], COLUMNS)
     assert time.thread_time() - since < 1
     assert len(str(found.value)) < 600
@@ -56,23 +58,39 @@ def _from_below(depth: int, text: str, told: list[Exception]) -> None:
 
 @pytest.mark.parametrize("join", ["or", "and"])
 def test_a_long_row_of_terms_is_not_nested(join: str) -> None:
-    where = parse_where(f" {join} ".join(f"a {'=' if join == 'or' else '!='} {i}" for i in range(5_000)), COLUMNS)
+    where = parse_where(
+        f" {join} ".join(f"a {'=' if join == 'or' else '!='} {i}" for i in range(5_000)), COLUMNS
+    )
     values = pa.table({"a": pa.array([-1, 0, 4_999, 5_000, None], pa.int64())})
-    expected = [False, True, True, False, False] if join == "or" else [True, False, False, True, False]
+    expected = (
+        [False, True, True, False, False] if join == "or" else [True, False, False, True, False]
+    )
     assert where.mask(values).to_pylist() == expected
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a = " + "9" * 6_000, r"expected a number of 64 bits, found 9+\.\.\. \(6,000 characters\)"),
-        ("a = -" + "9" * 6_000, r"expected a number of 64 bits, found -9+\.\.\. \(6,001 characters\)"),
+        (
+            "a = " + "9" * 6_000,
+            r"expected a number of 64 bits, found 9+\.\.\. \(6,000 characters\)",
+        ),
+        (
+            "a = -" + "9" * 6_000,
+            r"expected a number of 64 bits, found -9+\.\.\. \(6,001 characters\)",
+        ),
         ("a = " + "9" * 20, "expected an integer of 64 bits, found 9{20}"),
         ("a in (1, " + "9" * 6_000 + ")", "expected a number of 64 bits"),
         ("a % " + "9" * 6_000 + " = 1", "expected a number of 64 bits"),
         ("a = 1e999", "expected a number of 64 bits, found 1e999"),
-        ("a = 'x" + "y" * 10_000 + "'", r"expected values of one kind, found a \(number\), 'xy+\.\.\. \(10,003 characters\)"),
-        ("a in ('x', " + ", ".join(map(str, range(9_000))) + ")", r"found a \(number\), 'x' \(text\)"),
+        (
+            "a = 'x" + "y" * 10_000 + "'",
+            r"expected values of one kind, found a \(number\), 'xy+\.\.\. \(10,003 characters\)",
+        ),
+        (
+            "a in ('x', " + ", ".join(map(str, range(9_000))) + ")",
+            r"found a \(number\), 'x' \(text\)",
+        ),
         ("s = 'https://user:Sk3yPass@host/x' and", "cannot be parsed"),
         ("a = 1; a = 2", "expected one predicate, found 2"),
         ("", "expected one predicate, found 0|cannot be parsed"),

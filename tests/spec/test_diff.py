@@ -21,7 +21,10 @@ def diff_of(tmp_path: Path, slots: list[dict[str, Any]]) -> list[str]:
     for name, nodes in (("old", SLOTS), ("new", slots)):
         document = {"spec": 1, "inputs": {"user": "string", "price": "double"}, "slots": nodes}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document))
-    return [" ".join(line.split()) for line in diff(str(tmp_path / "old.yaml"), str(tmp_path / "new.yaml")).splitlines()]
+    return [
+        " ".join(line.split())
+        for line in diff(str(tmp_path / "old.yaml"), str(tmp_path / "new.yaml")).splitlines()
+    ]
 
 
 def test_an_inner_change_reaches_every_slot_made_of_it(tmp_path: Path) -> None:
@@ -30,7 +33,12 @@ def test_an_inner_change_reaches_every_slot_made_of_it(tmp_path: Path) -> None:
 
 
 def test_added_removed_renamed_and_renumbered_slots_are_told_apart(tmp_path: Path) -> None:
-    slots = [SLOTS[0] | {"name": "customer"}, SLOTS[1], SLOTS[2] | {"of": ["customer", "bin"]}, SLOTS[3] | {"slot": 6}]
+    slots = [
+        SLOTS[0] | {"name": "customer"},
+        SLOTS[1],
+        SLOTS[2] | {"of": ["customer", "bin"]},
+        SLOTS[3] | {"slot": 6},
+    ]
     slots.append({"slot": 5, "name": "user_2", "op": "hash", "of": "user"})
     assert diff_of(tmp_path, slots) == [
         "renamed 1 customer (was u)",
@@ -41,7 +49,9 @@ def test_added_removed_renamed_and_renumbered_slots_are_told_apart(tmp_path: Pat
 
 
 def test_equal_meanings_are_no_difference(tmp_path: Path) -> None:
-    assert diff_of(tmp_path, SLOTS[::-1]) == ["no slot changes values, is added, removed or renamed"]
+    assert diff_of(tmp_path, SLOTS[::-1]) == [
+        "no slot changes values, is added, removed or renamed"
+    ]
 
 
 def test_a_wrong_spec_is_not_compared(tmp_path: Path) -> None:

@@ -51,17 +51,29 @@ def test_slots_have_number_kind_shape_and_operator_in_declared_order() -> None:
     ).schema
     assert tuple(replace(slot, op_path=None, meaning=None) for slot in schema.slots) == (
         Slot(name="user", kind=SlotKind.ID, number=1, op="hash(user_id)"),
-        Slot(name="tag", kind=SlotKind.ID, shape=(None,), number=5, op="hash(tags, max_len=20, truncate=tail)"),
+        Slot(
+            name="tag",
+            kind=SlotKind.ID,
+            shape=(None,),
+            number=5,
+            op="hash(tags, max_len=20, truncate=tail)",
+        ),
         Slot(name="log_price", kind=SlotKind.FLOAT, number=4, op="log1p(price)"),
         Slot(name="scores", kind=SlotKind.FLOAT, shape=(None,), number=3, op="identity(scores)"),
         Slot(name="bin", kind=SlotKind.ID, number=2, op="bucketize(price)", num_indices=4),
         Slot(name="crossed", kind=SlotKind.ID, number=6, op="cross(user, hour)"),
-        Slot(name="crossed_tags", kind=SlotKind.ID, shape=(None,), number=7, op="cross(tag, crossed)"),
+        Slot(
+            name="crossed_tags", kind=SlotKind.ID, shape=(None,), number=7, op="cross(tag, crossed)"
+        ),
     )
 
 
 def test_slots_say_what_they_are_made_of_and_what_they_mean() -> None:
-    slots = [USER, inner(name="hour", op="hour", of="ts"), node(slot=6, name="crossed", op="cross", of=["user", "hour"])]
+    slots = [
+        USER,
+        inner(name="hour", op="hour", of="ts"),
+        node(slot=6, name="crossed", op="cross", of=["user", "hour"]),
+    ]
     crossed = graph(*slots).schema["crossed"]
     spec = load_spec({"spec": 1, "inputs": INPUTS, "slots": slots})
     assert crossed.op_path == "cross(hash(user_id), hour(ts))"
@@ -87,13 +99,21 @@ def test_labels_weight_and_kept_columns_have_their_input_types() -> None:
 
 
 def test_only_the_columns_that_are_read_are_asked_for() -> None:
-    built = graph(USER, node(name="hour", op="hour", of="ts"), labels={"click": "clicked"}, keep=["request_id"])
+    built = graph(
+        USER,
+        node(name="hour", op="hour", of="ts"),
+        labels={"click": "clicked"},
+        keep=["request_id"],
+    )
     assert list(built.columns) == ["user_id", "ts", "clicked", "request_id"]
     assert built.required == {"user_id", "ts"}
 
 
 def test_a_column_is_hashed_once_however_many_slots_use_it() -> None:
-    crosses = [node(slot=10 + i, name=f"x{i}", op="cross", of=["user_id", name]) for i, name in enumerate(["tags", "flag"])]
+    crosses = [
+        node(slot=10 + i, name=f"x{i}", op="cross", of=["user_id", name])
+        for i, name in enumerate(["tags", "flag"])
+    ]
     built = graph(USER, *crosses)
     assert [step.function.__name__ for step in built.steps].count("hash_values") == 3
 
@@ -116,79 +136,213 @@ def test_a_node_named_like_its_own_input_reads_the_input() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"op": "hsh"}, r"^slots\[1\].op: expected one of hash, cross, .*, found 'hsh'; did you mean 'hash'"),
-        ({"of": "user_idd"}, r"^slots\[1\].of: expected an input column or a node, found 'user_idd'; did you mean 'user_id'"),
+        (
+            {"op": "hsh"},
+            r"^slots\[1\].op: expected one of hash, cross, .*, found 'hsh'; did you mean 'hash'",
+        ),
+        (
+            {"of": "user_idd"},
+            r"^slots\[1\].of: expected an input column or a node, found 'user_idd'; did you mean "
+            r"'user_id'",
+        ),
         ({"of": "x"}, r"^slots\[1\].of: expected an input column or a node, found 'x'"),
         (
             {"op": "cross", "of": ["user_id", "tag"]},
             r"^slots\[1\].of\[1\]: expected an input .*, found 'tag'; did you mean 'tags'",
         ),
-        ({"of": ["user_id", "tags"]}, r"^slots\[1\].of: expected 1 name for hash, found \['user_id', 'tags'\]$"),
-        ({"op": "cross"}, r"^slots\[1\].of: expected 2 or more names for cross, found \['user_id'\]$"),
-        ({"of": "price"}, r"^slots\[1\].of: expected string, long, .*bucketize them first\), found 'price', a double$"),
+        (
+            {"of": ["user_id", "tags"]},
+            r"^slots\[1\].of: expected 1 name for hash, found \['user_id', 'tags'\]$",
+        ),
+        (
+            {"op": "cross"},
+            r"^slots\[1\].of: expected 2 or more names for cross, found \['user_id'\]$",
+        ),
+        (
+            {"of": "price"},
+            r"^slots\[1\].of: expected string, long, .*bucketize them first\), found 'price', a "
+            r"double$",
+        ),
         ({"of": "scores"}, r"^slots\[1\].of: expected string, .* found 'scores', a list<double>$"),
-        ({"op": "log1p"}, r"^slots\[1\].of: expected double, long or boolean for log1p, found 'user_id', a string$"),
-        ({"op": "log1p", "of": "scores"}, r"^slots\[1\].of: expected double, .*, found 'scores', a list<double>$"),
-        ({"op": "log1p", "of": "user"}, r"^slots\[1\].of: expected double, .*, found 'user', a value hash$"),
-        ({"op": "identity"}, r"^slots\[1\].of: expected double, long or boolean, or a list of these for identity, found"),
-        ({"op": "identity", "of": "tags"}, r"^slots\[1\].of: expected double, .*, found 'tags', a list<string>$"),
-        ({"op": "hour"}, r"^slots\[1\].of: expected timestamp for hour, found 'user_id', a string$"),
-        ({"max_lem": 3}, r"^slots\[1\].max_lem: expected a param of hash \(max_len, truncate\) .*; did you mean 'max_len'"),
-        ({"op": "log1p", "of": "price", "base": 2}, r"^slots\[1\].base: expected a param of log1p \(it has none\)"),
-        ({"max_len": 0, "of": "tags"}, r"^slots\[1\].max_len: expected an integer, 1 to 2147483647, found 0$"),
+        (
+            {"op": "log1p"},
+            r"^slots\[1\].of: expected double, long or boolean for log1p, found 'user_id', a "
+            r"string$",
+        ),
+        (
+            {"op": "log1p", "of": "scores"},
+            r"^slots\[1\].of: expected double, .*, found 'scores', a list<double>$",
+        ),
+        (
+            {"op": "log1p", "of": "user"},
+            r"^slots\[1\].of: expected double, .*, found 'user', a value hash$",
+        ),
+        (
+            {"op": "identity"},
+            r"^slots\[1\].of: expected double, long or boolean, or a list of these for identity, "
+            r"found",
+        ),
+        (
+            {"op": "identity", "of": "tags"},
+            r"^slots\[1\].of: expected double, .*, found 'tags', a list<string>$",
+        ),
+        (
+            {"op": "hour"},
+            r"^slots\[1\].of: expected timestamp for hour, found 'user_id', a string$",
+        ),
+        (
+            {"max_lem": 3},
+            r"^slots\[1\].max_lem: expected a param of hash \(max_len, truncate\) .*; did you mean "
+            r"'max_len'",
+        ),
+        (
+            {"op": "log1p", "of": "price", "base": 2},
+            r"^slots\[1\].base: expected a param of log1p \(it has none\)",
+        ),
+        (
+            {"max_len": 0, "of": "tags"},
+            r"^slots\[1\].max_len: expected an integer, 1 to 2147483647, found 0$",
+        ),
         ({"max_len": 5}, r"^slots\[1\]: hash `max_len` is for lists$"),
-        ({"op": "identity", "of": "price", "max_len": 5}, r"^slots\[1\]: identity `max_len` is for lists$"),
+        (
+            {"op": "identity", "of": "price", "max_len": 5},
+            r"^slots\[1\]: identity `max_len` is for lists$",
+        ),
         (
             {"op": "cross", "of": ["user_id", "flag"], "max_cross": 5},
             r"^slots\[1\]: cross `max_cross` is for crosses with a list$",
         ),
-        ({"truncate": "middle", "of": "tags"}, r"^slots\[1\].truncate: expected head or tail, found 'middle'$"),
-        ({"op": "bucketize", "of": "price"}, r"^slots\[1\]: expected `boundaries` for bucketize \(strictly .*\), found none$"),
-        ({"op": "hour", "of": "ts", "tz": "Mars"}, r"^slots\[1\].tz: expected an IANA time zone, .*, found 'Mars'$"),
+        (
+            {"truncate": "middle", "of": "tags"},
+            r"^slots\[1\].truncate: expected head or tail, found 'middle'$",
+        ),
+        (
+            {"op": "bucketize", "of": "price"},
+            r"^slots\[1\]: expected `boundaries` for bucketize \(strictly .*\), found none$",
+        ),
+        (
+            {"op": "hour", "of": "ts", "tz": "Mars"},
+            r"^slots\[1\].tz: expected an IANA time zone, .*, found 'Mars'$",
+        ),
         ({"op": "hour", "of": "ts", "tz": 1}, r"^slots\[1\].tz: expected an IANA time zone"),
         ({"op": "clip", "of": "price"}, r"^slots\[1\]: clip needs `min`, `max` or both$"),
-        ({"op": "clip", "of": "price", "min": 2, "max": 1}, r"^slots\[1\]: clip `min` 2.0 is above `max` 1.0$"),
-        ({"op": "clip", "of": "price", "min": "0"}, r"^slots\[1\].min: expected a finite number, found '0'$"),
-        ({"op": "clip", "of": "price", "min": float("nan")}, r"^slots\[1\].min: expected a finite number, found nan$"),
+        (
+            {"op": "clip", "of": "price", "min": 2, "max": 1},
+            r"^slots\[1\]: clip `min` 2.0 is above `max` 1.0$",
+        ),
+        (
+            {"op": "clip", "of": "price", "min": "0"},
+            r"^slots\[1\].min: expected a finite number, found '0'$",
+        ),
+        (
+            {"op": "clip", "of": "price", "min": float("nan")},
+            r"^slots\[1\].min: expected a finite number, found nan$",
+        ),
         ({"default": 3}, r"^slots\[1\].default: expected a string, found 3$"),
         ({"of": "clicked", "default": 1.5}, r"^slots\[1\].default: expected a long, found 1.5$"),
-        ({"of": "clicked", "default": 2**63}, r"^slots\[1\].default: expected a long, found 9223372036854775808$"),
+        (
+            {"of": "clicked", "default": 2**63},
+            r"^slots\[1\].default: expected a long, found 9223372036854775808$",
+        ),
         ({"of": "flag", "default": 1}, r"^slots\[1\].default: expected a boolean, found 1$"),
-        ({"of": "tags", "default": "x"}, r"^slots\[1\].default: expected a list<string>, found 'x'$"),
-        ({"of": "ts", "default": "2013"}, r"^slots\[1\].default: expected a timestamp, found '2013'$"),
-        ({"op": "log1p", "of": "price", "default": True}, r"^slots\[1\].default: expected a double, found True$"),
-        ({"op": "cross", "of": ["user_id", "flag"], "default": "x"}, r"^slots\[1\].default: expected a mapping of names"),
+        (
+            {"of": "tags", "default": "x"},
+            r"^slots\[1\].default: expected a list<string>, found 'x'$",
+        ),
+        (
+            {"of": "ts", "default": "2013"},
+            r"^slots\[1\].default: expected a timestamp, found '2013'$",
+        ),
+        (
+            {"op": "log1p", "of": "price", "default": True},
+            r"^slots\[1\].default: expected a double, found True$",
+        ),
+        (
+            {"op": "cross", "of": ["user_id", "flag"], "default": "x"},
+            r"^slots\[1\].default: expected a mapping of names",
+        ),
         (
             {"op": "cross", "of": ["user_id", "flag"], "default": {"user": "x"}},
-            r"^slots\[1\].default.user: expected a name in `of` \(user_id, flag\), found 'user'; did you mean 'user_id'",
+            r"^slots\[1\].default.user: expected a name in `of` \(user_id, flag\), found 'user'; "
+            r"did you mean 'user_id'",
         ),
-        ({"of": "user", "default": "x"}, r"^slots\[1\].default: expected a default at the node that is read"),
+        (
+            {"of": "user", "default": "x"},
+            r"^slots\[1\].default: expected a default at the node that is read",
+        ),
         ({"fill": "x"}, r"^slots\[1\].fill: expected `default` with hash, .*, found `fill`$"),
-        ({"op": "log1p", "of": "price", "fill": "x"}, r"^slots\[1\].fill: expected a double, found 'x'$"),
-        ({"of": "clicked", "empty_as_null": True}, r"^slots\[1\].empty_as_null: expected a string input, found a long$"),
-        ({"encode": "index"}, r"^slots\[1\].encode: expected sign: hash has no fixed number of values, found 'index'$"),
+        (
+            {"op": "log1p", "of": "price", "fill": "x"},
+            r"^slots\[1\].fill: expected a double, found 'x'$",
+        ),
+        (
+            {"of": "clicked", "empty_as_null": True},
+            r"^slots\[1\].empty_as_null: expected a string input, found a long$",
+        ),
+        (
+            {"encode": "index"},
+            r"^slots\[1\].encode: expected sign: hash has no fixed number of values, found 'index'$",
+        ),
         (
             {"op": "bucketize", "of": "price", "boundaries": [1], "encode": "index", "fill": 0},
             r"^slots\[1\].encode: expected a stored slot without `fill` for index",
         ),
-        ({"slot": 1}, r"^slots\[1\].slot: expected a number of its own, found 1, which is that of slots\[0\] \('user'\)$"),
-        ({"slot": 202}, r"^slots\[1\].slot: expected a number that was never used before, found 202, which is in `retired`$"),
-        ({"name": "user"}, r"^slots\[1\].name: expected a name of its own, not that of slots\[0\], found 'user'$"),
-        ({"name": "User"}, r"^slots\[1\].name: expected a column name of its own, not that of slots\[0\].name, found 'User'$"),
-        ({"name": "request_id"}, r"^keep\[0\]: expected a column name of its own, not that of slots\[1\].name, found"),
-        ({"name": "click"}, r"^labels.click: expected a column name of its own, not that of slots\[1\].name, found 'click'$"),
-        ({"name": "price"}, r"^weight: expected a column name of its own, not that of slots\[1\].name, found 'price'$"),
+        (
+            {"slot": 1},
+            r"^slots\[1\].slot: expected a number of its own, found 1, which is that of slots\[0\] "
+            r"\('user'\)$",
+        ),
+        (
+            {"slot": 202},
+            r"^slots\[1\].slot: expected a number that was never used before, found 202, which is "
+            r"in `retired`$",
+        ),
+        (
+            {"name": "user"},
+            r"^slots\[1\].name: expected a name of its own, not that of slots\[0\], found 'user'$",
+        ),
+        (
+            {"name": "User"},
+            r"^slots\[1\].name: expected a column name of its own, not that of slots\[0\].name, "
+            r"found 'User'$",
+        ),
+        (
+            {"name": "request_id"},
+            r"^keep\[0\]: expected a column name of its own, not that of slots\[1\].name, found",
+        ),
+        (
+            {"name": "click"},
+            r"^labels.click: expected a column name of its own, not that of slots\[1\].name, found "
+            r"'click'$",
+        ),
+        (
+            {"name": "price"},
+            r"^weight: expected a column name of its own, not that of slots\[1\].name, found "
+            r"'price'$",
+        ),
     ],
 )
-def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_in_a_node_is_named_by_its_path(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SpecError, match=message):
-        graph(USER, node(**changes), labels={"click": "clicked"}, weight="price", keep=["request_id"], retired=[202])
+        graph(
+            USER,
+            node(**changes),
+            labels={"click": "clicked"},
+            weight="price",
+            keep=["request_id"],
+            retired=[202],
+        )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"op": "hash", "of": "prices"}, r"^slots\[1\].of: expected string, .*found 'prices', a map<string, double>$"),
+        (
+            {"op": "hash", "of": "prices"},
+            r"^slots\[1\].of: expected string, .*found 'prices', a map<string, double>$",
+        ),
         (
             {"op": "lookup", "of": ["tags", "user_id"]},
             r"^slots\[1\].of: expected a map<string, long, double or string> and its",
@@ -197,8 +351,14 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], m
             {"op": "lookup", "of": ["nested", "user_id"]},
             r"^slots\[1\].of: expected a map<string, long, double or string> and its",
         ),
-        ({"op": "lookup", "of": ["prices", "price"]}, r"^slots\[1\].of: expected a map and a key \(string or long, or a list"),
-        ({"op": "lookup", "of": ["prices", "user_id"], "combiner": "sum"}, r"^slots\[1\]: lookup `combiner` is for a list of"),
+        (
+            {"op": "lookup", "of": ["prices", "price"]},
+            r"^slots\[1\].of: expected a map and a key \(string or long, or a list",
+        ),
+        (
+            {"op": "lookup", "of": ["prices", "user_id"], "combiner": "sum"},
+            r"^slots\[1\]: lookup `combiner` is for a list of",
+        ),
         (
             {"op": "lookup", "of": ["prices", "tags"], "combiner": "avg"},
             r"^slots\[1\].combiner: expected one of mean, sum, max",
@@ -207,22 +367,46 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], m
             {"op": "match", "of": ["prices", "user_id", "user_id"]},
             r"^slots\[1\].of: expected a map<string, map<string, ...>> and",
         ),
-        ({"op": "match", "of": ["nested", "user_id", "tags"]}, r"^slots\[1\].of: expected a map of maps and two keys"),
-        ({"op": "match", "of": ["nested", "user_id"]}, r"^slots\[1\].of: expected 3 names for match"),
-        ({"op": "combine", "of": "tags", "by": "sum"}, r"^slots\[1\].of: expected list<double>, list<long> or list<boolean>"),
+        (
+            {"op": "match", "of": ["nested", "user_id", "tags"]},
+            r"^slots\[1\].of: expected a map of maps and two keys",
+        ),
+        (
+            {"op": "match", "of": ["nested", "user_id"]},
+            r"^slots\[1\].of: expected 3 names for match",
+        ),
+        (
+            {"op": "combine", "of": "tags", "by": "sum"},
+            r"^slots\[1\].of: expected list<double>, list<long> or list<boolean>",
+        ),
         (
             {"op": "combine", "of": "scores"},
             r"^slots\[1\]: expected `by` for combine \(one of mean, sum, max, min\), found none$",
         ),
-        ({"op": "length", "of": "price"}, r"^slots\[1\].of: expected a list or string for length, found 'price', a double$"),
-        ({"op": "take", "of": "price", "n": 1}, r"^slots\[1\].of: expected a list for take, found 'price', a double$"),
-        ({"op": "take", "of": "tags", "n": 0}, r"^slots\[1\].n: expected an integer, 1 to 2147483647, found 0$"),
-        ({"op": "take", "of": "tags", "n": 1, "end": "last"}, r"^slots\[1\].end: expected one of head, tail, found 'last'$"),
+        (
+            {"op": "length", "of": "price"},
+            r"^slots\[1\].of: expected a list or string for length, found 'price', a double$",
+        ),
+        (
+            {"op": "take", "of": "price", "n": 1},
+            r"^slots\[1\].of: expected a list for take, found 'price', a double$",
+        ),
+        (
+            {"op": "take", "of": "tags", "n": 0},
+            r"^slots\[1\].n: expected an integer, 1 to 2147483647, found 0$",
+        ),
+        (
+            {"op": "take", "of": "tags", "n": 1, "end": "last"},
+            r"^slots\[1\].end: expected one of head, tail, found 'last'$",
+        ),
         (
             {"op": "time_since", "of": ["ts", "price"], "unit": "day"},
             r"^slots\[1\].of: expected a timestamp, then a timestamp or",
         ),
-        ({"op": "time_since", "of": ["ts", "ts"], "unit": "month"}, r"^slots\[1\].unit: expected one of second, minute, hour,"),
+        (
+            {"op": "time_since", "of": ["ts", "ts"], "unit": "month"},
+            r"^slots\[1\].unit: expected one of second, minute, hour,",
+        ),
         ({"op": "fill", "of": "price"}, r"^slots\[1\]: fill needs `value`, or several inputs$"),
         (
             {"op": "fill", "of": "price", "value": "x"},
@@ -236,18 +420,30 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], m
             {"op": "fill", "of": ["price", "user_id"]},
             r"^slots\[1\].of: expected values of one type \(no maps, no value hashes\)",
         ),
-        ({"op": "fill", "of": "user", "value": 1}, r"^slots\[1\].of: expected values of one type \(no maps, no value hashes\)"),
-        ({"op": "where", "of": ["price", "price"]}, r"^slots\[1\].of: expected boolean, then the values for where"),
+        (
+            {"op": "fill", "of": "user", "value": 1},
+            r"^slots\[1\].of: expected values of one type \(no maps, no value hashes\)",
+        ),
+        (
+            {"op": "where", "of": ["price", "price"]},
+            r"^slots\[1\].of: expected boolean, then the values for where",
+        ),
         (
             {"op": "where", "of": ["flag", "price", "price"], "then": 1},
             r"^slots\[1\]: where needs a condition, what `then` and",
         ),
-        ({"op": "where", "of": ["flag", "price", "clicked"]}, r"^slots\[1\].of: expected values of one type"),
+        (
+            {"op": "where", "of": ["flag", "price", "clicked"]},
+            r"^slots\[1\].of: expected values of one type",
+        ),
         (
             {"op": "where", "of": ["flag", "price"], "otherwise": "x"},
             r"^slots\[1\]: where expected `otherwise` in the type of the",
         ),
-        ({"op": "compare", "of": "price", "relation": "<"}, r"^slots\[1\]: compare needs either a second input or `value`$"),
+        (
+            {"op": "compare", "of": "price", "relation": "<"},
+            r"^slots\[1\]: compare needs either a second input or `value`$",
+        ),
         (
             {"op": "compare", "of": "price", "relation": "~", "value": 1},
             r"^slots\[1\].relation: expected one of ==, !=, <, <=, >",
@@ -272,18 +468,30 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], m
             {"op": "ratio", "of": ["price", "user_id"]},
             r"^slots\[1\].of: expected two numbers \(double, long or boolean\) for ratio",
         ),
-        ({"op": "power", "of": "price"}, r"^slots\[1\]: expected `exponent` for power \(a finite number\), found none$"),
+        (
+            {"op": "power", "of": "price"},
+            r"^slots\[1\]: expected `exponent` for power \(a finite number\), found none$",
+        ),
         (
             {"op": "distinct", "of": "price"},
             r"^slots\[1\].of: expected a list of values for distinct, found 'price', a double$",
         ),
-        ({"op": "slice", "of": "price"}, r"^slots\[1\].of: expected a list or string for slice, found 'price', a double$"),
-        ({"op": "slice", "of": "tags", "start": 0.5}, r"^slots\[1\].start: expected an integer of 32 bits, found 0.5$"),
+        (
+            {"op": "slice", "of": "price"},
+            r"^slots\[1\].of: expected a list or string for slice, found 'price', a double$",
+        ),
+        (
+            {"op": "slice", "of": "tags", "start": 0.5},
+            r"^slots\[1\].start: expected an integer of 32 bits, found 0.5$",
+        ),
         (
             {"op": "split", "of": "tags", "separator": ","},
             r"^slots\[1\].of: expected string for split, found 'tags', a list<str",
         ),
-        ({"op": "split", "separator": ""}, r"^slots\[1\].separator: expected a text that is not empty, found ''$"),
+        (
+            {"op": "split", "separator": ""},
+            r"^slots\[1\].separator: expected a text that is not empty, found ''$",
+        ),
         (
             {"op": "tokenize", "of": "price", "by": "word"},
             r"^slots\[1\].of: expected string for tokenize, found 'price', a doub",
@@ -296,19 +504,35 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(changes: dict[str, Any], m
             {"op": "weighted", "part": "value"},
             r"^slots\[1\].of: expected list<string> for weighted, found 'user_id', a string$",
         ),
-        ({"op": "overlap", "of": ["tags", "scores"], "measure": "count"}, r"^slots\[1\].of: expected two lists of one type"),
-        ({"op": "overlap", "of": ["scores", "scores"], "measure": "count"}, r"^slots\[1\].of: expected two lists of one type"),
-        ({"op": "is_weekend"}, r"^slots\[1\].of: expected timestamp for is_weekend, found 'user_id', a string$"),
+        (
+            {"op": "overlap", "of": ["tags", "scores"], "measure": "count"},
+            r"^slots\[1\].of: expected two lists of one type",
+        ),
+        (
+            {"op": "overlap", "of": ["scores", "scores"], "measure": "count"},
+            r"^slots\[1\].of: expected two lists of one type",
+        ),
+        (
+            {"op": "is_weekend"},
+            r"^slots\[1\].of: expected timestamp for is_weekend, found 'user_id', a string$",
+        ),
     ],
 )
-def test_what_is_wrong_in_an_operators_inputs_and_params_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_in_an_operators_inputs_and_params_is_named_by_its_path(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SpecError, match=message):
         graph(USER, node(**changes))
 
 
-@pytest.mark.parametrize("value", [[], [1, 1], [2, 1], [float("nan")], [float("inf")], ["1"], [True], 3])
+@pytest.mark.parametrize(
+    "value", [[], [1, 1], [2, 1], [float("nan")], [float("inf")], ["1"], [True], 3]
+)
 def test_boundaries_must_increase_and_be_finite(value: object) -> None:
-    with pytest.raises(SpecError, match=r"^slots\[0\].boundaries: expected strictly increasing finite numbers, found"):
+    with pytest.raises(
+        SpecError,
+        match=r"^slots\[0\].boundaries: expected strictly increasing finite numbers, found",
+    ):
         graph(node(op="bucketize", of="price", boundaries=value))
 
 
@@ -317,40 +541,69 @@ def test_boundaries_must_increase_and_be_finite(value: object) -> None:
     [
         (
             {"labels": {"click": "clickd"}},
-            r"^labels.click: expected an input column or a node, found 'clickd'; did you mean 'clicked'",
+            r"^labels.click: expected an input column or a node, found 'clickd'; did you mean "
+            r"'clicked'",
         ),
         (
             {"labels": {"click": "request_id"}},
             r"^labels.click: expected a double, long or boolean, found 'request_id', a string$",
         ),
-        ({"labels": {"click": "scores"}}, r"^labels.click: expected a double, .*, found 'scores', a list<double>$"),
-        ({"labels": {"click": "user"}}, r"^labels.click: expected a double, .*, found 'user', a value hash$"),
-        ({"weight": "prise"}, r"^weight: expected an input column or a node, found 'prise'; did you mean 'price'"),
-        ({"weight": "ts"}, r"^weight: expected a double, long or boolean, found 'ts', a timestamp$"),
-        ({"keep": ["request"]}, r"^keep\[0\]: expected an input column, found 'request'; did you mean 'request_id'"),
+        (
+            {"labels": {"click": "scores"}},
+            r"^labels.click: expected a double, .*, found 'scores', a list<double>$",
+        ),
+        (
+            {"labels": {"click": "user"}},
+            r"^labels.click: expected a double, .*, found 'user', a value hash$",
+        ),
+        (
+            {"weight": "prise"},
+            r"^weight: expected an input column or a node, found 'prise'; did you mean 'price'",
+        ),
+        (
+            {"weight": "ts"},
+            r"^weight: expected a double, long or boolean, found 'ts', a timestamp$",
+        ),
+        (
+            {"keep": ["request"]},
+            r"^keep\[0\]: expected an input column, found 'request'; did you mean 'request_id'",
+        ),
     ],
 )
-def test_what_is_wrong_in_labels_weight_and_kept_columns_is_named(changes: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_in_labels_weight_and_kept_columns_is_named(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SpecError, match=message):
         graph(USER, **changes)
 
 
 def test_a_cycle_is_refused_and_shown() -> None:
-    first, second = inner(name="a", op="cross", of=["b", "user_id"]), inner(name="b", op="cross", of=["a", "user_id"])
-    with pytest.raises(SpecError, match=r"^slots\[[01]\].of: expected no cycle, found '[ab]' reads '[ab]' reads '[ab]'$"):
+    first, second = (
+        inner(name="a", op="cross", of=["b", "user_id"]),
+        inner(name="b", op="cross", of=["a", "user_id"]),
+    )
+    with pytest.raises(
+        SpecError,
+        match=r"^slots\[[01]\].of: expected no cycle, found '[ab]' reads '[ab]' reads '[ab]'$",
+    ):
         graph(first, second, USER)
 
 
 def test_a_node_may_not_shadow_an_input_that_another_node_reads() -> None:
     shadow = node(name="price", op="log1p", of="price")
     reader = node(slot=3, name="bin", op="bucketize", of="price", boundaries=[1])
-    message = r"^slots\[2\].of: expected one meaning of 'price' \(an input and the node of slots\[1\]: rename that node\)"
+    message = (
+        r"^slots\[2\].of: expected one meaning of 'price' \(an input and the node of slots\[1\]: "
+        r"rename that node\)"
+    )
     with pytest.raises(SpecError, match=message):
         graph(USER, shadow, reader)
 
 
 def test_a_spec_without_slots_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"^slots: expected at least one slot with a number, found none$"):
+    with pytest.raises(
+        SpecError, match=r"^slots: expected at least one slot with a number, found none$"
+    ):
         graph(inner())
 
 
@@ -369,7 +622,9 @@ SEQUENCE = {"clicks": {"of": ["tags", "scores"]}}
 
 
 def test_the_columns_of_a_sequence_are_aligned_once_and_all_are_read() -> None:
-    built = graph(node(of="tags"), node(slot=3, name="y", op="length", of="tags"), sequences=SEQUENCE)
+    built = graph(
+        node(of="tags"), node(slot=3, name="y", op="length", of="tags"), sequences=SEQUENCE
+    )
     assert list(built.columns) == ["tags", "scores"]
     assert built.required == {"tags", "scores"}
     assert [step.function.__name__ for step in built.steps].count("align") == 1
@@ -383,8 +638,14 @@ def test_a_sequence_that_no_node_reads_asks_for_no_column() -> None:
     ("of", "message"),
     [
         (["tags"], r"^sequences.clicks.of: expected two or more list columns, found \['tags'\]$"),
-        (["tags", "tgs"], r"^sequences.clicks.of\[1\]: expected an input column, found 'tgs'; did you mean 'tags'"),
-        (["tags", "price"], r"^sequences.clicks.of\[1\]: expected a list, found 'price', a double$"),
+        (
+            ["tags", "tgs"],
+            r"^sequences.clicks.of\[1\]: expected an input column, found 'tgs'; did you mean 'tags'",
+        ),
+        (
+            ["tags", "price"],
+            r"^sequences.clicks.of\[1\]: expected a list, found 'price', a double$",
+        ),
         (
             ["tags", "tags"],
             r"^sequences.clicks.of\[1\]: expected a column of no other place, not that of sequences.clicks.of\[0\]",
@@ -397,7 +658,10 @@ def test_what_is_wrong_in_a_sequence_is_named_by_its_path(of: list[str], message
 
 
 def test_empty_text_is_made_missing_in_a_whole_sequence_or_not_at_all() -> None:
-    with pytest.raises(SpecError, match=r"^slots\[0\].empty_as_null: expected it at sequences.clicks.empty_as_null, for all"):
+    with pytest.raises(
+        SpecError,
+        match=r"^slots\[0\].empty_as_null: expected it at sequences.clicks.empty_as_null, for all",
+    ):
         graph(node(of="tags", empty_as_null=True), sequences=SEQUENCE)
 
 
@@ -410,22 +674,39 @@ def test_a_slot_that_shares_anothers_number_keeps_its_own_in_the_schema() -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"share_slot": 9}, r"^slots\[1\].share_slot: expected the number of another slot, .*, found 9$"),
-        ({"share_slot": 2}, r"^slots\[1\].share_slot: expected the number of another slot, .*, found 2$"),
-        ({"share_slot": 3}, r"^slots\[1\].share_slot: expected the number of another slot, which shares none itself, found 3$"),
+        (
+            {"share_slot": 9},
+            r"^slots\[1\].share_slot: expected the number of another slot, .*, found 9$",
+        ),
+        (
+            {"share_slot": 2},
+            r"^slots\[1\].share_slot: expected the number of another slot, .*, found 2$",
+        ),
+        (
+            {"share_slot": 3},
+            r"^slots\[1\].share_slot: expected the number of another slot, which shares none itself, found 3$",
+        ),
         (
             {"share_slot": 4},
             r"^slots\[1\].share_slot: expected two stored slots that hold signs, found 4, of which 'w' holds none$",
         ),
-        ({"share_slot": 1, "op": "log1p", "of": "price"}, r"^slots\[1\].share_slot: expected two stored .* 'x' holds none$"),
+        (
+            {"share_slot": 1, "op": "log1p", "of": "price"},
+            r"^slots\[1\].share_slot: expected two stored .* 'x' holds none$",
+        ),
         (
             {"share_slot": 1, "slot": None, "store": False},
             r"^slots\[1\].share_slot: expected two stored slots that hold signs, f",
         ),
-        ({"share_slot": 0}, r"^slots\[1\].share_slot: expected a slot number, 1 to 2147483647, found 0$"),
+        (
+            {"share_slot": 0},
+            r"^slots\[1\].share_slot: expected a slot number, 1 to 2147483647, found 0$",
+        ),
     ],
 )
-def test_a_shared_number_is_that_of_another_slot_of_signs(changes: dict[str, Any], message: str) -> None:
+def test_a_shared_number_is_that_of_another_slot_of_signs(
+    changes: dict[str, Any], message: str
+) -> None:
     others = node(slot=3, name="y", share_slot=1), node(slot=4, name="w", op="log1p", of="price")
     with pytest.raises(SpecError, match=message):
         graph(USER, node(**changes), *others)

@@ -25,21 +25,50 @@ from featstore.spec.parse import load_spec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "spec_lock.json"
 FROZEN = Path(__file__).parents[1] / "golden" / "spec_lock_frozen.json"
-INPUTS = {"user": "string", "item": "string", "tags": "list<string>", "price": "double", "ts": "timestamp"}
+INPUTS = {
+    "user": "string",
+    "item": "string",
+    "tags": "list<string>",
+    "price": "double",
+    "ts": "timestamp",
+}
 SLOTS: list[dict[str, Any]] = [
     {"slot": 1, "name": "u", "op": "hash", "of": "user"},
     {"slot": 2, "name": "t", "op": "hash", "of": "tags", "max_len": 5, "empty_as_null": True},
-    {"name": "bin", "op": "bucketize", "of": "price", "boundaries": [10, 50.5], "default": 0, "store": False},
+    {
+        "name": "bin",
+        "op": "bucketize",
+        "of": "price",
+        "boundaries": [10, 50.5],
+        "default": 0,
+        "store": False,
+    },
     {"slot": 3, "name": "u_bin", "op": "cross", "of": ["u", "bin"]},
     {"slot": 4, "name": "i_bin", "op": "cross", "of": ["item", "bin"], "default": {"item": "none"}},
-    {"slot": 5, "name": "index", "op": "bucketize", "of": "price", "boundaries": [1], "encode": "index"},
+    {
+        "slot": 5,
+        "name": "index",
+        "op": "bucketize",
+        "of": "price",
+        "boundaries": [1],
+        "encode": "index",
+    },
     {"slot": 6, "name": "h", "op": "hour", "of": "ts", "fill": -1},
-    {"slot": 7, "name": "late", "op": "hour", "of": "ts", "tz": "America/New_York", "default": datetime.datetime(2026, 11, 1)},
+    {
+        "slot": 7,
+        "name": "late",
+        "op": "hour",
+        "of": "ts",
+        "tz": "America/New_York",
+        "default": datetime.datetime(2026, 11, 1),
+    },
 ]
 
 
 def spec(*slots: dict[str, Any], **changes: Any) -> Spec:
-    return load_spec({"spec": 1, "inputs": INPUTS, "slots": list(slots or SLOTS), "retired": [99], **changes})
+    return load_spec(
+        {"spec": 1, "inputs": INPUTS, "slots": list(slots or SLOTS), "retired": [99], **changes}
+    )
 
 
 def by_number(loaded: Spec) -> dict[int, str]:
@@ -65,7 +94,9 @@ def test_a_lock_reads_back_what_was_written(tmp_path: Path) -> None:
 
 
 @given(st.permutations(SLOTS), st.integers(0, len(SLOTS)))
-def test_adding_and_reordering_slots_changes_no_hash(slots: list[dict[str, Any]], position: int) -> None:
+def test_adding_and_reordering_slots_changes_no_hash(
+    slots: list[dict[str, Any]], position: int
+) -> None:
     added = {"slot": 50, "name": "added", "op": "cross", "of": ["u", "item"]}
     after = by_number(spec(*slots[:position], added, *slots[position:]))
     assert {number: after[number] for number in by_number(spec())} == by_number(spec())
@@ -74,7 +105,9 @@ def test_adding_and_reordering_slots_changes_no_hash(slots: list[dict[str, Any]]
 def test_renaming_a_slot_or_an_inner_node_changes_no_hash() -> None:
     renamed = [entry | {"name": f"{entry['name']}_2"} for entry in SLOTS]
     for entry in renamed:
-        entry["of"] = [f"{name}_2" if name in ("u", "bin") else name for name in _names(entry["of"])]
+        entry["of"] = [
+            f"{name}_2" if name in ("u", "bin") else name for name in _names(entry["of"])
+        ]
     assert by_number(spec(*renamed)) == by_number(spec())
 
 
@@ -104,7 +137,9 @@ def _names(of: Any) -> list[str]:
         (6, {"tz": "UTC"}, set()),
     ],
 )
-def test_a_hash_changes_exactly_with_what_the_slot_stores(position: int, changes: dict[str, Any], numbers: set[int]) -> None:
+def test_a_hash_changes_exactly_with_what_the_slot_stores(
+    position: int, changes: dict[str, Any], numbers: set[int]
+) -> None:
     assert changed(position, **changes) == numbers
 
 
@@ -114,7 +149,9 @@ def test_the_type_of_an_input_is_part_of_the_hash() -> None:
 
 
 def test_what_malformed_values_do_is_no_part_of_what_a_row_that_is_there_means() -> None:
-    inputs = {name: {"type": text, "on_error": "skip", "optional": True} for name, text in INPUTS.items()}
+    inputs = {
+        name: {"type": text, "on_error": "skip", "optional": True} for name, text in INPUTS.items()
+    }
     assert by_number(spec(inputs=inputs)) == by_number(spec(on_error="fail")) == by_number(spec())
 
 
@@ -133,10 +170,17 @@ def test_a_hash_per_stored_slot_and_none_for_inner_nodes() -> None:
     ("text", "message"),
     [
         ('{"format": 2}', r"^a\.lock\.json: expected a lock of format 1, found 2"),
-        ("{", r"a\.lock\.json: expected a lock file as `--update-lock` writes it, found JSONDecodeError"),
+        (
+            "{",
+            r"a\.lock\.json: expected a lock file as `--update-lock` writes it, found "
+            r"JSONDecodeError",
+        ),
         ('{"format": 1, "slots": []}', r"a\.lock\.json: expected a lock file"),
         ("[]", r"a\.lock\.json: expected a lock file"),
-        ('{"format": 1, "spec": 1, "retired": ["x"], "slots": {}}', r"a\.lock\.json: expected a lock file"),
+        (
+            '{"format": 1, "spec": 1, "retired": ["x"], "slots": {}}',
+            r"a\.lock\.json: expected a lock file",
+        ),
     ],
 )
 def test_a_file_that_is_no_lock_is_named(text: str, message: str) -> None:
@@ -167,7 +211,9 @@ def test_a_shared_slot_and_a_sequence_are_part_of_what_a_slot_means() -> None:
         ],
     }
     plain = semantic_hashes(load_spec(document))
-    cut = semantic_hashes(load_spec(document | {"sequences": {"events": {"of": ["items", "prices"], "max_len": 5}}}))
+    cut = semantic_hashes(
+        load_spec(document | {"sequences": {"events": {"of": ["items", "prices"], "max_len": 5}}})
+    )
     assert not set(plain.values()) & set(cut.values())
     document["slots"][1]["share_slot"] = 1  # type: ignore[index]
     shared = semantic_hashes(load_spec(document))
@@ -178,7 +224,12 @@ def test_a_shared_slot_and_a_sequence_are_part_of_what_a_slot_means() -> None:
 def test_what_is_frozen_is_a_line_each_and_old_locks_stay_readable() -> None:
     fitted = Fitted(op="min_max", hash="abc", num_values=3, params={"min": 0.1, "max": 7.0})
     words = LockedVocabulary(num_values=2, digest="def", marks=("12345678",))
-    lock = Lock(spec=1, slots={1: LockedSlot(name="u", hash="h")}, fitted={"é": fitted}, vocabularies={"w.txt": words})
+    lock = Lock(
+        spec=1,
+        slots={1: LockedSlot(name="u", hash="h")},
+        fitted={"é": fitted},
+        vocabularies={"w.txt": words},
+    )
     text = to_json(lock)
     assert from_json(text, "x") == lock
     assert text == FROZEN.read_text()

@@ -9,7 +9,9 @@ INPUTS = {"user_id": "string", "ts": "timestamp", "price": "double", "tags": "li
 
 
 def paths(*slots: dict[str, Any]) -> dict[str, str]:
-    numbered = [{"slot": i + 1, **slot} if slot.get("store", True) else slot for i, slot in enumerate(slots)]
+    numbered = [
+        {"slot": i + 1, **slot} if slot.get("store", True) else slot for i, slot in enumerate(slots)
+    ]
     return operator_paths(load_spec({"spec": 1, "inputs": INPUTS, "slots": numbered}))
 
 
@@ -41,18 +43,32 @@ def test_a_user_operator_stands_with_its_module() -> None:
 
 
 def test_nodes_that_read_shared_ones_do_not_multiply() -> None:
-    doubled = [{"name": f"n{i}", "op": "cross", "of": [f"n{i - 1}", f"n{i - 1}"]} for i in range(1, 40)]
+    doubled = [
+        {"name": f"n{i}", "op": "cross", "of": [f"n{i - 1}", f"n{i - 1}"]} for i in range(1, 40)
+    ]
     found = paths({"name": "n0", "op": "hash", "of": "user_id"}, *doubled)
-    assert found["n2"] == "cross(cross(hash(user_id), hash(user_id)), cross(hash(user_id), hash(user_id)))"
+    assert (
+        found["n2"]
+        == "cross(cross(hash(user_id), hash(user_id)), cross(hash(user_id), hash(user_id)))"
+    )
     assert found["n39"].endswith(")")
     assert max(map(len, found.values())) < 300
 
 
 def test_a_hash_can_be_made_from_what_the_contracts_page_says() -> None:
-    """docs/contracts.md, in plain JSON and hashlib: a slot that shares its number's signs, of a column of a sequence."""
+    """docs/contracts.md, in plain JSON and hashlib: a slot that shares its number's signs, of a
+    column of a sequence.
+    """
     slots = [
         {"slot": 1, "name": "a", "op": "hash", "of": "item"},
-        {"slot": 2, "name": "b", "op": "hash", "of": "clicks", "share_slot": 1, "default": ["none"]},
+        {
+            "slot": 2,
+            "name": "b",
+            "op": "hash",
+            "of": "clicks",
+            "share_slot": 1,
+            "default": ["none"],
+        },
     ]
     inputs = {"item": "string", "clicks": "list<string>", "dwell": "list<double>"}
     sequences = {"events": {"of": ["clicks", "dwell"]}}

@@ -79,7 +79,9 @@ def test_what_changes_content_changes_the_hash(changes: dict[str, Any]) -> None:
 
 
 def test_the_specs_word_and_that_of_every_column_are_one() -> None:
-    each = {name: {"type": text, "on_error": "skip"} for name, text in GOLDEN["spec"]["inputs"].items()}
+    each = {
+        name: {"type": text, "on_error": "skip"} for name, text in GOLDEN["spec"]["inputs"].items()
+    }
     assert hash_of(on_error="skip") == hash_of(inputs=each) != hash_of(on_error="fail")
 
 
@@ -87,12 +89,20 @@ def test_a_timestamp_default_is_part_of_the_hash() -> None:
     slot = {"slot": 1, "name": "h", "op": "hour", "of": "ts"}
     inputs = {"ts": "timestamp"}
     hashes = {
-        load_spec({"spec": 1, "inputs": inputs, "slots": [{**slot, "default": datetime.datetime(2013, 1, day)}]}).hash
+        load_spec(
+            {
+                "spec": 1,
+                "inputs": inputs,
+                "slots": [{**slot, "default": datetime.datetime(2013, 1, day)}],
+            }
+        ).hash
         for day in (1, 2)
     }
     assert len(hashes) == 2
 
 
-@pytest.mark.parametrize("declared", ["string", "long", "double", "boolean", "timestamp", "list<string>", "list<double>"])
+@pytest.mark.parametrize(
+    "declared", ["string", "long", "double", "boolean", "timestamp", "list<string>", "list<double>"]
+)
 def test_canonical_types_are_named_as_they_are_declared(declared: str) -> None:
     assert type_name(load_spec(document(inputs={"x": declared})).inputs["x"]) == declared

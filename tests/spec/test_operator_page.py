@@ -14,7 +14,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_operator_is_on_the_page_with_its_params(name: str) -> None:
-    row = next(line for line in PAGE.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1])
+    row = next(
+        line
+        for line in PAGE.splitlines()
+        if line.startswith("| `") and f"`{name}`" in line.split("|")[1]
+    )
     assert all(f"`{param}" in row for param in OPERATORS[name].params)
 
 

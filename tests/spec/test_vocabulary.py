@@ -81,7 +81,10 @@ def test_appended_lines_are_no_part_of_it_until_they_are_recorded(file: Path) ->
 def test_a_changed_line_is_an_error_that_says_where(file: Path, line: int, named: str) -> None:
     lock = recorded(file)
     file.write_text("\n".join("changed" if i == line else word for i, word in enumerate(WORDS, 1)))
-    with pytest.raises(SpecError, match=rf"slots\[0\]\.file: expected .*words\.txt as it was recorded.* {named} the first"):
+    with pytest.raises(
+        SpecError,
+        match=rf"slots\[0\]\.file: expected .*words\.txt as it was recorded.* {named} the first",
+    ):
         load_spec(document(file), lock=lock)
 
 
@@ -99,10 +102,15 @@ def test_a_file_that_changes_while_it_is_recorded_again_is_refused(file: Path) -
 def test_removed_lines_are_an_error(file: Path) -> None:
     lock = recorded(file)
     file.write_text("\n".join(WORDS[:-1]))
-    with pytest.raises(SpecError, match=r"found 99 lines, 100 were recorded; restore it, or give the changed vocabulary"):
+    with pytest.raises(
+        SpecError,
+        match=r"found 99 lines, 100 were recorded; restore it, or give the changed vocabulary",
+    ):
         load_spec(document(file), lock=lock)
     file.unlink()
-    with pytest.raises(SpecError, match=r"slots\[0\]\.file: expected a text file at .*words\.txt, found none"):
+    with pytest.raises(
+        SpecError, match=r"slots\[0\]\.file: expected a text file at .*words\.txt, found none"
+    ):
         load_spec(document(file), lock=lock)
     errors: list[SpecError] = []
     assert load_spec(document(file), errors, lock=lock).vocabularies == {}
@@ -118,19 +126,25 @@ def test_removed_lines_are_an_error(file: Path) -> None:
         (b"a\nb\xff\n", "expected UTF-8, found other bytes in line 2"),
     ],
 )
-def test_a_malformed_file_is_an_error_that_names_the_line(file: Path, content: bytes, said: str) -> None:
+def test_a_malformed_file_is_an_error_that_names_the_line(
+    file: Path, content: bytes, said: str
+) -> None:
     file.write_bytes(content)
     with pytest.raises(SpecError, match=said):
         record_vocabularies(load_spec(document(file)))
 
 
-def test_a_file_of_more_than_an_arrow_array_can_hold_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_more_than_an_arrow_array_can_hold_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("featstore.spec.vocabulary._MAX_BYTES", 50)
     with pytest.raises(SpecError, match="expected at most 50 bytes, found 390"):
         record_vocabularies(load_spec(document(file)))
 
 
-def test_the_hash_of_a_spec_has_its_vocabulary_and_the_meaning_of_a_slot_has_not(file: Path) -> None:
+def test_the_hash_of_a_spec_has_its_vocabulary_and_the_meaning_of_a_slot_has_not(
+    file: Path,
+) -> None:
     spec = record_vocabularies(load_spec(document(file)))
     shorter = Vocabulary(pa.array(WORDS[:2]), "another digest")
     other = replace(spec, vocabularies={str(file): shorter})

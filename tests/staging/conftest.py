@@ -28,9 +28,10 @@ class Request:
 
 @dataclass
 class Fault:
-    """What befalls one answer to a GET: after `after_bytes` of its body `act(site, request)` is called, and the connection
-    is closed if `cuts`; with `trickle_s` a byte follows each so many seconds. `status` is answered instead of the body;
-    `claimed_bytes` is added to the length it claims."""
+    """What befalls one answer to a GET: after `after_bytes` of its body `act(site, request)` is
+    called, and the connection is closed if `cuts`; with `trickle_s` a byte follows each so many
+    seconds. `status` is answered instead of the body; `claimed_bytes` is added to the length it
+    claims."""
 
     after_bytes: int = 0
     act: Callable[["Unruly", Request], None] = lambda site, request: None
@@ -44,8 +45,9 @@ class Fault:
 class Unruly:
     """The server's files and its log.
 
-    `faults`: per path, one for each of the next GETs. `versions`: ETag by path (default: of its content); `has_etags`,
-    `has_times`: what of a version the server tells. `ignores_ranges`: it always sends the whole file.
+    `faults`: per path, one for each of the next GETs. `versions`: ETag by path (default: of its
+    content); `has_etags`, `has_times`: what of a version the server tells. `ignores_ranges`: it
+    always sends the whole file.
     """
 
     fault: ClassVar[type[Fault]] = Fault
@@ -77,8 +79,8 @@ class Unruly:
         return f'"{hash(self.files[path]):x}"'
 
     def stall(self) -> tuple[threading.Event, Callable[["Unruly", Request], None]]:
-        """An event that is set when the server stalls, and what makes it stall until the test ends, or for a minute: then it
-        `has_gone_on`."""
+        """An event that is set when the server stalls, and what makes it stall until the test ends,
+        or for a minute: then it `has_gone_on`."""
         begun = threading.Event()
 
         def act(site: "Unruly", request: Request) -> None:
@@ -123,7 +125,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if path not in site.files:
             return 404
         since = self.headers.get("If-Unmodified-Since")
-        is_newer = since and email.utils.parsedate_to_datetime(since).timestamp() < site.modified.get(path, MODIFIED)
+        is_newer = since and email.utils.parsedate_to_datetime(
+            since
+        ).timestamp() < site.modified.get(path, MODIFIED)
         if (wanted and wanted != site.etag(path)) or is_newer:
             return 412
         return 206 if self.headers.get("Range") and not site.ignores_ranges else 200
@@ -134,14 +138,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if request.status == 206:
             start, _, last = str(request.span).removeprefix("bytes=").partition("-")
             first, end = (
-                (int(start), min(int(last) + 1, len(data)) if last else len(data)) if start else (len(data) - int(last), end)
+                (int(start), min(int(last) + 1, len(data)) if last else len(data))
+                if start
+                else (len(data) - int(last), end)
             )
         self.send_response(request.status)
         self.send_header("Content-Length", str(end - first + fault.claimed_bytes))
         if site.has_etags:
             self.send_header("ETag", site.etag(request.path))
         if site.has_times:
-            self.send_header("Last-Modified", email.utils.formatdate(site.modified.get(request.path, MODIFIED), usegmt=True))
+            self.send_header(
+                "Last-Modified",
+                email.utils.formatdate(site.modified.get(request.path, MODIFIED), usegmt=True),
+            )
         if request.status == 206:
             self.send_header("Content-Range", f"bytes {first}-{end - 1}/{len(data)}")
         self.end_headers()

@@ -1,5 +1,6 @@
-"""Short requests are asked for ahead, so that their round trips are not waited for one after the other: a few at a time, in
-order, each with its own retries, none beside another where connections are limited, and never so much that nobody reads it."""
+"""Short requests are asked for ahead, so that their round trips are not waited for one after the
+other: a few at a time, in order, each with its own retries, none beside another where connections
+are limited, and never so much that nobody reads it."""
 
 import threading
 import time
@@ -36,10 +37,12 @@ def bytes_of(first: int, end: int, version: int = 0) -> bytes:
 
 
 class Store:
-    """Answers after a latency. Counts the requests that are under way: asked for, and not read to their end.
+    """Answers after a latency. Counts the requests that are under way: asked for, and not read to
+    their end.
 
-    `cuts`: after how many bytes a request that begins there breaks, the first time. `refuses`, `stalls`: where one begins
-    that fails, or waits for `released`. `replaced_at`: with the request that begins there the file is another one.
+    `cuts`: after how many bytes a request that begins there breaks, the first time. `refuses`,
+    `stalls`: where one begins that fails, or waits for `released`. `replaced_at`: with the request
+    that begins there the file is another one.
     """
 
     def __init__(
@@ -54,7 +57,12 @@ class Store:
     ) -> None:
         self.asked: list[tuple[int, int]] = []
         self.num_under_way = self.most_under_way = self.most_bytes = 0
-        self.cuts, self.refuses, self.stalls, self.replaced_at = cuts or {}, refuses, stalls, replaced_at
+        self.cuts, self.refuses, self.stalls, self.replaced_at = (
+            cuts or {},
+            refuses,
+            stalls,
+            replaced_at,
+        )
         self.has_versions, self.version, self._block_bytes = has_versions, 0, block_bytes
         self.released, self._lock, self._seen = threading.Event(), threading.Lock(), Counter[int]()
         self._under_way: dict[tuple[int, int], int] = {}
@@ -74,7 +82,9 @@ class Store:
             self._end(first, end)
             raise ConnectionResetError("refused")
         cut_at = first + self.cuts.get(first, end) if is_first_time else end
-        return Answer(size_bytes=size_bytes, tag=now, blocks=self._blocks(first, end, cut_at, self.version))
+        return Answer(
+            size_bytes=size_bytes, tag=now, blocks=self._blocks(first, end, cut_at, self.version)
+        )
 
     def _blocks(self, first: int, end: int, cut_at: int, version: int) -> Iterator[Any]:
         try:
@@ -142,18 +152,28 @@ def test_short_requests_are_under_way_together_but_never_more_than_a_few(tmp_pat
     store = Store()
     require_right(stage(tmp_path, store))
     assert 2 <= store.most_under_way <= MOST_REQUESTS
-    assert sorted(store.asked[1:]) == SPANS  # of two that are sent at one time either may be there first
+    assert (
+        sorted(store.asked[1:]) == SPANS
+    )  # of two that are sent at one time either may be there first
 
 
-@pytest.mark.parametrize("case", [{"max_connections": 3}, {"url": "memory://store/f.parquet"}], ids=["limited", "by fsspec"])
-def test_where_connections_are_limited_or_clients_are_of_one_thread_a_download_has_one(tmp_path: Path, case: Any) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [{"max_connections": 3}, {"url": "memory://store/f.parquet"}],
+    ids=["limited", "by fsspec"],
+)
+def test_where_connections_are_limited_or_clients_are_of_one_thread_a_download_has_one(
+    tmp_path: Path, case: Any
+) -> None:
     store = Store()
     require_right(stage(tmp_path, store, **case))
     assert store.most_under_way == 1
 
 
 def test_a_long_request_is_never_one_of_several(tmp_path: Path) -> None:
-    """Its bytes would fill the connection, unread, before a short one before it that the store serves after it."""
+    """Its bytes would fill the connection, unread, before a short one before it that the store
+    serves after it.
+    """
     period, short, long = 9_000_000, 60_000, 6_000_000
     spans = [
         (at + first, at + first + size)
@@ -167,12 +187,16 @@ def test_a_long_request_is_never_one_of_several(tmp_path: Path) -> None:
     assert store.most_under_way >= 2
 
 
-def test_what_breaks_goes_on_where_it_broke_without_what_was_asked_for_behind_it(tmp_path: Path) -> None:
+def test_what_breaks_goes_on_where_it_broke_without_what_was_asked_for_behind_it(
+    tmp_path: Path,
+) -> None:
     """A store that has one place for us would serve that first."""
     store = Store(cuts={SPANS[5][0]: 20_000, SPANS[6][0]: 1, SPANS[20][0]: 20_000})
     require_right(stage(tmp_path, store))
     asked = Counter(store.asked)
-    assert asked[SPANS[5][0] + 32_768, SPANS[5][1]] == asked[SPANS[20][0] + 32_768, SPANS[20][1]] == 1
+    assert (
+        asked[SPANS[5][0] + 32_768, SPANS[5][1]] == asked[SPANS[20][0] + 32_768, SPANS[20][1]] == 1
+    )
     assert asked[SPANS[6]] >= 2
     assert max(asked.values()) <= 4
 
@@ -190,7 +214,9 @@ def test_a_store_without_versions_is_asked_from_the_start_of_a_span(tmp_path: Pa
     assert Counter(store.asked)[SPANS[5]] == 2
 
 
-def test_a_file_replaced_while_requests_are_under_way_is_taken_anew_as_a_whole(tmp_path: Path) -> None:
+def test_a_file_replaced_while_requests_are_under_way_is_taken_anew_as_a_whole(
+    tmp_path: Path,
+) -> None:
     store = Store(replaced_at=SPANS[8][0])
     require_right(stage(tmp_path, store), version=1)
     asked = Counter(store.asked)
@@ -205,7 +231,9 @@ def test_a_download_that_fails_leaves_no_request_behind(tmp_path: Path) -> None:
     assert ask_threads() == []
 
 
-def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_it(
+    tmp_path: Path,
+) -> None:
     store = Store(stalls=SPANS[2][0])
     with Stager(Staging(directory=str(tmp_path), mode="ranges"), source_of(store, SPANS)) as stager:
         stager.stage([StageItem(key=0, url="http://store/f.parquet", size_bytes=SIZE_BYTES)])
@@ -219,9 +247,12 @@ def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_
     assert not list(tmp_path.glob("*/*.part"))
 
 
-def test_room_is_made_for_holes_beside_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first, long answer shows a quick line, on which holes are bridged, while others were asked for one by one. It was
-    taken for one of 1 MB/s, so that any machine is quick: 32 MB/s are enough for these holes."""
+def test_room_is_made_for_holes_beside_what_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first, long answer shows a quick line, on which holes are bridged, while others were
+    asked for one by one. It was taken for one of 1 MB/s, so that any machine is quick: 32 MB/s are
+    enough for these holes."""
     monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
     spans = [(0, 5_000_000), *((at, at + 60_000) for at in range(6_000_000, 12_000_000, 100_000))]
     store = Store(block_bytes=1 << 20)
@@ -243,11 +274,20 @@ def test_room_is_made_for_holes_beside_what_is_under_way(tmp_path: Path, monkeyp
     data=st.data(),
 )
 def test_whatever_breaks_bytes_are_right_of_one_version_and_within_what_was_reserved(
-    places: list[int], cuts: Any, refuses: set[int], replaced_at: int | None, mode: str, budget_bytes: Any, data: st.DataObject
+    places: list[int],
+    cuts: Any,
+    refuses: set[int],
+    replaced_at: int | None,
+    mode: str,
+    budget_bytes: Any,
+    data: st.DataObject,
 ) -> None:
     """Places are of 240,000 bytes; spans lie at the pairs of places."""
     ascending = [240_000 * place for place in sorted(places)]
-    spans = [(first, min(end, first + data.draw(st.integers(1, 120_000)))) for first, end in pairwise(ascending)]
+    spans = [
+        (first, min(end, first + data.draw(st.integers(1, 120_000))))
+        for first, end in pairwise(ascending)
+    ]
     store = Store(
         cuts={240_000 * place: after for place, after in cuts.items()},
         refuses=tuple(240_000 * place for place in refuses),
@@ -256,13 +296,21 @@ def test_whatever_breaks_bytes_are_right_of_one_version_and_within_what_was_rese
     with ExitStack() as stack:
         directory = stack.enter_context(TemporaryDirectory())
         reserved = stack.enter_context(_watched_reservations())
-        options = Staging(directory=directory, mode="ranges" if budget_bytes < SIZE_BYTES else mode, budget_bytes=budget_bytes)
+        options = Staging(
+            directory=directory,
+            mode="ranges" if budget_bytes < SIZE_BYTES else mode,
+            budget_bytes=budget_bytes,
+        )
         stager = stack.enter_context(Stager(options, source_of(store, spans, max_attempts=20)))
-        with next(stager.stage([StageItem(key=0, url="http://store/f.parquet", size_bytes=SIZE_BYTES)])) as staged:
+        with next(
+            stager.stage([StageItem(key=0, url="http://store/f.parquet", size_bytes=SIZE_BYTES)])
+        ) as staged:
             if staged.path is not None:
                 content, held = staged.path.read_bytes(), staged.held or ((0, SIZE_BYTES),)
                 assert covers(held, spans)
-                assert all(content[first:end] == bytes_of(first, end, store.version) for first, end in held)
+                assert all(
+                    content[first:end] == bytes_of(first, end, store.version) for first, end in held
+                )
     assert all(coming_bytes <= reserved_bytes for coming_bytes, reserved_bytes in reserved)
     assert ask_threads() == []
 

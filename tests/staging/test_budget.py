@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import BudgetError, ConfigError
-from featstore.staging.budget import Ahead, CachedFile, choose_evictions, excess, format_bytes, parse_bytes, require_fits
+from featstore.staging.budget import (
+    Ahead,
+    CachedFile,
+    choose_evictions,
+    excess,
+    format_bytes,
+    parse_bytes,
+    require_fits,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,19 +33,29 @@ def test_bytes_are_numbers_or_text_with_a_unit(value: Any, num_bytes: Any) -> No
     assert parse_bytes(value) == num_bytes
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 1.5, None, "", "GB", "1 XB", "-1GB", "1GB2", "0.1B"])
+@pytest.mark.parametrize(
+    "value", [0, -1, True, 1.5, None, "", "GB", "1 XB", "-1GB", "1GB2", "0.1B"]
+)
 def test_other_values_are_refused_with_the_options_name(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"staging\.budget_bytes: expected a number of bytes above 0, or text such as 200GB"):
+    with pytest.raises(
+        ConfigError,
+        match=r"staging\.budget_bytes: expected a number of bytes above 0, or text such as 200GB",
+    ):
         parse_bytes(value, "staging.budget_bytes")
 
 
 def test_formatted_bytes_keep_the_exact_count() -> None:
-    assert (format_bytes(999), format_bytes(1_500_000_000)) == ("999 bytes", "1.5 GB (1500000000 bytes)")
+    assert (format_bytes(999), format_bytes(1_500_000_000)) == (
+        "999 bytes",
+        "1.5 GB (1500000000 bytes)",
+    )
 
 
 def test_a_budget_smaller_than_the_largest_file_names_file_size_and_budget() -> None:
     with pytest.raises(
-        BudgetError, match=r"budget_bytes is 999 bytes, but file b has 1 kB \(1000 bytes\); raise the budget, or use .*direct"
+        BudgetError,
+        match=r"budget_bytes is 999 bytes, but file b has 1 kB \(1000 bytes\); raise the budget, "
+        r"or use .*direct",
     ):
         require_fits([("a", 10), ("b", 1000), ("c", 30)], 999)
     require_fits([("a", 10), ("b", 1000)], 1000)
@@ -56,7 +74,9 @@ FILES = st.lists(st.integers(0, 100), max_size=12).map(
 
 
 @given(files=FILES, excess_bytes=st.integers(-10, 600))
-def test_evictions_are_the_first_files_and_no_more_than_needed(files: Any, excess_bytes: int) -> None:
+def test_evictions_are_the_first_files_and_no_more_than_needed(
+    files: Any, excess_bytes: int
+) -> None:
     chosen = choose_evictions(files, excess_bytes)
     if chosen is None:
         assert sum(f.size_bytes for f in files) < excess_bytes

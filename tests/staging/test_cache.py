@@ -16,13 +16,20 @@ from featstore.staging.record import Record
 
 
 def _record(held: Any = ((0, 10),), size_bytes: int = 10) -> Any:
-    return Record.of("https://u:secret@h/x?sig=secret", size_bytes, "v1", [(first, end, 0) for first, end in held])
+    return Record.of(
+        "https://u:secret@h/x?sig=secret",
+        size_bytes,
+        "v1",
+        [(first, end, 0) for first, end in held],
+    )
 
 
 def _fill(cache: Any, name: Any, size_bytes: int = 10, held: Any = None) -> Any:
     """Downloads a file, or spans of it, into the cache; the pin is the caller's."""
     record = _record(held or [(0, size_bytes)], size_bytes)
-    download = cache.request(name, size_bytes, record.held_bytes, beyond_bytes=record.held_bytes - 1)
+    download = cache.request(
+        name, size_bytes, record.held_bytes, beyond_bytes=record.held_bytes - 1
+    )
     assert isinstance(download, Download)
     with download.path.open("r+b") as file:
         for first, end in record.held:
@@ -54,21 +61,31 @@ def cache(tmp_path: Path) -> Cache:
 
 
 @given(url=st.text(), size_bytes=st.integers(0, 2**60), version=st.text())
-def test_names_are_forty_hex_digits_whatever_the_url(url: str, size_bytes: int, version: str) -> None:
+def test_names_are_forty_hex_digits_whatever_the_url(
+    url: str, size_bytes: int, version: str
+) -> None:
     name = entry_name(url, size_bytes, version)
     assert len(name) == 40
     assert set(name) <= set("0123456789abcdef")
 
 
 def test_names_tell_urls_sizes_and_versions_apart_but_not_credentials() -> None:
-    names = [entry_name("s3://b/a", 1), entry_name("s3://b/b", 1), entry_name("s3://b/a", 2), entry_name("s3://b/a", 1, "v")]
+    names = [
+        entry_name("s3://b/a", 1),
+        entry_name("s3://b/b", 1),
+        entry_name("s3://b/a", 2),
+        entry_name("s3://b/a", 1, "v"),
+    ]
     assert len(set(names)) == 4
     assert entry_name("https://u:p@h/a", 1) == entry_name("https://h/a", 1)
     assert entry_name("https://h/a?x=1", 1) != entry_name("https://h/a?x=2", 1)
 
 
 def test_the_name_of_a_staged_file_is_frozen() -> None:
-    assert entry_name("s3://bucket/t/dt=1/a.parquet", 1234, '"etag"') == "be89342d7ed94a76583a2a755e879793284ed454"
+    assert (
+        entry_name("s3://bucket/t/dt=1/a.parquet", 1234, '"etag"')
+        == "be89342d7ed94a76583a2a755e879793284ed454"
+    )
 
 
 def test_the_cache_is_private_to_its_owner(tmp_path: Path, cache: Cache) -> None:
@@ -82,7 +99,10 @@ def test_the_cache_is_private_to_its_owner(tmp_path: Path, cache: Cache) -> None
 def test_a_place_that_is_no_directory_of_ours_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "featstore-staging-3").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StagingError, match="cannot hold the cache featstore-staging-3: it must be a directory of user"):
+    with pytest.raises(
+        StagingError,
+        match="cannot hold the cache featstore-staging-3: it must be a directory of user",
+    ):
         _cache(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(StagingError, match=r"staging\.directory .*/file cannot hold the cache"):
@@ -142,7 +162,11 @@ def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache: Cache) -
 
 
 def test_files_that_we_did_not_create_are_neither_counted_nor_touched(cache: Cache) -> None:
-    foreign = [cache.root / "notes.txt", cache.root / f"{_name(1)}.10.staged.bak", cache.root / f"X{_name(1)}.9.part"]
+    foreign = [
+        cache.root / "notes.txt",
+        cache.root / f"{_name(1)}.10.staged.bak",
+        cache.root / f"X{_name(1)}.9.part",
+    ]
     foreign += [cache.root / f"{_name(1)}.staged", cache.root / f"{_name(1)}.010.staged"]
     for path in foreign:
         path.write_bytes(b"y" * 100)
@@ -161,7 +185,9 @@ def test_a_staged_file_that_lost_bytes_is_staged_again(cache: Cache) -> None:
     assert isinstance(_request(cache, _name(1), 10), Download)
 
 
-def test_what_a_dead_process_left_half_downloaded_is_removed_at_the_start(tmp_path: Path, cache: Cache) -> None:
+def test_what_a_dead_process_left_half_downloaded_is_removed_at_the_start(
+    tmp_path: Path, cache: Cache
+) -> None:
     (cache.root / f"{_name(1)}.10.part").write_bytes(b"half")
     live = _request(cache, _name(2), 10)
     again = _cache(tmp_path)
@@ -185,9 +211,17 @@ if sys.argv[1] == "die":
 
 
 @pytest.mark.parametrize(("how", "is_left"), [("exit", False), ("die", True)])
-def test_a_private_directory_goes_with_its_process_or_with_the_next_one(tmp_path: Path, how: str, is_left: bool) -> None:
+def test_a_private_directory_goes_with_its_process_or_with_the_next_one(
+    tmp_path: Path, how: str, is_left: bool
+) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", PRIVATE, how], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PRIVATE, how],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     directory, survived_fork = done.stdout.split()
     assert survived_fork == "True", done.stderr
     assert Path(directory).exists() is is_left
@@ -204,10 +238,16 @@ def test_a_private_directory_is_removed_at_close() -> None:
     assert not cache.root.parent.exists()
 
 
-def test_a_file_of_which_ranges_are_held_takes_only_their_bytes_of_the_budget(tmp_path: Path) -> None:
+def test_a_file_of_which_ranges_are_held_takes_only_their_bytes_of_the_budget(
+    tmp_path: Path,
+) -> None:
     cache = _cache(tmp_path, 100)
     pin = _fill(cache, _name(1), 1_000_000, [(0, 10), (999_990, 1_000_000)])
-    assert (pin.num_bytes, pin.record.held, pin.path.stat().st_size) == (20, ((0, 10), (999_990, 1_000_000)), 1_000_000)
+    assert (pin.num_bytes, pin.record.held, pin.path.stat().st_size) == (
+        20,
+        ((0, 10), (999_990, 1_000_000)),
+        1_000_000,
+    )
     assert _names(cache) == [f"{_name(1)}.20.staged"]
     assert cache.request(_name(2), 1_000_000, 81) is Refusal.FULL
     assert isinstance(cache.request(_name(2), 1_000_000, 80), Download)
@@ -224,7 +264,9 @@ def test_a_reservation_grows_where_there_is_room(tmp_path: Path) -> None:
     assert _names(cache) == [f"{_name(1)}.5.part"]
 
 
-def test_a_file_that_holds_more_takes_the_place_of_one_that_holds_less_once_nobody_reads_that(tmp_path: Path) -> None:
+def test_a_file_that_holds_more_takes_the_place_of_one_that_holds_less_once_nobody_reads_that(
+    tmp_path: Path,
+) -> None:
     cache = _cache(tmp_path, 100)
     narrow = _fill(cache, _name(1), 50, [(40, 50)])
     wide = _fill(cache, _name(1), 50, [(0, 10), (40, 50)])
@@ -243,7 +285,9 @@ def test_a_file_that_holds_more_takes_the_place_of_one_that_holds_less_once_nobo
     assert whole.record.is_whole
 
 
-def test_two_files_of_one_name_with_other_bytes_but_as_many_live_side_by_side(tmp_path: Path) -> None:
+def test_two_files_of_one_name_with_other_bytes_but_as_many_live_side_by_side(
+    tmp_path: Path,
+) -> None:
     cache = _cache(tmp_path, 100)
     one = _fill(cache, _name(1), 50, [(0, 10)])
     download = cache.request(_name(1), 50, 10, beyond_bytes=10)
@@ -260,7 +304,9 @@ def test_a_request_asks_for_more_than_it_has_seen(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 3'])
-def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path: Path, cache: Cache, text: str) -> None:
+def test_a_file_whose_record_a_crash_tore_is_staged_again(
+    tmp_path: Path, cache: Cache, text: str
+) -> None:
     pin = _fill(cache, _name(1))
     pin.release()
     pin.path.with_suffix(".held").write_text(text)
@@ -268,7 +314,9 @@ def test_a_file_whose_record_a_crash_tore_is_staged_again(tmp_path: Path, cache:
     assert not pin.path.exists()
 
 
-def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_path: Path, cache: Cache) -> None:
+def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(
+    tmp_path: Path, cache: Cache
+) -> None:
     for number, gone in ((1, ".held"), (2, ".staged")):
         pin = _fill(cache, _name(number))
         pin.release()
@@ -276,7 +324,9 @@ def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(tmp_p
     assert list(_cache(tmp_path).root.iterdir()) == []
 
 
-def test_a_file_that_is_read_and_lost_its_record_takes_room_and_holds_up_no_download(tmp_path: Path) -> None:
+def test_a_file_that_is_read_and_lost_its_record_takes_room_and_holds_up_no_download(
+    tmp_path: Path,
+) -> None:
     cache = _cache(tmp_path, 100, max_connections=1, min_free_bytes=1)
     pin = _fill(cache, _name(1), 50, [(0, 40)])
     pin.path.with_suffix(".held").unlink()
@@ -291,7 +341,9 @@ def test_a_file_that_is_read_and_lost_its_record_takes_room_and_holds_up_no_down
     assert not pin.path.exists()
 
 
-def test_a_reservation_shrinks_also_where_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reservation_shrinks_also_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free_bytes = 1000
     usage = type("Usage", (), {"free": property(lambda self: free_bytes)})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage())
@@ -305,7 +357,9 @@ def test_a_reservation_shrinks_also_where_there_is_no_room(tmp_path: Path, monke
 def test_a_download_that_somebody_removed_leaves_no_record(cache: Cache) -> None:
     download = _request(cache, _name(1))
     download.path.unlink()
-    with pytest.raises(StagingError, match="expected it in the cache, found nothing: somebody removed it"):
+    with pytest.raises(
+        StagingError, match="expected it in the cache, found nothing: somebody removed it"
+    ):
         download.publish(_record())
     assert list(cache.root.iterdir()) == []
 
@@ -349,7 +403,8 @@ def test_a_record_that_cannot_be_read_is_told_in_one_line_and_the_file_is_staged
 @given(
     st.text()
     | st.recursive(
-        st.none() | st.floats() | st.integers() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
+        st.none() | st.floats() | st.integers() | st.text(),
+        lambda of: st.lists(of) | st.dictionaries(st.text(), of),
     ).map(json.dumps)
 )
 def test_a_text_from_outside_is_no_record(text: Any) -> None:
@@ -358,14 +413,22 @@ def test_a_text_from_outside_is_no_record(text: Any) -> None:
 
 @given(
     st.sampled_from(["format", "held", "sums", "size_bytes", "tag", "url", "is_checked", "new"]),
-    st.recursive(st.none() | st.floats() | st.integers() | st.text() | st.booleans(), lambda of: st.lists(of, max_size=3)),
+    st.recursive(
+        st.none() | st.floats() | st.integers() | st.text() | st.booleans(),
+        lambda of: st.lists(of, max_size=3),
+    ),
 )
-def test_a_record_with_a_field_from_outside_is_none_or_of_the_types_that_it_says(field: str, value: Any) -> None:
+def test_a_record_with_a_field_from_outside_is_none_or_of_the_types_that_it_says(
+    field: str, value: Any
+) -> None:
     record = Record.from_json(json.dumps(json.loads(SOUND) | {field: value}))
     if record is not None:
         assert isinstance(record.url, str)
         assert isinstance(record.tag, str)
-        numbers = [record.size_bytes, *(number for of in (*record.held, *record.sums) for number in of)]
+        numbers = [
+            record.size_bytes,
+            *(number for of in (*record.held, *record.sums) for number in of),
+        ]
         assert all(type(number) is int for number in numbers)
         assert record.is_checked in (False, True)
 
@@ -398,13 +461,19 @@ def test_what_lies_in_the_place_of_a_file_or_its_record_is_never_followed_and_th
     found = _request(cache, _name(1))
     assert isinstance(found, Pin)
     assert found.record == _record()
-    assert found.path.lstat().st_mode & 0o777 == found.path.with_suffix(".held").lstat().st_mode & 0o777 == 0o600
+    assert (
+        found.path.lstat().st_mode & 0o777
+        == found.path.with_suffix(".held").lstat().st_mode & 0o777
+        == 0o600
+    )
     assert (tmp_path / "elsewhere").read_text() == "somebody's"
     assert not (tmp_path / "nothing").exists()
     assert kind != "directory" or (place / "mine").exists()
 
 
-def test_a_cache_whose_directory_somebody_removed_is_made_again(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_whose_directory_somebody_removed_is_made_again(
+    cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
     pin = _fill(cache, _name(1))
     shutil.rmtree(cache.root.parent)
     pin.release()
@@ -431,7 +500,9 @@ def test_no_more_downloads_at_one_time_than_connections_are_allowed(tmp_path: Pa
     assert isinstance(_request(other, _name(3)), Download)
 
 
-def test_what_must_stay_free_of_the_disk_is_kept_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_must_stay_free_of_the_disk_is_kept_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free_bytes = 1000
     usage = type("Usage", (), {"free": property(lambda self: free_bytes)})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage())
@@ -443,17 +514,24 @@ def test_what_must_stay_free_of_the_disk_is_kept_free(tmp_path: Path, monkeypatc
     assert isinstance(cache.request(_name(2), 200, 200), Download)
     assert cache.num_evicted == 1
     free_bytes = 800
-    assert cache.request(_name(3), 101, 101) is Refusal.FULL  # 200 are promised to the download that has not written them
+    assert (
+        cache.request(_name(3), 101, 101) is Refusal.FULL
+    )  # 200 are promised to the download that has not written them
     assert isinstance(cache.request(_name(3), 100, 100), Download)
 
 
-def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for_pinned_ones(cache: Cache) -> None:
+def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for_pinned_ones(
+    cache: Cache,
+) -> None:
     _fill(cache, _name(1)).release()
     pin = _fill(cache, _name(2))
     under_way = _request(cache, _name(3))
     (cache.root / "notes.txt").write_text("mine")
     entries = cache.entries()
-    assert [(entry.path.name[:40], entry.is_pinned) for entry in entries] == [(_name(2), True), (_name(1), False)]
+    assert [(entry.path.name[:40], entry.is_pinned) for entry in entries] == [
+        (_name(2), True),
+        (_name(1), False),
+    ]
     assert {entry.record.url for entry in entries} == {"https://h/x"}
     assert [file.name for file in cache.clear()] == [f"{_name(1)}.10.staged"]
     under_way.abandon()
@@ -470,7 +548,9 @@ def test_names_cannot_climb_out_of_the_cache(url: str, size_bytes: int, version:
     assert path.resolve() == path
 
 
-def test_a_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _cache(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(StagingError, match="it must be a directory of user 12345"):

@@ -30,7 +30,13 @@ def staged(tmp_path: Path) -> Callable[..., Any]:
 
 def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Callable[..., Any]) -> None:
     whole = staged(1)
-    for name in (f"{_name(2)}.20.part", f"{_name(3)}.30.staged", f"{_name(4)}.40.held", "notes.txt", f"{_name(5)}.050.staged"):
+    for name in (
+        f"{_name(2)}.20.part",
+        f"{_name(3)}.30.staged",
+        f"{_name(4)}.40.held",
+        "notes.txt",
+        f"{_name(5)}.050.staged",
+    ):
         (tmp_path / name).touch()
     (tmp_path / f"{_name(6)}.60.staged").mkdir()
     listing = Listing.of(tmp_path)
@@ -41,7 +47,9 @@ def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Callable[.
     assert list(listing.staged_of(_name(7))) == []
 
 
-def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(tmp_path: Path, staged: Callable[..., Any]) -> None:
+def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(
+    tmp_path: Path, staged: Callable[..., Any]
+) -> None:
     glance = Glance(tmp_path)
     assert not glance.has(_name(1))
     now_ns = tmp_path.stat().st_mtime_ns
@@ -69,7 +77,9 @@ def test_there_is_nothing_in_a_directory_that_is_gone(tmp_path: Path) -> None:
     assert not Glance(tmp_path / "gone").has(_name(1))
 
 
-def test_a_use_that_seems_to_be_earlier_than_the_last_one_seen_counts(tmp_path: Path, staged: Callable[..., Any]) -> None:
+def test_a_use_that_seems_to_be_earlier_than_the_last_one_seen_counts(
+    tmp_path: Path, staged: Callable[..., Any]
+) -> None:
     names = [staged(number, used_at_ns=number + 10) for number in range(3)]
     uses = Uses(tmp_path)
     assert list(uses.in_order(names)) == names

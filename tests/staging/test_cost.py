@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, costs, needs_no_footer
+from featstore.staging.cost import (
+    DIRECT,
+    RANGES,
+    WHOLE,
+    Demand,
+    Remote,
+    choose,
+    costs,
+    needs_no_footer,
+)
 from featstore.staging.ranges import coalesce, num_bytes
 
 REMOTES = {
@@ -37,7 +46,9 @@ def _demand(chunks: Any, remote: Any, held_bytes: Any = TAIL_BYTES) -> Demand:
 
 @pytest.mark.parametrize("name", REMOTES)
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.6, 1.0])
-def test_auto_takes_at_most_a_tenth_longer_than_the_best_mode_on_the_remotes_of_the_benchmark(name: Any, share: float) -> None:
+def test_auto_takes_at_most_a_tenth_longer_than_the_best_mode_on_the_remotes_of_the_benchmark(
+    name: Any, share: float
+) -> None:
     remote = REMOTES[name]
     demand = _demand(_chunks(share), remote)
     seconds = costs(demand, remote)
@@ -54,10 +65,20 @@ def test_a_few_slots_are_staged_by_ranges(share: float, mode: Any) -> None:
 def test_scattered_small_spans_are_taken_whole_and_a_single_tiny_one_is_read_in_place() -> None:
     slow = Remote(latency_s=0.1, bytes_per_s=100e6, settle_s=0.5)
     scattered = Demand(
-        whole_bytes=1_000_000, range_bytes=500_000, num_requests=50, direct_bytes=500_000, num_direct_requests=1000
+        whole_bytes=1_000_000,
+        range_bytes=500_000,
+        num_requests=50,
+        direct_bytes=500_000,
+        num_direct_requests=1000,
     )
     assert choose(scattered, slow) == WHOLE
-    tiny = Demand(whole_bytes=10**9, range_bytes=1000, num_requests=1, direct_bytes=1000, num_direct_requests=2)
+    tiny = Demand(
+        whole_bytes=10**9,
+        range_bytes=1000,
+        num_requests=1,
+        direct_bytes=1000,
+        num_direct_requests=2,
+    )
     assert choose(tiny, Remote(latency_s=0.001, settle_s=0.5)) == DIRECT
     assert choose(tiny, Remote(latency_s=0.02, settle_s=0.01)) == RANGES
 
@@ -104,10 +125,15 @@ def test_the_choice_is_the_cheapest_mode(
 def test_a_file_taken_without_a_look_at_its_footer_costs_at_most_a_tenth_more(
     latency_s: float, bytes_per_s: float, size_bytes: int, share: float
 ) -> None:
-    """Against ranges of the same file, which take the footer's request and one for the selected bytes at least."""
+    """Against ranges of the same file, which take the footer's request and one for the selected
+    bytes at least.
+    """
     remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s, settle_s=0.0)
     if needs_no_footer(size_bytes, None, remote):
-        whole_s, ranges_s = remote.seconds(1, size_bytes), remote.seconds_in_turn(2, int(share * size_bytes))
+        whole_s, ranges_s = (
+            remote.seconds(1, size_bytes),
+            remote.seconds_in_turn(2, int(share * size_bytes)),
+        )
         assert whole_s <= 1.1 * ranges_s
 
 
@@ -125,11 +151,16 @@ def test_once_a_footer_was_seen_files_that_are_wanted_whole_are_taken_without_on
     bytes_per_s=st.floats(1e6, 1e9),
     sizes=st.lists(st.integers(10**6, 10**8), min_size=40, max_size=60),
 )
-def test_estimates_come_near_what_the_downloads_show(latency_s: float, bytes_per_s: float, sizes: list[int]) -> None:
+def test_estimates_come_near_what_the_downloads_show(
+    latency_s: float, bytes_per_s: float, sizes: list[int]
+) -> None:
     remote = Remote()
     for size_bytes in sizes:
         remote = remote.observed(
-            waited_s=latency_s, num_bytes=size_bytes, later_bytes=size_bytes, stream_s=size_bytes / bytes_per_s
+            waited_s=latency_s,
+            num_bytes=size_bytes,
+            later_bytes=size_bytes,
+            stream_s=size_bytes / bytes_per_s,
         )
     assert remote.latency_s == pytest.approx(latency_s, rel=0.01)
     assert remote.bytes_per_s == pytest.approx(bytes_per_s, rel=0.9)
@@ -137,8 +168,14 @@ def test_estimates_come_near_what_the_downloads_show(latency_s: float, bytes_per
 
 
 def test_short_answers_say_nothing_of_bandwidth() -> None:
-    assert Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).bytes_per_s == Remote().bytes_per_s
-    assert Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).latency_s == 0.5
+    assert (
+        Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).bytes_per_s
+        == Remote().bytes_per_s
+    )
+    assert (
+        Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).latency_s
+        == 0.5
+    )
     assert Remote().settled(0.11).settle_s == pytest.approx(0.04)
 
 
@@ -147,13 +184,17 @@ def test_the_hole_limit_stays_in_reason(latency_s: float, bytes_per_s: float) ->
     assert 16 << 10 <= Remote(latency_s=latency_s, bytes_per_s=bytes_per_s).hole_bytes <= 64 << 20
 
 
-def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unless_they_are_many() -> None:
-    remote = Remote().observed(waited_s=0.02, num_bytes=480_000, later_bytes=480_000, stream_s=0.001)
+def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unless_they_are_many() -> (
+    None
+):
+    remote = Remote().observed(
+        waited_s=0.02, num_bytes=480_000, later_bytes=480_000, stream_s=0.001
+    )
     assert not remote.has_bandwidth
     assert remote.bytes_per_s == Remote().bytes_per_s
-    assert remote.observed(waited_s=0.02, num_bytes=8 << 20, later_bytes=8 << 20, stream_s=0.004).bytes_per_s == pytest.approx(
-        2.1e9, rel=0.01
-    )
+    assert remote.observed(
+        waited_s=0.02, num_bytes=8 << 20, later_bytes=8 << 20, stream_s=0.004
+    ).bytes_per_s == pytest.approx(2.1e9, rel=0.01)
     slow = remote.observed(waited_s=0.02, num_bytes=480_000, later_bytes=480_000, stream_s=0.1)
     assert slow.bytes_per_s == pytest.approx(4.8e6)
     assert slow.request_bytes > remote.request_bytes
@@ -161,7 +202,13 @@ def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unle
 
 def test_to_take_the_rest_of_a_file_of_which_there_are_pieces_costs_a_request_for_each() -> None:
     remote = REMOTES["regional"]
-    begun = Demand(whole_bytes=10**6, range_bytes=9 * 10**5, num_requests=20, direct_bytes=10**6, num_direct_requests=40)
+    begun = Demand(
+        whole_bytes=10**6,
+        range_bytes=9 * 10**5,
+        num_requests=20,
+        direct_bytes=10**6,
+        num_direct_requests=40,
+    )
     assert choose(begun, remote) == WHOLE
     assert choose(replace(begun, num_pieces=25), remote) == RANGES
 
@@ -171,15 +218,24 @@ def test_what_the_first_request_took_to_connect_is_forgotten_at_the_second() -> 
     assert first.latency_s == 0.045
     second = first.observed(waited_s=0.02, num_bytes=0, later_bytes=0, stream_s=0)
     assert second.latency_s == pytest.approx(0.02)
-    assert second.observed(waited_s=0.01, num_bytes=0, later_bytes=0, stream_s=0).latency_s == pytest.approx(0.015)
-    assert first.observed(waited_s=0.065, num_bytes=0, later_bytes=0, stream_s=0).latency_s == pytest.approx(0.047)
+    assert second.observed(
+        waited_s=0.01, num_bytes=0, later_bytes=0, stream_s=0
+    ).latency_s == pytest.approx(0.015)
+    assert first.observed(
+        waited_s=0.065, num_bytes=0, later_bytes=0, stream_s=0
+    ).latency_s == pytest.approx(0.047)
 
 
 COUNT = st.integers(1, 1000)
 FAST = st.floats(1e6, 1e10)
 
 
-@given(latency_s=st.floats(1e-4, 1), bytes_per_s=FAST, num_requests=COUNT, num_bytes=st.integers(0, 10**10))
+@given(
+    latency_s=st.floats(1e-4, 1),
+    bytes_per_s=FAST,
+    num_requests=COUNT,
+    num_bytes=st.integers(0, 10**10),
+)
 def test_several_requests_at_once_hide_round_trips_but_never_bandwidth(
     latency_s: float, bytes_per_s: Any, num_requests: Any, num_bytes: int
 ) -> None:
@@ -187,18 +243,27 @@ def test_several_requests_at_once_hide_round_trips_but_never_bandwidth(
     one = replace(several, num_at_once=1)
     in_turn_s = several.seconds_in_turn(num_requests, num_bytes)
     assert one.seconds(num_requests, num_bytes) == pytest.approx(in_turn_s)
-    assert latency_s + num_bytes / bytes_per_s <= several.seconds(num_requests, num_bytes) * (1 + 1e-9)
+    assert latency_s + num_bytes / bytes_per_s <= several.seconds(num_requests, num_bytes) * (
+        1 + 1e-9
+    )
     assert several.seconds(num_requests, num_bytes) <= in_turn_s * (1 + 1e-9)
     assert several.seconds(0, 0) == 0
 
 
-@given(latency_s=st.floats(1e-3, 0.5), bytes_per_s=FAST, num_requests=COUNT, num_bytes=st.integers(0, 10**10))
+@given(
+    latency_s=st.floats(1e-3, 0.5),
+    bytes_per_s=FAST,
+    num_requests=COUNT,
+    num_bytes=st.integers(0, 10**10),
+)
 def test_on_a_store_that_works_on_one_request_at_a_time_each_costs_what_it_did(
     latency_s: float, bytes_per_s: Any, num_requests: Any, num_bytes: int
 ) -> None:
     remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s)
     for _ in range(60):
-        remote = remote.observed(waited_s=latency_s, num_bytes=0, later_bytes=0, stream_s=0, was_ahead=True)
+        remote = remote.observed(
+            waited_s=latency_s, num_bytes=0, later_bytes=0, stream_s=0, was_ahead=True
+        )
     assert remote.latency_s == latency_s
     assert remote.stall_s == pytest.approx(latency_s, rel=0.01)
     expected_s = remote.seconds_in_turn(num_requests, num_bytes)
@@ -207,7 +272,11 @@ def test_on_a_store_that_works_on_one_request_at_a_time_each_costs_what_it_did(
     assert remote.hole_bytes == pytest.approx(one.hole_bytes, rel=0.01)
 
 
-@given(bytes_per_s=st.floats(1e6, 1e9), num_streams=st.integers(2, 4), num_bytes=st.integers(10**6, 10**7))
+@given(
+    bytes_per_s=st.floats(1e6, 1e9),
+    num_streams=st.integers(2, 4),
+    num_bytes=st.integers(10**6, 10**7),
+)
 def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(
     bytes_per_s: float, num_streams: int, num_bytes: int
 ) -> None:
@@ -223,7 +292,9 @@ def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(
             was_ahead=number > 0,
         )
     if remote.has_bandwidth:
-        assert remote.bytes_per_s == pytest.approx(bytes_per_s, rel=0.2)  # what is older weighs a little less
+        assert remote.bytes_per_s == pytest.approx(
+            bytes_per_s, rel=0.2
+        )  # what is older weighs a little less
 
 
 def test_the_window_is_what_comes_in_a_round_trip_and_half_of_it_more() -> None:
@@ -232,7 +303,9 @@ def test_the_window_is_what_comes_in_a_round_trip_and_half_of_it_more() -> None:
     assert Remote(latency_s=2, bytes_per_s=1e9, weight_bytes=1e9).window_bytes == 64 << 20
 
 
-def test_as_long_as_the_bandwidth_is_a_guess_no_more_than_a_short_request_is_under_way_beside_one() -> None:
+def test_as_long_as_the_bandwidth_is_a_guess_no_more_than_a_short_request_is_under_way_beside_one() -> (
+    None
+):
     assert Remote(latency_s=2).window_bytes == Remote(latency_s=2).request_bytes == 8 << 20
 
 
@@ -251,6 +324,8 @@ def test_short_answers_between_others_that_waited_count_with_them() -> None:
     remote = replace(REMOTES["regional"], has_last=True, weight_bytes=1e6)
     for size_bytes in (60_000, 480_000, 60_000, 480_000):
         stream_s = size_bytes / 50e6
-        remote = remote.observed(waited_s=0.004, num_bytes=size_bytes, later_bytes=0, stream_s=stream_s, was_ahead=True)
+        remote = remote.observed(
+            waited_s=0.004, num_bytes=size_bytes, later_bytes=0, stream_s=stream_s, was_ahead=True
+        )
     assert remote.weight_bytes > 2e6
     assert remote.bytes_per_s == pytest.approx(50e6, rel=0.01)

@@ -1,4 +1,6 @@
-"""What may go wrong between a store and the local disk, each fault really happening: no wrong byte, no hang, nothing left."""
+"""What may go wrong between a store and the local disk, each fault really happening: no wrong byte,
+no hang, nothing left.
+"""
 
 import errno
 import hashlib
@@ -73,7 +75,11 @@ def _names(stager: Any) -> Any:
 @pytest.fixture
 def s3(unruly: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The server as an S3 store, whose buckets are the first part of a path."""
-    keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+    keys = {
+        "AWS_ACCESS_KEY_ID": "someone",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }
     for name, value in keys.items() | {("AWS_ENDPOINT_URL", unruly.url)}:
         monkeypatch.setenv(name, value)
     storage._store.cache_clear()
@@ -81,8 +87,12 @@ def s3(unruly: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     storage._store.cache_clear()
 
 
-def test_one_name_in_two_buckets_is_two_files_in_the_cache(s3: Any, make: Callable[..., Any]) -> None:
-    """Of one size and one version, as copies have them where a store's ETag says nothing of the bytes."""
+def test_one_name_in_two_buckets_is_two_files_in_the_cache(
+    s3: Any, make: Callable[..., Any]
+) -> None:
+    """Of one size and one version, as copies have them where a store's ETag says nothing of the
+    bytes.
+    """
     s3.files |= {"/one/t/a.bin": DATA, "/two/t/a.bin": OTHER}
     items = [
         StageItem(key=key, url=f"s3://{bucket}/t/a.bin", size_bytes=len(DATA), version="1")
@@ -142,23 +152,31 @@ def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(
         assert staged.path.read_bytes() == OTHER
 
 
-def test_an_object_that_is_replaced_each_time_is_given_up(unruly: Any, url: str, make: Callable[..., Any]) -> None:
+def test_an_object_that_is_replaced_each_time_is_given_up(
+    unruly: Any, url: str, make: Callable[..., Any]
+) -> None:
     turns = itertools.count(3)
 
     def replace(site: Any, _: Any) -> None:
         site.replace(PATH, random.Random(next(turns)).randbytes(len(DATA)))
 
-    unruly.fail(PATH, *[unruly.fault(after_bytes=300_000, act=replace, cuts=True) for _ in range(40)])
+    unruly.fail(
+        PATH, *[unruly.fault(after_bytes=300_000, act=replace, cuts=True) for _ in range(40)]
+    )
     stager = make(retry=RetryPolicy(first_pause_s=0.01, max_attempts=3))
     with pytest.raises(ReplacedError, match=r"a\.bin was replaced"):
         _next(stager, url)
     assert _names(stager) == []
 
 
-def test_a_truncated_object_is_an_error_and_not_a_short_file(unruly: Any, url: str, make: Callable[..., Any]) -> None:
+def test_a_truncated_object_is_an_error_and_not_a_short_file(
+    unruly: Any, url: str, make: Callable[..., Any]
+) -> None:
     unruly.files[PATH] = DATA[:500_000]
     stager = make()
-    with pytest.raises(StagingError, match=r"wrong size: expected 900000 bytes, found 500000; was it replaced"):
+    with pytest.raises(
+        StagingError, match=r"wrong size: expected 900000 bytes, found 500000; was it replaced"
+    ):
         _next(stager, url)
     assert _names(stager) == []
 
@@ -169,7 +187,9 @@ def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(
     unruly.fail(PATH, unruly.fault(claimed_bytes=50_000))
     stager = make()
     if url.startswith("http:"):  # one request for all: the length is the whole file's
-        with pytest.raises(StagingError, match=r"wrong size: expected 900000 bytes, found 950000; was it replaced"):
+        with pytest.raises(
+            StagingError, match=r"wrong size: expected 900000 bytes, found 950000; was it replaced"
+        ):
             _next(stager, url)
         assert _names(stager) == []
     else:
@@ -183,7 +203,9 @@ def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(
 ) -> None:
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, trickle_s=0.02))
-    retry = RetryPolicy(first_pause_s=0.01, stall_s=0.3, stall_bytes=1000)  # a slow machine brings more than 1000 bytes
+    retry = RetryPolicy(
+        first_pause_s=0.01, stall_s=0.3, stall_bytes=1000
+    )  # a slow machine brings more than 1000 bytes
     stager = make(retry=retry)
     with _next(stager, f"{unruly.url}{PATH}") as staged:
         assert staged.path.read_bytes() == DATA
@@ -192,7 +214,10 @@ def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(
 
 
 def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(
-    unruly: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    unruly: Any,
+    make: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("featstore.files.transfer._LONGEST_BLOCK_S", 1.0)
     unruly.files[PATH] = DATA
@@ -208,7 +233,9 @@ def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(
     assert trickled.partition("-")[0] == again.partition("-")[0] == "bytes=262144"
 
 
-def test_close_does_not_wait_for_a_server_that_stalls(unruly: Any, url: str, make: Callable[..., Any], tmp_path: Path) -> None:
+def test_close_does_not_wait_for_a_server_that_stalls(
+    unruly: Any, url: str, make: Callable[..., Any], tmp_path: Path
+) -> None:
     begun, act = unruly.stall()
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
     stager = make()
@@ -243,7 +270,9 @@ def test_a_process_ends_in_peace_while_a_server_stalls(unruly: Any, tmp_path: Pa
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
     command = [sys.executable, "-c", STALLED, f"{unruly.url}{PATH}", str(tmp_path), str(len(DATA))]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert begun.wait(60)
     _, log = process.communicate("\n", timeout=40)
     assert (process.returncode, log) == (0, "")
@@ -251,7 +280,10 @@ def test_a_process_ends_in_peace_while_a_server_stalls(unruly: Any, tmp_path: Pa
 
 
 def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(
-    unruly: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    unruly: Any,
+    make: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.1)
     told = threading.Event()
@@ -293,7 +325,9 @@ def test_a_staged_file_that_was_corrupted_is_noticed_and_staged_anew(
     assert change == "cut short" or "is not what was downloaded" in caplog.text
 
 
-def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(unruly: Any, make: Callable[..., Any]) -> None:
+def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(
+    unruly: Any, make: Callable[..., Any]
+) -> None:
     unruly.files[PATH] = DATA
     item = StageItem(key=0, url=f"{unruly.url}{PATH}", size_bytes=len(DATA))
 
@@ -318,9 +352,15 @@ def disk(tmp_path: Path) -> Iterator[Any]:
     """A file system of 512 KiB of its own."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+    )
     if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here, which takes root: {mounted.stderr.strip()}")
+        pytest.skip(
+            f"no file system can be mounted here, which takes root: {mounted.stderr.strip()}"
+        )
     yield place
     subprocess.run(["umount", str(place)], check=True)
 
@@ -329,7 +369,9 @@ def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(
     unruly: Any, url: str, make: Callable[..., Any], disk: Any
 ) -> None:
     stager = make(directory=str(disk))
-    with pytest.raises(StagingError, match=r"a\.bin cannot be written to .*disk.*: No space left on device"):
+    with pytest.raises(
+        StagingError, match=r"a\.bin cannot be written to .*disk.*: No space left on device"
+    ):
         _next(stager, url)
     assert stager.stats().num_retries == 0
     assert _names(stager) == []
@@ -344,7 +386,9 @@ def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(
     unruly.files[PATH] = DATA
     stager = make(directory=str(disk))
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    with pytest.raises(StagingError, match=r"a\.bin cannot be written to .*disk.*: Read-only file system"):
+    with pytest.raises(
+        StagingError, match=r"a\.bin cannot be written to .*disk.*: Read-only file system"
+    ):
         _next(stager, f"{unruly.url}{PATH}")
     with pytest.raises(StagingError, match=r"disk cannot hold the cache .*it cannot be written"):
         make(directory=str(disk))
@@ -355,7 +399,13 @@ def test_nothing_that_featstore_did_not_create_is_ever_removed(
     unruly: Any, url: str, make: Callable[..., Any], tmp_path: Path
 ) -> None:
     root = make().cache.root
-    strangers = ["notes.txt", f"{'a' * 39}.5.staged", f"{'a' * 40}.5.staged.bak", ".hidden", f"{'b' * 40}.x.part"]
+    strangers = [
+        "notes.txt",
+        f"{'a' * 39}.5.staged",
+        f"{'a' * 40}.5.staged.bak",
+        ".hidden",
+        f"{'b' * 40}.x.part",
+    ]
     for name in strangers:
         (root / name).write_bytes(b"mine")
         (root.parent / name).write_bytes(b"mine")
@@ -396,7 +446,12 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(
     unruly.files |= contents
     sizes = [(f"{unruly.url}{path}", len(data)) for path, data in contents.items()]
     command = [sys.executable, "-c", MANY, str(tmp_path), json.dumps(sizes)]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     processes = [subprocess.Popen(command, **pipes) for _ in range(num_processes)]
     for process in processes:
         assert process.stdout is not None
@@ -405,7 +460,9 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    expected = {f"{unruly.url}{path}": hashlib.sha256(data).hexdigest() for path, data in contents.items()}
+    expected = {
+        f"{unruly.url}{path}": hashlib.sha256(data).hexdigest() for path, data in contents.items()
+    }
     for process in processes:
         out, log = process.communicate(timeout=240)
         assert process.returncode == 0, log
@@ -413,7 +470,9 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(
         assert digests == expected
         assert imported_bytes < 60 * 1024 * 1024
         assert not is_heavy
-    assert {path: unruly.sent_bytes(path) for path in contents} == {path: len(data) for path, data in contents.items()}
+    assert {path: unruly.sent_bytes(path) for path in contents} == {
+        path: len(data) for path, data in contents.items()
+    }
     suffixes = sorted(path.suffix for path in (tmp_path / "featstore-staging-3").iterdir())
     assert suffixes == 4 * [".held"] + 4 * [".staged"]
 

@@ -16,8 +16,12 @@ from featstore.staging.retry import RetryPolicy
 END_BYTES = 8
 
 
-def make_file(num_columns: int, column_bytes: int, seed: int = 0, *, padding_bytes: int = 0) -> bytes:
-    """Columns c0, c1, ... one after the other, then a footer that says where each is, then the footer's length."""
+def make_file(
+    num_columns: int, column_bytes: int, seed: int = 0, *, padding_bytes: int = 0
+) -> bytes:
+    """Columns c0, c1, ... one after the other, then a footer that says where each is, then the
+    footer's length.
+    """
     places = {f"c{i}": (i * column_bytes, (i + 1) * column_bytes) for i in range(num_columns)}
     footer = json.dumps({"places": places, "padding": "x" * padding_bytes}).encode()
     body = random.Random(seed).randbytes(num_columns * column_bytes)
@@ -29,7 +33,11 @@ def planner(*names: str) -> Any:
 
     def plan_ranges(tail: bytes, size_bytes: int, name: str) -> Any:
         footer = _footer(tail)
-        return footer if isinstance(footer, int) else [tuple(footer["places"][column]) for column in names]
+        return (
+            footer
+            if isinstance(footer, int)
+            else [tuple(footer["places"][column]) for column in names]
+        )
 
     return plan_ranges
 
@@ -63,7 +71,9 @@ def site(unruly: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _small_holes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hole limit follows the latency that a busy machine shows; a fixed one makes bytes countable."""
+    """The hole limit follows the latency that a busy machine shows; a fixed one makes bytes
+    countable.
+    """
     monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
 
 
@@ -102,8 +112,15 @@ def test_only_the_selected_columns_and_the_footer_come_and_lie_at_their_own_offs
         for name in ("c2", "c7"):
             assert read_column(staged.path, name) == read_column_of(DATA, name)
         assert staged.held is not None
-        assert all(staged.path.read_bytes()[first:end] == DATA[first:end] for first, end in staged.held)
-    assert site.sent_bytes(PATH) == stager.stats().fetched_bytes == staged.held_bytes < 3 * COLUMN_BYTES
+        assert all(
+            staged.path.read_bytes()[first:end] == DATA[first:end] for first, end in staged.held
+        )
+    assert (
+        site.sent_bytes(PATH)
+        == stager.stats().fetched_bytes
+        == staged.held_bytes
+        < 3 * COLUMN_BYTES
+    )
     assert stager.stats().num_ranges == 1
 
 
@@ -125,7 +142,9 @@ def test_a_footer_longer_than_was_guessed_is_fetched_in_two_steps_the_first_time
     assert site.sent_bytes("/t/b.bin") < COLUMN_BYTES + 400_000
 
 
-def test_an_equal_or_narrower_selection_is_served_without_a_request(site: Any, make: Callable[..., Any]) -> None:
+def test_an_equal_or_narrower_selection_is_served_without_a_request(
+    site: Any, make: Callable[..., Any]
+) -> None:
     _stage(make("c2", "c7"), site).release()
     num_requests = len(site.log)
     for names in (("c7",), ("c2", "c7")):
@@ -145,16 +164,24 @@ def test_a_wider_selection_fetches_only_what_is_missing_and_takes_the_place_of_t
         for name in ("c2", "c7"):
             assert read_column(staged.path, name) == read_column_of(DATA, name)
     assert site.sent_bytes(PATH) - before == COLUMN_BYTES
-    assert [name for name in _entries(stager) if name.endswith("staged")] == [f"{staged.held_bytes}.staged"]
+    assert [name for name in _entries(stager) if name.endswith("staged")] == [
+        f"{staged.held_bytes}.staged"
+    ]
 
 
-def test_a_reader_of_the_narrower_file_keeps_it_while_the_wider_one_comes(site: Any, make: Callable[..., Any]) -> None:
+def test_a_reader_of_the_narrower_file_keeps_it_while_the_wider_one_comes(
+    site: Any, make: Callable[..., Any]
+) -> None:
     narrow = _stage(make("c2"), site)
     wide = _stage(make("c7"), site)
-    assert read_column(narrow.path, "c2") == read_column_of(DATA, "c2") == read_column(wide.path, "c2")
+    assert (
+        read_column(narrow.path, "c2") == read_column_of(DATA, "c2") == read_column(wide.path, "c2")
+    )
 
 
-def test_whole_fetches_the_rest_of_a_file_of_which_ranges_are_there(site: Any, make: Callable[..., Any]) -> None:
+def test_whole_fetches_the_rest_of_a_file_of_which_ranges_are_there(
+    site: Any, make: Callable[..., Any]
+) -> None:
     _stage(make("c2"), site).release()
     with _stage(make(mode="whole"), site) as staged:
         assert staged.held is None
@@ -172,19 +199,31 @@ def test_without_room_for_both_the_narrower_file_goes_and_all_of_the_wider_one_c
     assert stager.stats().num_evicted == 1
 
 
-def test_a_broken_download_goes_on_at_the_byte_where_it_broke(site: Any, make: Callable[..., Any]) -> None:
-    site.fail(PATH, site.fault(after_bytes=1_000_000, cuts=True), site.fault(after_bytes=2_000_000, cuts=True))
+def test_a_broken_download_goes_on_at_the_byte_where_it_broke(
+    site: Any, make: Callable[..., Any]
+) -> None:
+    site.fail(
+        PATH,
+        site.fault(after_bytes=1_000_000, cuts=True),
+        site.fault(after_bytes=2_000_000, cuts=True),
+    )
     stager = make(mode="whole")
     with _stage(stager, site) as staged:
         assert staged.path.read_bytes() == DATA
     gets = site.gets(PATH)
-    assert [get.span for get in gets] == [None, f"bytes=1000000-{len(DATA) - 1}", f"bytes=3000000-{len(DATA) - 1}"]
+    assert [get.span for get in gets] == [
+        None,
+        f"bytes=1000000-{len(DATA) - 1}",
+        f"bytes=3000000-{len(DATA) - 1}",
+    ]
     assert [get.condition for get in gets] == [None, site.etag(PATH), site.etag(PATH)]
     assert site.sent_bytes(PATH) == len(DATA)
     assert stager.stats().num_retries == 2
 
 
-def test_without_an_etag_the_time_of_change_is_the_condition(site: Any, make: Callable[..., Any]) -> None:
+def test_without_an_etag_the_time_of_change_is_the_condition(
+    site: Any, make: Callable[..., Any]
+) -> None:
     site.has_etags = False
     site.fail(PATH, site.fault(after_bytes=1_000_000, cuts=True))
     with _stage(make(mode="whole"), site) as staged:
@@ -193,7 +232,9 @@ def test_without_an_etag_the_time_of_change_is_the_condition(site: Any, make: Ca
     assert site.sent_bytes(PATH) == len(DATA)
 
 
-def test_a_store_that_names_no_version_is_asked_from_the_start(site: Any, make: Callable[..., Any]) -> None:
+def test_a_store_that_names_no_version_is_asked_from_the_start(
+    site: Any, make: Callable[..., Any]
+) -> None:
     site.has_etags = site.has_times = False
     site.fail(PATH, site.fault(after_bytes=1_000_000, cuts=True))
     with _stage(make(mode="whole"), site) as staged:
@@ -208,21 +249,31 @@ def test_an_object_replaced_in_mid_download_is_noticed_and_none_of_its_old_bytes
 ) -> None:
     site.has_etags = has_etags
     other = make_file(NUM_COLUMNS, COLUMN_BYTES, seed=1)
-    site.fail(PATH, site.fault(after_bytes=1000, act=lambda site, _: site.replace(PATH, other), cuts=True))
+    site.fail(
+        PATH, site.fault(after_bytes=1000, act=lambda site, _: site.replace(PATH, other), cuts=True)
+    )
     stager = make(*names, mode="ranges" if names else "whole")
     with _stage(stager, site) as staged:
         data = staged.path.read_bytes()
-        assert all(data[first:end] == other[first:end] for first, end in staged.held or [(0, len(other))])
+        assert all(
+            data[first:end] == other[first:end] for first, end in staged.held or [(0, len(other))]
+        )
         assert not names or staged.held
     assert 412 in [get.status for get in site.gets(PATH)]
 
 
-def test_an_object_that_never_stays_the_same_is_given_up(site: Any, make: Callable[..., Any]) -> None:
+def test_an_object_that_never_stays_the_same_is_given_up(
+    site: Any, make: Callable[..., Any]
+) -> None:
     for seed in range(1, 9):
         other = make_file(NUM_COLUMNS, COLUMN_BYTES, seed=seed)
         site.fail(
             PATH,
-            site.fault(after_bytes=1000, act=lambda site, _, other=other: site.replace(PATH, other), cuts=True),
+            site.fault(
+                after_bytes=1000,
+                act=lambda site, _, other=other: site.replace(PATH, other),
+                cuts=True,
+            ),
             site.fault(),
         )
     stager = make(mode="whole", max_attempts=3)
@@ -231,15 +282,22 @@ def test_an_object_that_never_stays_the_same_is_given_up(site: Any, make: Callab
     assert _entries(stager) == []
 
 
-def test_an_object_of_another_size_than_the_table_says_is_an_error_at_once(site: Any, make: Callable[..., Any]) -> None:
+def test_an_object_of_another_size_than_the_table_says_is_an_error_at_once(
+    site: Any, make: Callable[..., Any]
+) -> None:
     item = StageItem(key=0, url=f"{site.url}{PATH}", size_bytes=len(DATA) - 5)
     stager = make("c2", mode="whole")
-    with pytest.raises(StagingError, match=r"wrong size: expected \d+ bytes, found \d+; was it replaced\? open the table anew"):
+    with pytest.raises(
+        StagingError,
+        match=r"wrong size: expected \d+ bytes, found \d+; was it replaced\? open the table anew",
+    ):
         next(stager.stage([item]))
     assert (stager.stats().num_retries, _entries(stager)) == (0, [])
 
 
-def test_a_wider_selection_of_an_object_that_was_replaced_begins_anew(site: Any, make: Callable[..., Any]) -> None:
+def test_a_wider_selection_of_an_object_that_was_replaced_begins_anew(
+    site: Any, make: Callable[..., Any]
+) -> None:
     """Two versions under one URL without a known version: the bytes held are of the old one."""
     _stage(make("c2"), site).release()
     other = make_file(NUM_COLUMNS, COLUMN_BYTES, seed=1)
@@ -260,7 +318,9 @@ def test_a_server_in_trouble_is_asked_again(
 
 
 @pytest.mark.parametrize("status", [400, 422, 501])
-def test_a_request_that_is_refused_is_not_made_again(site: Any, make: Callable[..., Any], status: int) -> None:
+def test_a_request_that_is_refused_is_not_made_again(
+    site: Any, make: Callable[..., Any], status: int
+) -> None:
     site.fail(PATH, *(site.fault(status=status) for _ in range(9)))
     stager = make(mode="whole", max_attempts=2)
     with pytest.raises(OSError, match=r"the store (refuses the request|is in trouble)"):
@@ -269,7 +329,9 @@ def test_a_request_that_is_refused_is_not_made_again(site: Any, make: Callable[.
 
 
 @pytest.mark.parametrize("claimed_bytes", [1000, -1000])
-def test_a_length_that_is_a_lie_never_becomes_a_file(site: Any, make: Callable[..., Any], claimed_bytes: int) -> None:
+def test_a_length_that_is_a_lie_never_becomes_a_file(
+    site: Any, make: Callable[..., Any], claimed_bytes: int
+) -> None:
     site.fail(PATH, *(site.fault(claimed_bytes=claimed_bytes) for _ in range(9)))
     stager = make(mode="whole", max_attempts=2)
     with pytest.raises(StagingError, match=r"wrong size"):
@@ -277,7 +339,9 @@ def test_a_length_that_is_a_lie_never_becomes_a_file(site: Any, make: Callable[.
     assert _entries(stager) == []
 
 
-def test_a_server_that_ignores_ranges_is_an_error_that_says_so(site: Any, make: Callable[..., Any]) -> None:
+def test_a_server_that_ignores_ranges_is_an_error_that_says_so(
+    site: Any, make: Callable[..., Any]
+) -> None:
     site.ignores_ranges = True
     stager = make("c2", max_attempts=2)
     with pytest.raises(OSError, match=r"(?i)range"):
@@ -285,7 +349,9 @@ def test_a_server_that_ignores_ranges_is_an_error_that_says_so(site: Any, make: 
     assert _entries(stager) == []
 
 
-def test_a_file_whose_check_fails_is_not_published_and_its_name_is_told(site: Any, make: Callable[..., Any]) -> None:
+def test_a_file_whose_check_fails_is_not_published_and_its_name_is_told(
+    site: Any, make: Callable[..., Any]
+) -> None:
     def check(path: Any, name: Any, held: Any) -> None:
         raise ValueError(f"{name} is unsound")
 
@@ -297,7 +363,9 @@ def test_a_file_whose_check_fails_is_not_published_and_its_name_is_told(site: An
 
 def test_a_footer_longer_than_the_file_is_an_error(site: Any, make: Callable[..., Any]) -> None:
     site.files[PATH] = DATA[:-8] + b"99999999"
-    with pytest.raises(StagingError, match=r"expected a footer of at most \d+ bytes, found one of 100000007"):
+    with pytest.raises(
+        StagingError, match=r"expected a footer of at most \d+ bytes, found one of 100000007"
+    ):
         _stage(make("c2"), site)
 
 
@@ -336,7 +404,9 @@ def test_ranges_that_exceed_the_budget_are_an_error(site: Any, make: Callable[..
 
 
 def test_a_bandwidth_limit_is_kept(site: Any, make: Callable[..., Any]) -> None:
-    """The last quarter of a second's bytes may pass as soon as those before them have had their time."""
+    """The last quarter of a second's bytes may pass as soon as those before them have had their
+    time.
+    """
     stager, bytes_per_s = make(mode="whole", max_bytes_per_s=8_000_000), 8_000_000
     since = time.monotonic()
     _stage(stager, site).release()
@@ -344,7 +414,9 @@ def test_a_bandwidth_limit_is_kept(site: Any, make: Callable[..., Any]) -> None:
     assert "limits" in [path.name for path in stager.cache.root.iterdir()]
 
 
-def test_what_is_learned_of_a_remote_is_kept_apart_by_host_and_without_credentials(site: Any, make: Callable[..., Any]) -> None:
+def test_what_is_learned_of_a_remote_is_kept_apart_by_host_and_without_credentials(
+    site: Any, make: Callable[..., Any]
+) -> None:
     stager = make(mode="whole")
     assert not stager.fetcher.remote(site.url).is_measured
     _stage(stager, site).release()

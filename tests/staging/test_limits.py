@@ -34,7 +34,11 @@ def test_a_time_left_by_another_clock_does_not_count(left: float) -> None:
 def test_two_users_of_one_file_share_the_limit(tmp_path: Path) -> None:
     throttles = [Throttle(tmp_path / "limits", 1_000_000) for _ in range(2)]
     stop, since = threading.Event(), time.monotonic()
-    threads = [threading.Thread(target=throttle.wait, args=(200_000, stop)) for throttle in throttles for _ in range(2)]
+    threads = [
+        threading.Thread(target=throttle.wait, args=(200_000, stop))
+        for throttle in throttles
+        for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -9,12 +9,19 @@ from featstore.staging import Staging
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mode": "hole"}, r"staging\.mode: expected one of auto, whole, ranges, direct, found 'hole'; did you mean 'whole'"),
+        (
+            {"mode": "hole"},
+            r"staging\.mode: expected one of auto, whole, ranges, direct, found 'hole'; did you "
+            r"mean 'whole'",
+        ),
         ({"ahead_files": 0}, r"staging\.ahead_files: expected a whole number above 0, found 0"),
         ({"ahead_files": True}, r"staging\.ahead_files"),
         ({"ahead_bytes": "many"}, r"staging\.ahead_bytes: expected a number of bytes"),
         ({"budget_bytes": 0}, r"staging\.budget_bytes: expected a number of bytes"),
-        ({"max_connections": 0}, r"staging\.max_connections: expected a whole number above 0, found 0"),
+        (
+            {"max_connections": 0},
+            r"staging\.max_connections: expected a whole number above 0, found 0",
+        ),
         ({"max_bytes_per_s": "fast"}, r"staging\.max_bytes_per_s: expected a number of bytes"),
         ({"min_free_bytes": 0}, r"staging\.min_free_bytes: expected a number of bytes"),
         ({"directory": "s3://b/cache"}, r"staging\.directory: expected a local directory"),
@@ -27,12 +34,24 @@ def test_wrong_options_are_refused_when_made(fields: Any, message: str) -> None:
 
 def test_limits_are_numbers_and_none_by_default() -> None:
     options = Staging(max_bytes_per_s="10MB", min_free_bytes="1GiB", max_connections=3)
-    assert (options.num_bytes_per_s, options.num_min_free_bytes, options.max_connections) == (10_000_000, 1 << 30, 3)
-    assert (Staging().num_bytes_per_s, Staging().num_min_free_bytes, Staging().max_connections) == (None, 0, None)
+    assert (options.num_bytes_per_s, options.num_min_free_bytes, options.max_connections) == (
+        10_000_000,
+        1 << 30,
+        3,
+    )
+    assert (Staging().num_bytes_per_s, Staging().num_min_free_bytes, Staging().max_connections) == (
+        None,
+        0,
+        None,
+    )
 
 
 def test_auto_stages_remote_files_only() -> None:
-    assert [Staging(mode=mode).stages(url) for mode in ("auto", "whole", "ranges", "direct") for url in ("/a", "s3://b/a")] == [
+    assert [
+        Staging(mode=mode).stages(url)
+        for mode in ("auto", "whole", "ranges", "direct")
+        for url in ("/a", "s3://b/a")
+    ] == [
         *(False, True),
         *(True, True),
         *(True, True),

@@ -1,5 +1,6 @@
-"""What the first request of a file shows of its remote may change what is asked for after it: holes that are dear to ask around
-are bridged. Never beyond what there is room for, and never while waiting for room."""
+"""What the first request of a file shows of its remote may change what is asked for after it: holes
+that are dear to ask around are bridged. Never beyond what there is room for, and never while
+waiting for room."""
 
 import threading
 import time
@@ -30,7 +31,10 @@ class Remote:
 
 
 def spans_of(count: int, num_bytes: int, hole_bytes: int) -> tuple[tuple[int, int], ...]:
-    return tuple((at, at + num_bytes) for at in range(0, count * (num_bytes + hole_bytes), num_bytes + hole_bytes))
+    return tuple(
+        (at, at + num_bytes)
+        for at in range(0, count * (num_bytes + hole_bytes), num_bytes + hole_bytes)
+    )
 
 
 def stager_of(tmp_path: Path, spans: Any, *, budget_bytes: int, remote: Remote) -> Stager:
@@ -40,12 +44,16 @@ def stager_of(tmp_path: Path, spans: Any, *, budget_bytes: int, remote: Remote) 
 
 def stage(stager: Stager, name: str) -> tuple[tuple[int, int], ...] | None:
     """The spans that are held of the file, None for all."""
-    with next(stager.stage([StageItem(key=name, url=f"http://{name}/f.parquet", size_bytes=SIZE_BYTES)])) as staged:
+    with next(
+        stager.stage([StageItem(key=name, url=f"http://{name}/f.parquet", size_bytes=SIZE_BYTES)])
+    ) as staged:
         return staged.held
 
 
 def test_holes_are_bridged_once_the_line_is_known_to_be_quick(tmp_path: Path) -> None:
-    """It was taken for one of 1 MB/s, so that any machine is quick: 27 MB/s are enough for these holes."""
+    """It was taken for one of 1 MB/s, so that any machine is quick: 27 MB/s are enough for these
+    holes.
+    """
     spans, remote = spans_of(12, 5_000_000, 100_000), Remote()
     with stager_of(tmp_path, spans, budget_bytes=10**9, remote=remote) as stager:
         stager.fetcher._remotes["http://quick"] = cost.Remote(bytes_per_s=1e6)
@@ -63,9 +71,13 @@ def test_no_request_is_long_as_long_as_the_line_is_a_guess(tmp_path: Path) -> No
     assert len(remote.asked) <= 4  # one more was asked for before the first one was all there
 
 
-def test_two_files_that_would_like_more_room_than_there_is_do_not_wait_for_each_other(tmp_path: Path) -> None:
+def test_two_files_that_would_like_more_room_than_there_is_do_not_wait_for_each_other(
+    tmp_path: Path,
+) -> None:
     spans = spans_of(12, 5_000_000, 3_000_000)
-    stagers = [stager_of(tmp_path, spans, budget_bytes=140_000_000, remote=Remote()) for _ in range(2)]
+    stagers = [
+        stager_of(tmp_path, spans, budget_bytes=140_000_000, remote=Remote()) for _ in range(2)
+    ]
     held: dict[int, object] = {}
 
     def work(number: int) -> None:

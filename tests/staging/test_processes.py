@@ -73,12 +73,16 @@ def _names(directory: Any) -> Any:
     return {path.suffix for path in (directory / "featstore-staging-3").iterdir()}
 
 
-def test_eight_processes_over_one_cold_cache_download_each_byte_once(site: Any, tmp_path: Path) -> None:
+def test_eight_processes_over_one_cold_cache_download_each_byte_once(
+    site: Any, tmp_path: Path
+) -> None:
     readers = [_start(tmp_path, site) for _ in range(8)]
     _go(readers)
     results = _results(readers)
     assert all(digests == _digests(site) for digests, *_ in results)
-    assert {path: site.sent_bytes(path) for path in FILES} == {path: len(data) for path, data in FILES.items()}
+    assert {path: site.sent_bytes(path) for path in FILES} == {
+        path: len(data) for path, data in FILES.items()
+    }
     assert sum(stats["num_staged"] for _, stats, *_ in results) == len(FILES)
     assert _names(tmp_path) == {".staged", ".held"}
     assert max(imported_bytes for *_, imported_bytes in results) < 60 * 1024 * 1024
@@ -93,7 +97,9 @@ def test_the_budget_holds_over_all_processes(site: Any, tmp_path: Path) -> None:
     assert sum(stats["num_evicted"] for _, stats, *_ in results) > 0
 
 
-def test_no_more_connections_at_one_time_than_all_processes_may_have_together(site: Any, tmp_path: Path) -> None:
+def test_no_more_connections_at_one_time_than_all_processes_may_have_together(
+    site: Any, tmp_path: Path
+) -> None:
     counting, under_way, seen = threading.Lock(), set(), []
 
     def act(site: Any, request: pytest.FixtureRequest) -> None:
@@ -106,13 +112,18 @@ def test_no_more_connections_at_one_time_than_all_processes_may_have_together(si
 
     for path in FILES:
         site.fail(path, site.fault(after_bytes=100_000, act=act))
-    readers = [_start(tmp_path, site, tuple(FILES)[i:] + tuple(FILES)[:i], max_connections=1) for i in range(3)]
+    readers = [
+        _start(tmp_path, site, tuple(FILES)[i:] + tuple(FILES)[:i], max_connections=1)
+        for i in range(3)
+    ]
     _go(readers)
     assert all(digests == _digests(site) for digests, *_ in _results(readers))
     assert seen == [1] * len(FILES)
 
 
-def test_a_process_killed_during_a_download_is_replaced_by_one_that_waits_and_leaves_nothing(site: Any, tmp_path: Path) -> None:
+def test_a_process_killed_during_a_download_is_replaced_by_one_that_waits_and_leaves_nothing(
+    site: Any, tmp_path: Path
+) -> None:
     begun, act = site.stall()
     site.fail("/t/0.bin", site.fault(after_bytes=100_000, act=act))
     first = _start(tmp_path, site, ["/t/0.bin"])
@@ -124,12 +135,16 @@ def test_a_process_killed_during_a_download_is_replaced_by_one_that_waits_and_le
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=60)
     results = _results(others)
-    assert [digests for digests, *_ in results] == 2 * [{f"{site.url}/t/0.bin": hashlib.sha256(FILES["/t/0.bin"]).hexdigest()}]
+    assert [digests for digests, *_ in results] == 2 * [
+        {f"{site.url}/t/0.bin": hashlib.sha256(FILES["/t/0.bin"]).hexdigest()}
+    ]
     assert len(site.gets("/t/0.bin")) == 2
     assert _names(tmp_path) == {".staged", ".held"}
 
 
-def test_what_a_killed_process_left_is_gone_when_the_next_one_starts(site: Any, tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_gone_when_the_next_one_starts(
+    site: Any, tmp_path: Path
+) -> None:
     begun, act = site.stall()
     site.fail("/t/0.bin", site.fault(after_bytes=100_000, act=act))
     reader = _start(tmp_path, site, ["/t/0.bin"])

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from featstore.staging.ranges import buffered, coalesce, covers, missing, num_bytes, union
 
-SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair))), max_size=8)
+SPANS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair))),
+    max_size=8,
+)
 
 
 def _bytes(spans: Any) -> Any:
@@ -40,7 +43,10 @@ def test_requests_cover_what_is_wanted_in_order_and_only_bridge_small_holes(
     assert all(left[1] <= right[0] for left, right in itertools.pairwise(requests))
     extra = union((at, at + 1) for at in _bytes(requests) - _bytes(wanted))
     assert all(end - first <= hole_bytes for first, end in extra)
-    gaps = [right[0] - left[1] for left, right in zip(union(requests), union(requests)[1:], strict=False)]
+    gaps = [
+        right[0] - left[1]
+        for left, right in zip(union(requests), union(requests)[1:], strict=False)
+    ]
     assert all(gap > hole_bytes for gap in gaps)
 
 
@@ -53,8 +59,13 @@ def test_requests_cover_what_is_wanted_in_order_and_only_bridge_small_holes(
         (30, 25, ((0, 25), (25, 50), (50, 60))),
     ],
 )
-def test_requests_by_hole_limit_and_size(hole_bytes: int, request_bytes: int, requests: Any) -> None:
-    assert coalesce([(12, 20), (0, 10), (50, 60)], hole_bytes=hole_bytes, request_bytes=request_bytes) == requests
+def test_requests_by_hole_limit_and_size(
+    hole_bytes: int, request_bytes: int, requests: Any
+) -> None:
+    assert (
+        coalesce([(12, 20), (0, 10), (50, 60)], hole_bytes=hole_bytes, request_bytes=request_bytes)
+        == requests
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +83,9 @@ def test_a_buffered_reader_asks_for_a_buffer_at_a_time(wanted: Any, requests: An
     assert buffered(wanted, 10) == requests
 
 
-@pytest.mark.parametrize("wanted", [[(5, 8), (9, 14), (40, 75)], [(0, 64)], [(3, 4), (30, 47), (47, 48)]])
+@pytest.mark.parametrize(
+    "wanted", [[(5, 8), (9, 14), (40, 75)], [(0, 64)], [(3, 4), (30, 47), (47, 48)]]
+)
 def test_the_requests_of_a_buffered_reader_are_those_of_pythons_own(wanted: Any) -> None:
     asked = []
 

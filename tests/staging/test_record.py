@@ -10,7 +10,10 @@ from featstore.staging.record import Record
 
 NAME = "0" * 40
 
-SPANS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda pair: (min(pair), max(pair))), max_size=6)
+SPANS = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda pair: (min(pair), max(pair))),
+    max_size=6,
+)
 
 
 @given(size_bytes=st.integers(100, 200), tag=st.text(), spans=SPANS)
@@ -69,12 +72,16 @@ CHANGES = st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)
 @example(data=b"[" * 100_000)
 @example(data=b"9" * 10_000)
 @example(data=b"\x00" * 100)
-def test_raw_bytes_in_a_records_place_are_staged_again(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_raw_bytes_in_a_records_place_are_staged_again(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     assert _kind_of_request(_cache_at(tmp_path_factory), data) is Download
 
 
 @given(changes=CHANGES)
-def test_a_record_with_other_bytes_is_staged_again_or_sound(tmp_path_factory: pytest.TempPathFactory, changes: Any) -> None:
+def test_a_record_with_other_bytes_is_staged_again_or_sound(
+    tmp_path_factory: pytest.TempPathFactory, changes: Any
+) -> None:
     data = bytearray(SOUND)
     for at, byte in changes:
         data[at] = byte

@@ -10,7 +10,9 @@ from featstore.staging.retry import RetryPolicy, is_local, is_retryable
 
 
 @given(num_failures=st.integers(1, 10_000), draw=st.floats(0, 1, exclude_max=True))
-def test_pauses_double_up_to_a_limit_and_are_spread_over_their_half(num_failures: int, draw: float) -> None:
+def test_pauses_double_up_to_a_limit_and_are_spread_over_their_half(
+    num_failures: int, draw: float
+) -> None:
     policy = RetryPolicy(first_pause_s=0.2, longest_pause_s=30.0)
     ceiling_s = min(30.0, 0.2 * 2.0 ** min(num_failures - 1, 100))
     assert ceiling_s / 2 <= policy.pause_s(num_failures, draw) <= ceiling_s
@@ -19,12 +21,21 @@ def test_pauses_double_up_to_a_limit_and_are_spread_over_their_half(num_failures
 
 @given(num_failures=st.integers(0, 100), max_attempts=st.integers(1, 100))
 def test_the_last_attempt_is_the_last(num_failures: int, max_attempts: int) -> None:
-    assert RetryPolicy(max_attempts=max_attempts).gives_up(num_failures) == (num_failures >= max_attempts)
+    assert RetryPolicy(max_attempts=max_attempts).gives_up(num_failures) == (
+        num_failures >= max_attempts
+    )
 
 
 @pytest.mark.parametrize(
     "error",
-    [ConnectionError("x"), TimeoutError("x"), EOFError("x"), OSError(errno.EIO, "x"), OSError("x"), ConnectionResetError("x")],
+    [
+        ConnectionError("x"),
+        TimeoutError("x"),
+        EOFError("x"),
+        OSError(errno.EIO, "x"),
+        OSError("x"),
+        ConnectionResetError("x"),
+    ],
 )
 def test_a_broken_transport_is_tried_again(error: Any) -> None:
     assert is_retryable(error)
@@ -57,7 +68,10 @@ def test_a_full_disk_is_a_local_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "waited_s", "expected"), [(0, 59.9, False), (0, 60.0, True), (65_535, 60.0, True), (65_536, 600.0, False)]
+    ("num_bytes", "waited_s", "expected"),
+    [(0, 59.9, False), (0, 60.0, True), (65_535, 60.0, True), (65_536, 600.0, False)],
 )
-def test_a_stream_that_brings_next_to_nothing_for_long_is_stalled(num_bytes: int, waited_s: float, expected: bool) -> None:
+def test_a_stream_that_brings_next_to_nothing_for_long_is_stalled(
+    num_bytes: int, waited_s: float, expected: bool
+) -> None:
     assert RetryPolicy().is_stalled(num_bytes, waited_s) is expected

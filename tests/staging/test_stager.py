@@ -1,4 +1,6 @@
-"""The stager against a real HTTP server that cuts, stalls and refuses; and real processes over one cache."""
+"""The stager against a real HTTP server that cuts, stalls and refuses; and real processes over one
+cache.
+"""
 
 import contextlib
 import http.client
@@ -35,8 +37,12 @@ def site(loopback: Any) -> Any:
 def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made = []
 
-    def stager(*, read: Any = read_span, check: Any = None, grace_s: float = 30.0, **options: Any) -> Any:
-        options = dict[str, Any](directory=str(tmp_path / "cache"), budget_bytes=1_000_000) | options
+    def stager(
+        *, read: Any = read_span, check: Any = None, grace_s: float = 30.0, **options: Any
+    ) -> Any:
+        options = (
+            dict[str, Any](directory=str(tmp_path / "cache"), budget_bytes=1_000_000) | options
+        )
         source = Source(read=read, check=check, retry=RetryPolicy(first_pause_s=0.01))
         made.append(Stager(Staging(**options), source, grace_s=grace_s))
         return made[-1]
@@ -102,7 +108,12 @@ def test_files_come_in_order_each_whole_and_once(site: Any, make: Callable[..., 
             seen.append(staged.key)
     assert seen == list(range(8))
     stats = stager.stats()
-    assert (stats.num_staged, stats.staged_bytes, stats.num_hits, stats.num_evicted) == (8, 800_000, 0, 0)
+    assert (stats.num_staged, stats.staged_bytes, stats.num_hits, stats.num_evicted) == (
+        8,
+        800_000,
+        0,
+        0,
+    )
     assert all(site.num_gets(path) == 1 for path in DATA)
 
 
@@ -122,7 +133,9 @@ def test_another_version_of_a_file_is_staged_again(site: Any, make: Callable[...
     assert (stager.stats().num_staged, stager.stats().num_hits) == (2, 1)
 
 
-def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site: Any, make: Callable[..., Any]) -> None:
+def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(
+    site: Any, make: Callable[..., Any]
+) -> None:
     stager = make(budget_bytes=350_000, ahead_files=1)
     staged = {item.key: next(stager.stage([item])) for item in _items(site, range(3))}
     for key in (1, 0):
@@ -136,7 +149,9 @@ def test_a_full_budget_evicts_the_least_recently_used_unpinned_file(site: Any, m
 
 def test_local_files_can_be_staged_too(tmp_path: Path, make: Callable[..., Any]) -> None:
     (tmp_path / "x.bin").write_bytes(b"12345")
-    staged = next(make(mode="whole").stage([StageItem(key=0, url=str(tmp_path / "x.bin"), size_bytes=5)]))
+    staged = next(
+        make(mode="whole").stage([StageItem(key=0, url=str(tmp_path / "x.bin"), size_bytes=5)])
+    )
     assert staged.path.read_bytes() == b"12345"
     assert staged.path != tmp_path / "x.bin"
 
@@ -149,7 +164,11 @@ def test_no_more_is_fetched_ahead_than_the_options_say(site: Any, make: Callable
             drawn.append(item.key)
             yield item
 
-    for options, most in (({"ahead_files": 2}, 2), ({"ahead_bytes": 250_000}, 3), ({"ahead_bytes": 1}, 2)):
+    for options, most in (
+        ({"ahead_files": 2}, 2),
+        ({"ahead_bytes": 250_000}, 3),
+        ({"ahead_bytes": 1}, 2),
+    ):
         drawn.clear()
         stager = make(**options)
         for number, staged in enumerate(stager.stage(items()), 1):
@@ -163,23 +182,34 @@ def test_a_budget_smaller_than_a_file_is_an_error_before_any_download(
     site: Any, make: Callable[..., Any], budget_bytes: int
 ) -> None:
     stager = make(budget_bytes=budget_bytes)
-    sizes = [(item.url.replace("http://", "http://user:secret@"), item.size_bytes) for item in _items(site)]
-    acts: list[Callable[[], Any]] = [lambda: stager.require_fits(sizes), lambda: next(stager.stage(_items(site)))]
+    sizes = [
+        (item.url.replace("http://", "http://user:secret@"), item.size_bytes)
+        for item in _items(site)
+    ]
+    acts: list[Callable[[], Any]] = [
+        lambda: stager.require_fits(sizes),
+        lambda: next(stager.stage(_items(site))),
+    ]
     for act in acts:
         with pytest.raises(
-            BudgetError, match=r"budget_bytes is 100 kB \(99999 bytes\), but file http.*/t/0\.bin has 100 kB"
+            BudgetError,
+            match=r"budget_bytes is 100 kB \(99999 bytes\), but file http.*/t/0\.bin has 100 kB",
         ) as found:
             act()
         assert "secret" not in str(found.value)
     assert site.log == []
 
 
-def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_ever(site: Any, make: Callable[..., Any]) -> None:
+def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_ever(
+    site: Any, make: Callable[..., Any]
+) -> None:
     stager = make(budget_bytes=250_000, grace_s=0.0)
     stream = stager.stage(_items(site))
     held = [next(stream), next(stream)]
     with pytest.raises(
-        BudgetError, match=r"2 files that are being read hold 200 kB .*no room for http.*read fewer files at once"
+        BudgetError,
+        match=r"2 files that are being read hold 200 kB .*no room for http.*read fewer files at "
+        r"once",
     ):
         next(stream)
     assert all(staged.path.exists() for staged in held)
@@ -188,7 +218,9 @@ def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_eve
 def test_a_released_file_makes_room_for_a_reader_that_waits(
     site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is released once the log says that the reader waits, however late that is on this machine."""
+    """The file is released once the log says that the reader waits, however late that is on this
+    machine.
+    """
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.05)
     stager = make(budget_bytes=250_000)
     stream = stager.stage(_items(site))
@@ -209,7 +241,9 @@ def test_a_released_file_makes_room_for_a_reader_that_waits(
     assert stager.stats().wait_s >= 0.05
 
 
-def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site: Any, make: Callable[..., Any]) -> None:
+def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(
+    site: Any, make: Callable[..., Any]
+) -> None:
     site.cuts["/t/0.bin"] = 1
     staged = next(make().stage(_items(site)))
     assert staged.path.read_bytes() == DATA["/t/0.bin"]
@@ -218,7 +252,9 @@ def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(site: 
 
 
 @pytest.mark.parametrize("read", [plain_read, strict_read])
-def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(site: Any, make: Callable[..., Any], read: Any) -> None:
+def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(
+    site: Any, make: Callable[..., Any], read: Any
+) -> None:
     site.cuts["/t/0.bin"] = 2
     stager = make(read=read)
     staged = next(stager.stage(_items(site, [0])))
@@ -226,7 +262,10 @@ def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(site: Any
     assert (site.num_cuts, stager.stats().num_retries) == (2, 2)
 
 
-SHORT = r"download of http.*/t/0\.bin has the wrong size: expected 100000 bytes, found 50000; gave up after 5 attempts"
+SHORT = (
+    r"download of http.*/t/0\.bin has the wrong size: expected 100000 bytes, found 50000; gave up "
+    r"after 5 attempts"
+)
 CUT = r"download of http.*/t/0\.bin failed: ConnectionError: .* was cut; gave up after 5 attempts"
 
 
@@ -247,7 +286,8 @@ def test_a_file_of_the_wrong_size_is_never_published(site: Any, make: Callable[.
     stager = make()
     item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=99_000)
     with pytest.raises(
-        StagingError, match=r"/t/0\.bin has the wrong size: expected 99000 bytes, found 100000; was it replaced"
+        StagingError,
+        match=r"/t/0\.bin has the wrong size: expected 99000 bytes, found 100000; was it replaced",
     ):
         next(stager.stage([item]))
     assert _entries(stager) == []
@@ -261,7 +301,9 @@ def test_a_missing_file_is_not_tried_again(site: Any, make: Callable[..., Any]) 
     assert _entries(stager) == []
 
 
-def test_a_file_that_fails_its_check_is_never_published(site: Any, make: Callable[..., Any]) -> None:
+def test_a_file_that_fails_its_check_is_never_published(
+    site: Any, make: Callable[..., Any]
+) -> None:
     def refuse(path: Any, name: Any, held: Any) -> None:
         assert name == f"{site.url}/t/0.bin"
         assert path.read_bytes() == DATA["/t/0.bin"]
@@ -275,7 +317,9 @@ def test_a_file_that_fails_its_check_is_never_published(site: Any, make: Callabl
 
 def test_a_full_disk_is_named_and_not_tried_again(site: Any, make: Callable[..., Any]) -> None:
     stager = make(read=failing_read(OSError(28, "No space left on device")))
-    with pytest.raises(StagingError, match=r"/t/0\.bin cannot be written to .*: No space left on device"):
+    with pytest.raises(
+        StagingError, match=r"/t/0\.bin cannot be written to .*: No space left on device"
+    ):
         next(stager.stage(_items(site)))
     assert stager.stats().num_retries == 0
 
@@ -289,14 +333,23 @@ def test_credentials_are_in_no_name_no_error_and_no_log(
 
     stager = make(read=read)
     item = StageItem(key=0, url="https://user:secret@host/x?sig=secret", size_bytes=5)
-    with caplog.at_level(logging.DEBUG), pytest.raises(StagingError, match="cannot reach https://host/x; gave up") as found:
+    with (
+        caplog.at_level(logging.DEBUG),
+        pytest.raises(StagingError, match="cannot reach https://host/x; gave up") as found,
+    ):
         next(stager.stage([item]))
-    chain = [found.value, found.value.__cause__, None if found.value.__suppress_context__ else found.value.__context__]
+    chain = [
+        found.value,
+        found.value.__cause__,
+        None if found.value.__suppress_context__ else found.value.__context__,
+    ]
     assert not any("secret" in str(error) for error in chain)
     assert "secret" not in caplog.text
 
 
-def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(site: Any, make: Callable[..., Any]) -> None:
+def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(
+    site: Any, make: Callable[..., Any]
+) -> None:
     def items() -> Iterator[Any]:
         yield from _items(site, range(2))
         raise RuntimeError("the store is lost")
@@ -309,7 +362,9 @@ def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(sit
         next(stream)
 
 
-def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(site: Any, make: Callable[..., Any]) -> None:
+def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(
+    site: Any, make: Callable[..., Any]
+) -> None:
     def endless(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
         return Answer(size_bytes=size_bytes, tag="", blocks=(b"" for _ in itertools.count()))
 
@@ -366,8 +421,15 @@ with Stager(Staging(directory=directory, budget_bytes=1_000_000)) as stager:
 
 
 def _start_reader(directory: Any, site: Any, num_files: int = 8) -> Any:
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", READER, str(directory), site.url, str(num_files)], **pipes)
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", READER, str(directory), site.url, str(num_files)], **pipes
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     assert process.stdin is not None
@@ -376,7 +438,9 @@ def _start_reader(directory: Any, site: Any, num_files: int = 8) -> Any:
     return process
 
 
-def test_two_processes_over_one_cold_cache_download_each_file_once(site: Any, tmp_path: Path) -> None:
+def test_two_processes_over_one_cold_cache_download_each_file_once(
+    site: Any, tmp_path: Path
+) -> None:
     gate = site.gates["/t/0.bin"] = threading.Event()
     readers = [_start_reader(tmp_path, site) for _ in range(2)]
     assert site.half_sent.wait(30)

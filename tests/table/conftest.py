@@ -35,9 +35,13 @@ def make_rows(schema: SlotSchema, num_rows: int, first: int = 0) -> pa.RecordBat
         "user": pa.array(rows % 7 + 1),
         "price": pa.array(rows.astype(np.float32)),
         "tags": pa.ListArray.from_arrays(
-            pa.array(np.arange(num_rows + 1, dtype=np.int32) * 2), pa.array(np.repeat(rows, 2) + 1), type=pa.list_(pa.int64())
+            pa.array(np.arange(num_rows + 1, dtype=np.int32) * 2),
+            pa.array(np.repeat(rows, 2) + 1),
+            type=pa.list_(pa.int64()),
         ),
-        "place": pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(rows, 2).astype(np.float32)), 2),
+        "place": pa.FixedSizeListArray.from_arrays(
+            pa.array(np.repeat(rows, 2).astype(np.float32)), 2
+        ),
         "click": pa.array(rows % 2),
         "request": pa.array([f"r{row}" for row in rows.tolist()]),
     }
@@ -49,15 +53,25 @@ def write_file(schema: SlotSchema) -> WriteFile:
     """Writes one data file below a table's directory and says what a run would say of it."""
 
     def write(
-        table: Path, partition: dict[str, str], run_id: str, num_rows: int = 10, columns: SlotSchema = schema
+        table: Path,
+        partition: dict[str, str],
+        run_id: str,
+        num_rows: int = 10,
+        columns: SlotSchema = schema,
     ) -> DataFile:
-        path = "/".join(filter(None, [partition_path(partition), data_file_name(new_tag(run_id), 0, 0)]))
+        path = "/".join(
+            filter(None, [partition_path(partition), data_file_name(new_tag(run_id), 0, 0)])
+        )
         metadata = FileMetadata(spec_hash="s1", spec_version=1)
         with open_data_file(str(table / path), columns, metadata, 1000) as writer:
             writer.write(make_rows(columns, num_rows))
             done = writer.close()
         return DataFile(
-            path=path, url=str(table / path), size_bytes=done.size_bytes, num_rows=done.num_rows, partition=partition
+            path=path,
+            url=str(table / path),
+            size_bytes=done.size_bytes,
+            num_rows=done.num_rows,
+            partition=partition,
         )
 
     return write

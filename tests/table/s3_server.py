@@ -1,9 +1,10 @@
 """moto's S3 in a process of its own, for tests: prints its port, serves until it is killed.
 
-delta-rs holds Python's lock while it waits for some answers, so a server in a thread of the same process would never answer.
+delta-rs holds Python's lock while it waits for some answers, so a server in a thread of the same
+process would never answer.
 
-A careless one (`POST /_careless`) does not see the conditions of writes, as stores that have none; `/_state` tells how many
-writes were refused because a name was taken.
+A careless one (`POST /_careless`) does not see the conditions of writes, as stores that have none;
+`/_state` tells how many writes were refused because a name was taken.
 """
 
 import json

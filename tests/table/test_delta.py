@@ -19,16 +19,30 @@ from featstore.errors import CommitConflictError, DataFileError, InputError, Tab
 from featstore.explore.table import open_table
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table import delta
-from featstore.table.delta import Change, commit, commit_of_input, commit_of_run, history, is_delta, open_delta
+from featstore.table.delta import (
+    Change,
+    commit,
+    commit_of_input,
+    commit_of_run,
+    history,
+    is_delta,
+    open_delta,
+)
 from featstore.table.metadata import CommitMetadata
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, replaced
 
 
 def change(
-    schema: SlotSchema, files: Iterable[DataFile], run_id: str = "r1", base: Snapshot | None = None, **changed: Any
+    schema: SlotSchema,
+    files: Iterable[DataFile],
+    run_id: str = "r1",
+    base: Snapshot | None = None,
+    **changed: Any,
 ) -> Change:
     files = tuple(files)
-    partitions: tuple[Any, ...] = tuple({json.dumps(dict(file.partition)): file.partition for file in files}.values())
+    partitions: tuple[Any, ...] = tuple(
+        {json.dumps(dict(file.partition)): file.partition for file in files}.values()
+    )
     metadata = CommitMetadata(
         run_id=run_id,
         spec_hash="s1",
@@ -42,7 +56,13 @@ def change(
     )
     keys = tuple(pa.field(key, pa.string()) for key in partitions[0])
     schema = schema.with_partition_keys(keys)
-    return Change(base=base, schema=schema, partitions=partitions, files=files, metadata=replace(metadata, **changed))
+    return Change(
+        base=base,
+        schema=schema,
+        partitions=partitions,
+        files=files,
+        metadata=replace(metadata, **changed),
+    )
 
 
 @pytest.fixture
@@ -54,20 +74,26 @@ def paths(url: Path) -> list[str]:
     return [file.path for file in open_delta(str(url)).data_files]
 
 
-def test_a_first_commit_makes_the_table_and_describes_it(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_a_first_commit_makes_the_table_and_describes_it(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     file = write_file(table, {"month": "1"}, "r1")
     assert commit(str(table), change(schema, [file])) == 0
     snapshot = open_delta(str(table))
     (found,) = snapshot.data_files
     assert replace(found, version="") == file
-    assert abs(int(found.version) / 1000 - time.time()) < 600  # when the log says that it was written
+    assert (
+        abs(int(found.version) / 1000 - time.time()) < 600
+    )  # when the log says that it was written
     assert snapshot.schema == schema.with_partition_keys([pa.field("month", pa.string())])
     assert (snapshot.version, snapshot.spec_hash, snapshot.num_rows) == (0, "s1", 10)
     assert is_delta(str(table))
 
 
 @pytest.mark.parametrize(("alias", "known"), [("gcs", "gs"), ("s3a", "s3"), ("azure", "az")])
-def test_other_names_of_a_store_are_looked_into_as_well(monkeypatch: pytest.MonkeyPatch, alias: str, known: str) -> None:
+def test_other_names_of_a_store_are_looked_into_as_well(
+    monkeypatch: pytest.MonkeyPatch, alias: str, known: str
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "GOOGLE_SERVICE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_KEY"):
         monkeypatch.setenv(name, "given")
     asked: list[str] = []
@@ -81,7 +107,9 @@ def test_other_names_of_a_store_are_looked_into_as_well(monkeypatch: pytest.Monk
     assert asked == [f"{known}://bucket/table"]
 
 
-def test_file_urls_and_plain_paths_name_the_same_table(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_file_urls_and_plain_paths_name_the_same_table(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {}, "r1")]))
     assert open_delta(f"file://{table}").digest == open_delta(str(table)).digest
 
@@ -94,25 +122,36 @@ def test_other_engines_read_the_table(table: Path, schema: SlotSchema, write_fil
     assert open_delta(str(table)).data_files[0].partition == {"month": "a:b/c d%"}
 
 
-def test_a_commit_replaces_its_partitions_and_no_other(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_a_commit_replaces_its_partitions_and_no_other(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     first = [write_file(table, {"month": month}, "r1") for month in "123"]
     commit(str(table), change(schema, first))
     second = [write_file(table, {"month": month}, "r2") for month in "14"]
     assert commit(str(table), change(schema, second, "r2", open_delta(str(table)))) == 1
     assert paths(table) == sorted([first[1].path, first[2].path, second[0].path, second[1].path])
-    assert [file.path for file in open_delta(str(table), 0).data_files] == sorted(file.path for file in first)
+    assert [file.path for file in open_delta(str(table), 0).data_files] == sorted(
+        file.path for file in first
+    )
 
 
-def test_a_table_without_partition_keys_is_replaced_whole(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_a_table_without_partition_keys_is_replaced_whole(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {}, "r1")]))
     file = write_file(table, {}, "r2")
     commit(str(table), change(schema, [file], "r2", open_delta(str(table))))
     assert paths(table) == [file.path]
 
 
-def test_a_new_slot_becomes_a_column_in_the_same_commit(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_a_new_slot_becomes_a_column_in_the_same_commit(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
-    wider = replace(schema, slots=(*schema.slots, Slot(name="price", kind=SlotKind.FLOAT, number=104, op="log1p")))
+    wider = replace(
+        schema,
+        slots=(*schema.slots, Slot(name="price", kind=SlotKind.FLOAT, number=104, op="log1p")),
+    )
     file = write_file(table, {"month": "2"}, "r2", 10, wider)
     assert commit(str(table), change(wider, [file], "r2", open_delta(str(table)))) == 1
     assert open_delta(str(table)).schema.names == ("user", "tags", "place", "price")
@@ -124,7 +163,10 @@ def test_slots_of_an_earlier_featstore_read_beside_those_that_say_what_they_mean
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
-    said = [replace(slot, op_path=f"hash({slot.name})", meaning="0123456789abcdef") for slot in schema.slots]
+    said = [
+        replace(slot, op_path=f"hash({slot.name})", meaning="0123456789abcdef")
+        for slot in schema.slots
+    ]
     described = replace(schema, slots=tuple(said))
     file = write_file(table, {"month": "2"}, "r2", 10, described)
     assert commit(str(table), change(described, [file], "r2", open_delta(str(table)))) == 1
@@ -138,20 +180,36 @@ def test_a_commit_that_adds_no_column_leaves_the_tables_metadata_alone(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
-    commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", open_delta(str(table))))
+    commit(
+        str(table),
+        change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", open_delta(str(table))),
+    )
     log = (table / "_delta_log" / f"{1:020d}.json").read_text()
     assert "metaData" not in log
     assert '"featstore"' in log
 
 
-def test_types_that_delta_lacks_are_kept_as_their_nearest(table: Path, schema: SlotSchema, write_file: Any) -> None:
-    odd = replace(schema, kept=(pa.field("request", pa.large_string()), pa.field("ts", pa.timestamp("ms", tz="UTC"))))
-    assert [str(field.type) for field in delta.as_stored(odd).kept] == ["string", "timestamp[us, tz=UTC]"]
+def test_types_that_delta_lacks_are_kept_as_their_nearest(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
+    odd = replace(
+        schema,
+        kept=(pa.field("request", pa.large_string()), pa.field("ts", pa.timestamp("ms", tz="UTC"))),
+    )
+    assert [str(field.type) for field in delta.as_stored(odd).kept] == [
+        "string",
+        "timestamp[us, tz=UTC]",
+    ]
 
 
-def test_the_history_tells_what_each_run_did(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_the_history_tells_what_each_run_did(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
-    commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r2")], "r2", open_delta(str(table))))
+    commit(
+        str(table),
+        change(schema, [write_file(table, {"month": "2"}, "r2")], "r2", open_delta(str(table))),
+    )
     newest, oldest = history(str(table))
     assert (newest.version, oldest.version) == (1, 0)
     assert newest.metadata is not None
@@ -162,18 +220,31 @@ def test_the_history_tells_what_each_run_did(table: Path, schema: SlotSchema, wr
     assert commit_of_run(str(table), "r3") is None
 
 
-def test_an_old_version_has_the_spec_hash_of_its_time(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_an_old_version_has_the_spec_hash_of_its_time(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     for version in range(3):
         base = open_delta(str(table)) if version else None
         file = write_file(table, {"month": f"{version}"}, f"r{version}")
         commit(str(table), change(schema, [file], f"r{version}", base, spec_hash=f"s{version}"))
     DeltaTable(str(table)).delete("month = '2'")
-    assert [open_delta(str(table), version).spec_hash for version in (0, 1, 2, 3, None)] == ["s0", "s1", "s2", "s2", "s2"]
+    assert [open_delta(str(table), version).spec_hash for version in (0, 1, 2, 3, None)] == [
+        "s0",
+        "s1",
+        "s2",
+        "s2",
+        "s2",
+    ]
 
 
-def test_an_equal_input_is_found_until_its_partition_changes(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_an_equal_input_is_found_until_its_partition_changes(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
-    commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r2")], "r2", open_delta(str(table))))
+    commit(
+        str(table),
+        change(schema, [write_file(table, {"month": "2"}, "r2")], "r2", open_delta(str(table))),
+    )
     wanted = {"spec_hash": "s1", "input_digest": "i1"}
 
     def found(**other: str) -> int | None:
@@ -187,28 +258,42 @@ def test_an_equal_input_is_found_until_its_partition_changes(table: Path, schema
     assert found() is None
 
 
-def test_the_second_writer_of_a_partition_is_refused(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_the_second_writer_of_a_partition_is_refused(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
     base = open_delta(str(table))
     winner = write_file(table, {"month": "2"}, "r2")
     commit(str(table), change(schema, [winner], "r2", base))
-    with pytest.raises(CommitConflictError, match="another writer committed month=2 while this run was at work"):
+    with pytest.raises(
+        CommitConflictError, match="another writer committed month=2 while this run was at work"
+    ):
         commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r3")], "r3", base))
     assert winner.path in paths(table)
     assert open_delta(str(table)).version == 1
 
 
-def test_writers_of_other_partitions_do_not_disturb_each_other(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_writers_of_other_partitions_do_not_disturb_each_other(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": m}, "r1") for m in "12"]))
     base = open_delta(str(table))
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", base))
-    assert commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r3")], "r3", base)) == 2
+    assert (
+        commit(str(table), change(schema, [write_file(table, {"month": "2"}, "r3")], "r3", base))
+        == 2
+    )
 
 
-def test_of_many_concurrent_writers_of_an_empty_partition_one_wins(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_of_many_concurrent_writers_of_an_empty_partition_one_wins(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r0")], "r0"))
     base = open_delta(str(table))
-    changes = [change(schema, [write_file(table, {"month": "2"}, f"r{i}")], f"r{i}", base) for i in range(1, 5)]
+    changes = [
+        change(schema, [write_file(table, {"month": "2"}, f"r{i}")], f"r{i}", base)
+        for i in range(1, 5)
+    ]
     everyone = threading.Barrier(len(changes))
     outcomes: list[object] = []
 
@@ -231,7 +316,9 @@ def test_of_many_concurrent_writers_of_an_empty_partition_one_wins(table: Path, 
     assert len(open_delta(str(table)).in_partitions([{"month": "2"}])) == 1
 
 
-def test_of_concurrent_first_writers_both_partitions_arrive(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_of_concurrent_first_writers_both_partitions_arrive(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     """Both find no table; the second to commit finds one, and joins it."""
     first = change(schema, [write_file(table, {"month": "1"}, "r1")])
     second = change(schema, [write_file(table, {"month": "2"}, "r2")], "r2")
@@ -247,7 +334,9 @@ def test_of_concurrent_first_writers_both_partitions_arrive(table: Path, schema:
     assert open_delta(str(table)).partitions == ({"month": "1"}, {"month": "2"})
 
 
-@pytest.mark.parametrize("reply", [OSError("connection reset"), Exception("External error: reset"), DeltaError("reset")])
+@pytest.mark.parametrize(
+    "reply", [OSError("connection reset"), Exception("External error: reset"), DeltaError("reset")]
+)
 def test_a_reply_lost_after_the_commit_landed_is_a_commit(
     table: Path, schema: SlotSchema, write_file: Any, reply: Exception
 ) -> None:
@@ -258,12 +347,16 @@ def test_a_reply_lost_after_the_commit_landed_is_a_commit(
         lost.append(True)
         raise reply
 
-    assert commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]), publish) == 0
+    assert (
+        commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]), publish) == 0
+    )
     assert lost == [True]
     assert len(history(str(table))) == 1
 
 
-def test_another_process_under_the_same_run_id_is_another_writer(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_another_process_under_the_same_run_id_is_another_writer(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     first, second = (change(schema, [write_file(table, {"month": "1"}, "r1")]) for _ in range(2))
 
     def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
@@ -275,7 +368,9 @@ def test_another_process_under_the_same_run_id_is_another_writer(table: Path, sc
     assert paths(table) == [first.files[0].path]
 
 
-def test_an_attempt_whose_outcome_is_unknown_is_no_conflict(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_an_attempt_whose_outcome_is_unknown_is_no_conflict(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     """It may land yet, whatever else has been committed meanwhile: its files must be left alone."""
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r0")], "r0"))
     base = open_delta(str(table))
@@ -286,10 +381,16 @@ def test_an_attempt_whose_outcome_is_unknown_is_no_conflict(table: Path, schema:
         raise OSError("connection reset")
 
     with pytest.raises(OSError, match="connection reset"):
-        commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", base), publish)
+        commit(
+            str(table),
+            change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", base),
+            publish,
+        )
 
 
-def test_a_failure_that_is_no_conflict_is_raised_as_it_is(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_a_failure_that_is_no_conflict_is_raised_as_it_is(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     attempts = []
 
     def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
@@ -308,25 +409,37 @@ def test_a_run_replaces_partitions_of_two_keys_where_one_condition_names_them() 
         ("dt", "in", ["1"]),
         ("hour", "in", ["a", "b"]),
     ]
-    with pytest.raises(InputError, match="one run cannot replace dt=1/hour=a, dt=2/hour=b without dt=1/hour=b"):
+    with pytest.raises(
+        InputError, match="one run cannot replace dt=1/hour=a, dt=2/hour=b without dt=1/hour=b"
+    ):
         replaced([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
 
 
-def test_no_table_and_no_version_are_named(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_no_table_and_no_version_are_named(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table at .*table: expected a Delta table"):
         open_delta(str(table))
     with pytest.raises(TableNotFoundError, match=r"no table at .*table"):
         history(str(table))
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
-    with pytest.raises(TableNotFoundError, match=r"no version 7 of .*table; it has versions 0 to 0"):
+    with pytest.raises(
+        TableNotFoundError, match=r"no version 7 of .*table; it has versions 0 to 0"
+    ):
         open_delta(str(table), 7)
 
 
 def test_a_foreign_delta_table_opens_without_our_metadata(table: Path) -> None:
-    rows = polars.DataFrame({"id": [1, 2], "score": [0.5, 1.5], "name": ["a", "b"], "day": ["x", "y"]})
+    rows = polars.DataFrame(
+        {"id": [1, 2], "score": [0.5, 1.5], "name": ["a", "b"], "day": ["x", "y"]}
+    )
     rows.write_delta(str(table), delta_write_options={"partition_by": ["day"]})
     snapshot = open_delta(str(table))
-    assert (snapshot.schema.names, snapshot.spec_hash, snapshot.num_rows) == (("id", "score"), None, 2)
+    assert (snapshot.schema.names, snapshot.spec_hash, snapshot.num_rows) == (
+        ("id", "score"),
+        None,
+        2,
+    )
     assert [file.partition for file in snapshot.data_files] == [{"day": "x"}, {"day": "y"}]
     assert history(str(table))[0].metadata is None
 
@@ -338,11 +451,17 @@ def test_a_foreign_delta_table_opens_without_our_metadata(table: Path) -> None:
         [1.5, None],
         [True, False, None],
         [date(2026, 11, 1), None],
-        [datetime(2026, 11, 1, 12, tzinfo=UTC), datetime(2026, 11, 1, 12, 0, 0, 5, tzinfo=UTC), None],
+        [
+            datetime(2026, 11, 1, 12, tzinfo=UTC),
+            datetime(2026, 11, 1, 12, 0, 0, 5, tzinfo=UTC),
+            None,
+        ],
         ["a", None],
     ],
 )
-def test_keys_of_any_type_are_texts_that_cast_back_and_null_is_none(table: Path, values: list[Any]) -> None:
+def test_keys_of_any_type_are_texts_that_cast_back_and_null_is_none(
+    table: Path, values: list[Any]
+) -> None:
     rows = polars.DataFrame({"id": range(len(values)), "day": values})
     rows.write_delta(str(table), delta_write_options={"partition_by": ["day"]})
     snapshot = open_delta(str(table))
@@ -353,7 +472,9 @@ def test_keys_of_any_type_are_texts_that_cast_back_and_null_is_none(table: Path,
     assert sorted(cast, key=str) == sorted(values, key=str)
 
 
-def test_rows_are_read_from_footers_where_the_log_has_no_statistics(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_rows_are_read_from_footers_where_the_log_has_no_statistics(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {}, "r1")]))
     log = table / "_delta_log" / f"{0:020d}.json"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -363,7 +484,9 @@ def test_rows_are_read_from_footers_where_the_log_has_no_statistics(table: Path,
     assert open_delta(str(table)).num_rows == 10
 
 
-def test_a_table_with_deletion_vectors_is_refused(table: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_a_table_with_deletion_vectors_is_refused(
+    table: Path, schema: SlotSchema, write_file: Any
+) -> None:
     commit(str(table), change(schema, [write_file(table, {}, "r1")]))
     log = table / "_delta_log" / f"{0:020d}.json"
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}

@@ -17,7 +17,9 @@ NUM_ROWS = 3_000
 
 
 def table(columns: dict[str, pa.Array], required: frozenset[str] = frozenset()) -> pa.Table:
-    fields = [pa.field(name, array.type, nullable=name not in required) for name, array in columns.items()]
+    fields = [
+        pa.field(name, array.type, nullable=name not in required) for name, array in columns.items()
+    ]
     return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
 
 
@@ -53,7 +55,9 @@ def test_labels_and_kept_columns_that_do_not_repeat_get_the_delta_of_their_type(
     ("distinct_share", "id_pays", "float_pays"),
     [(0.1, True, True), (0.3, True, False), (0.5, True, False), (0.7, False, False)],
 )
-def test_a_dictionary_pays_by_the_bytes_that_it_saves(distinct_share: float, id_pays: bool, float_pays: bool) -> None:
+def test_a_dictionary_pays_by_the_bytes_that_it_saves(
+    distinct_share: float, id_pays: bool, float_pays: bool
+) -> None:
     values = np.resize(np.arange(int(65_536 * distinct_share)), 65_536)
     assert pays_as_dictionary(pa.chunked_array([values])) == id_pays
     assert pays_as_dictionary(pa.chunked_array([values.astype(np.float32)])) == float_pays
@@ -65,7 +69,9 @@ def test_a_dictionary_that_would_overflow_does_not_pay() -> None:
 
 
 def test_no_rows_make_no_dictionary() -> None:
-    assert choose_encodings(table({"a": pa.array([], pa.int64())}, frozenset("a"))) == Encodings(dictionary=(), others={})
+    assert choose_encodings(table({"a": pa.array([], pa.int64())}, frozenset("a"))) == Encodings(
+        dictionary=(), others={}
+    )
 
 
 SCHEMA = SlotSchema(
@@ -87,7 +93,9 @@ SCHEMA = SlotSchema(
 
 
 @pytest.fixture(scope="module", params=["snappy", "zstd"])
-def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[Any]]]:
+def written(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, list[Any]]]:
     """A file with each encoding that the writer uses, and its rows."""
     rng = np.random.default_rng(0)
     rows: dict[str, list[Any]] = {
@@ -101,11 +109,17 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "request": [None if i % 11 == 0 else f"r-{i * 7919}" for i in range(NUM_ROWS)],
         "country": [f"c{i % 3}" for i in range(NUM_ROWS)],
         "number": [None if i % 13 == 0 else i * i - 5_000 for i in range(NUM_ROWS)],
-        "at": [None if i % 17 == 0 else 1_700_000_000_000_003 + i * 1_000_003 for i in range(NUM_ROWS)],
+        "at": [
+            None if i % 17 == 0 else 1_700_000_000_000_003 + i * 1_000_003 for i in range(NUM_ROWS)
+        ],
     }
     path = tmp_path_factory.mktemp("readers") / "a.parquet"
-    arrow = pa.RecordBatch.from_arrays([pa.array(rows[f.name], f.type) for f in SCHEMA.to_arrow()], schema=SCHEMA.to_arrow())
-    with open_data_file(str(path), SCHEMA, FileMetadata(spec_hash="s", spec_version=1), 1_024, request.param) as writer:
+    arrow = pa.RecordBatch.from_arrays(
+        [pa.array(rows[f.name], f.type) for f in SCHEMA.to_arrow()], schema=SCHEMA.to_arrow()
+    )
+    with open_data_file(
+        str(path), SCHEMA, FileMetadata(spec_hash="s", spec_version=1), 1_024, request.param
+    ) as writer:
         writer.write(arrow)
     return path, rows
 
@@ -118,9 +132,14 @@ def plain(table: pa.Table) -> dict[str, list[Any]]:
     return found
 
 
-def test_every_kind_of_column_is_written_as_chosen(written: tuple[Path, dict[str, list[Any]]]) -> None:
+def test_every_kind_of_column_is_written_as_chosen(
+    written: tuple[Path, dict[str, list[Any]]],
+) -> None:
     group = pq.read_metadata(written[0]).row_group(0)
-    found = {group.column(i).path_in_schema: set(group.column(i).encodings) - {"RLE", "PLAIN"} for i in range(11)}
+    found = {
+        group.column(i).path_in_schema: set(group.column(i).encodings) - {"RLE", "PLAIN"}
+        for i in range(11)
+    }
     dictionary, delta = {"RLE_DICTIONARY"}, {"DELTA_BINARY_PACKED"}
     assert found == {
         "user": set(),
@@ -137,17 +156,26 @@ def test_every_kind_of_column_is_written_as_chosen(written: tuple[Path, dict[str
     }
 
 
-def test_arrow_polars_and_duckdb_read_every_value(written: tuple[Path, dict[str, list[Any]]]) -> None:
+def test_arrow_polars_and_duckdb_read_every_value(
+    written: tuple[Path, dict[str, list[Any]]],
+) -> None:
     path, rows = written
     assert plain(pq.read_table(path)) == rows
     assert plain(polars.read_parquet(path).to_arrow()) == rows
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        assert plain(connection.sql("SELECT * FROM read_parquet(?)", params=[str(path)]).to_arrow_table()) == rows
+        assert (
+            plain(
+                connection.sql("SELECT * FROM read_parquet(?)", params=[str(path)]).to_arrow_table()
+            )
+            == rows
+        )
 
 
 @pytest.mark.parametrize("vectorized", ["true", "false"])
-def test_spark_reads_every_value(written: tuple[Path, dict[str, list[Any]]], vectorized: str, spark: Any) -> None:
+def test_spark_reads_every_value(
+    written: tuple[Path, dict[str, list[Any]]], vectorized: str, spark: Any
+) -> None:
     path, rows = written
     option = "spark.sql.parquet.enableVectorizedReader"
     before = spark.conf.get(option)
@@ -160,9 +188,13 @@ def test_spark_reads_every_value(written: tuple[Path, dict[str, list[Any]]], vec
 
 @pytest.mark.parametrize("num_distinct", [1, 50, 3_000, 40_000, 131_072, 500_000])
 @pytest.mark.parametrize("arrow_type", [pa.int64(), pa.float32()])
-def test_numbers_are_counted_to_within_one_percent(num_distinct: int, arrow_type: pa.DataType) -> None:
+def test_numbers_are_counted_to_within_one_percent(
+    num_distinct: int, arrow_type: pa.DataType
+) -> None:
     values = pa.array(np.resize(np.arange(num_distinct), 600_000)).cast(arrow_type)
-    assert count_distinct(pa.chunked_array([values])) == pytest.approx(num_distinct, rel=0.01, abs=1)
+    assert count_distinct(pa.chunked_array([values])) == pytest.approx(
+        num_distinct, rel=0.01, abs=1
+    )
 
 
 def test_signs_that_are_all_different_are_never_counted_as_more_than_there_are() -> None:
@@ -172,9 +204,9 @@ def test_signs_that_are_all_different_are_never_counted_as_more_than_there_are()
 
 def test_how_values_are_cut_changes_no_count() -> None:
     whole = pa.array(np.arange(10_000) % 777)
-    assert count_distinct(pa.chunked_array([whole[:1], whole[1:3_000], whole[3_000:]])) == count_distinct(
-        pa.chunked_array([whole])
-    )
+    assert count_distinct(
+        pa.chunked_array([whole[:1], whole[1:3_000], whole[3_000:]])
+    ) == count_distinct(pa.chunked_array([whole]))
 
 
 def test_texts_and_nulls_are_counted_exactly() -> None:

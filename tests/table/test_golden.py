@@ -1,4 +1,6 @@
-"""The bytes that other programs rely on, as files and log really hold them: frozen under `tests/golden/`."""
+"""The bytes that other programs rely on, as files and log really hold them: frozen under
+`tests/golden/`.
+"""
 
 import json
 from pathlib import Path
@@ -17,7 +19,14 @@ from featstore.table.writer import open_data_file
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = SlotSchema(
     slots=(
-        Slot(name="user", kind=SlotKind.ID, number=102, op="hash(user)", op_path="hash(user)", meaning="0123456789abcdef"),
+        Slot(
+            name="user",
+            kind=SlotKind.ID,
+            number=102,
+            op="hash(user)",
+            op_path="hash(user)",
+            meaning="0123456789abcdef",
+        ),
         Slot(name="age", kind=SlotKind.ID, number=101, op="bucketize(age)", num_indices=8),
         Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=103, op="hash(tags)"),
         Slot(name="place", kind=SlotKind.FLOAT, shape=(2,), number=104, op="identity(place)"),
@@ -45,7 +54,10 @@ def data_file(tmp_path: Path) -> DataFile:
     }
     columns = [pa.array(rows[field.name], field.type) for field in SCHEMA.to_arrow()]
     with open_data_file(
-        str(tmp_path / PATH), SCHEMA, FileMetadata(spec_hash="5f" * 32, spec_version=1), rows_per_row_group=100
+        str(tmp_path / PATH),
+        SCHEMA,
+        FileMetadata(spec_hash="5f" * 32, spec_version=1),
+        rows_per_row_group=100,
     ) as writer:
         writer.write(pa.RecordBatch.from_arrays(columns, schema=SCHEMA.to_arrow()))
         done = writer.close()
@@ -57,10 +69,14 @@ def test_a_data_files_columns_come_in_this_order_with_these_types(data_file: Dat
     schema = pq.ParquetFile(data_file.url).schema
     leaves = [schema.column(i) for i in range(len(schema))]
     arrow = pq.read_schema(data_file.url)
-    metadata = {field.name: {k.decode(): v.decode() for k, v in sorted((field.metadata or {}).items())} for field in arrow}
+    metadata = {
+        field.name: {k.decode(): v.decode() for k, v in sorted((field.metadata or {}).items())}
+        for field in arrow
+    }
     found = {
         "columns": [
-            f"{leaf.path}: {leaf.physical_type} {leaf.logical_type.type}, levels {leaf.max_definition_level} and "
+            f"{leaf.path}: {leaf.physical_type} {leaf.logical_type.type}, levels "
+            f"{leaf.max_definition_level} and "
             f"{leaf.max_repetition_level}"
             for leaf in leaves
         ],
@@ -84,16 +100,28 @@ def test_a_commit_in_the_log_is_as_agreed(data_file: DataFile, tmp_path: Path) -
         counts={"age: nan": 3},
     )
     schema = SCHEMA.with_partition_keys(pa.field(key, pa.string()) for key in PARTITION)
-    commit(str(tmp_path), Change(base=None, schema=schema, partitions=(PARTITION,), files=(data_file,), metadata=metadata))
+    commit(
+        str(tmp_path),
+        Change(
+            base=None, schema=schema, partitions=(PARTITION,), files=(data_file,), metadata=metadata
+        ),
+    )
     log = (tmp_path / "_delta_log" / f"{0:020d}.json").read_text()
     found = [described(action) for action in map(json.loads, log.splitlines())]
-    assert json.dumps(found, indent=1, sort_keys=True) + "\n" == (GOLDEN / "delta_log.json").read_text()
+    assert (
+        json.dumps(found, indent=1, sort_keys=True) + "\n"
+        == (GOLDEN / "delta_log.json").read_text()
+    )
 
 
 def described(action: dict[str, Any]) -> dict[str, Any]:
-    """A log's action with the times, names and sizes masked that differ from run to run, or with the version of a library."""
+    """A log's action with the times, names and sizes masked that differ from run to run, or with
+    the version of a library.
+    """
     for kind, names in MASKED.items():
-        action.get(kind, {}).update({name: f"<{name}>" for name in names & action.get(kind, {}).keys()})
+        action.get(kind, {}).update(
+            {name: f"<{name}>" for name in names & action.get(kind, {}).keys()}
+        )
     if "metaData" in action:
         action["metaData"]["schemaString"] = json.loads(action["metaData"]["schemaString"])
     return action
@@ -101,7 +129,13 @@ def described(action: dict[str, Any]) -> dict[str, Any]:
 
 MASKED = {
     "add": {"modificationTime", "size"},
-    "commitInfo": {"clientVersion", "engineInfo", "operationMetrics", "operationParameters", "timestamp"},
+    "commitInfo": {
+        "clientVersion",
+        "engineInfo",
+        "operationMetrics",
+        "operationParameters",
+        "timestamp",
+    },
     "metaData": {"createdTime", "id"},
     "txn": {"lastUpdated"},
 }

@@ -11,7 +11,14 @@ from featstore.errors import DataFileError, InputError
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table import delta
 from featstore.table.groups import drop_groups, groups_commit, publish_group
-from featstore.table.layout import base_path, data_file_name, group_file_path, group_url, new_tag, unit_of
+from featstore.table.layout import (
+    base_path,
+    data_file_name,
+    group_file_path,
+    group_url,
+    new_tag,
+    unit_of,
+)
 from featstore.table.metadata import CommitMetadata
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, files_digest
@@ -22,8 +29,12 @@ KEYS = (pa.field("day", pa.string()),)
 
 
 def commit(url: str, path: str, number: int, run_id: str = "r") -> int:
-    schema = SlotSchema(slots=(Slot(name=f"slot{number}", kind=SlotKind.ID, number=number),), partition_keys=KEYS)
-    files = (DataFile(path=path, url=f"{url}/{path}", size_bytes=9, num_rows=5, partition={"day": "1"}),)
+    schema = SlotSchema(
+        slots=(Slot(name=f"slot{number}", kind=SlotKind.ID, number=number),), partition_keys=KEYS
+    )
+    files = (
+        DataFile(path=path, url=f"{url}/{path}", size_bytes=9, num_rows=5, partition={"day": "1"}),
+    )
     metadata = CommitMetadata(
         run_id=run_id,
         spec_hash="s",
@@ -36,7 +47,12 @@ def commit(url: str, path: str, number: int, run_id: str = "r") -> int:
         size_bytes=9,
     )
     base = delta.open_delta_or_none(url)
-    return delta.commit(url, delta.Change(base=base, schema=schema, partitions=({"day": "1"},), files=files, metadata=metadata))
+    return delta.commit(
+        url,
+        delta.Change(
+            base=base, schema=schema, partitions=({"day": "1"},), files=files, metadata=metadata
+        ),
+    )
 
 
 @pytest.fixture
@@ -56,7 +72,11 @@ def publish(url: str, version: int = 0) -> int:
 def test_a_groups_file_lies_in_a_directory_named_like_its_base_file() -> None:
     assert group_file_path(BASE_PATH, "part-00007-11111111-22222222-0.parquet") == GROUP_PATH
     assert base_path(GROUP_PATH) == BASE_PATH
-    assert (unit_of(BASE_PATH), unit_of(data_file_name(new_tag("r"), 123456, 1, 2)), unit_of("a.parquet")) == (7, 123456, None)
+    assert (
+        unit_of(BASE_PATH),
+        unit_of(data_file_name(new_tag("r"), 123456, 1, 2)),
+        unit_of("a.parquet"),
+    ) == (7, 123456, None)
 
 
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "..", "a" * 65])
@@ -70,8 +90,16 @@ def test_the_base_names_versions_in_a_property_and_says_so_in_its_commit(url: st
     table = DeltaTable(url)
     assert table.metadata().configuration["featstore.groups"] == '{"more": 0}'
     said = table.history(1)[0]["featstore"]
-    assert (said["groups"], said["num_files"], said["input_digest"], said["format"]) == ({"more": 0}, 0, None, 1)
-    log = [json.loads(line) for line in (Path(url) / "_delta_log" / f"{1:020d}.json").read_text().splitlines()]
+    assert (said["groups"], said["num_files"], said["input_digest"], said["format"]) == (
+        {"more": 0},
+        0,
+        None,
+        1,
+    )
+    log = [
+        json.loads(line)
+        for line in (Path(url) / "_delta_log" / f"{1:020d}.json").read_text().splitlines()
+    ]
     assert [action["txn"]["appId"] for action in log if "txn" in action] == ["featstore/day=1"]
     assert not any("add" in action or "remove" in action for action in log)
 
@@ -82,7 +110,9 @@ def test_only_what_the_base_names_is_seen(url: str) -> None:
     snapshot = open_snapshot(url)
     (file,) = snapshot.data_files
     assert snapshot.schema.names == ("slot1", "slot2")
-    assert [(group.group, group.path) for group in file.groups] == [("more", f"_groups/more/{GROUP_PATH}")]
+    assert [(group.group, group.path) for group in file.groups] == [
+        ("more", f"_groups/more/{GROUP_PATH}")
+    ]
     assert (snapshot.size_bytes, snapshot.num_rows) == (18, 5)
     assert open_snapshot(url, version=0).schema.names == ("slot1",)
 
@@ -110,6 +140,10 @@ def test_a_group_that_was_written_meanwhile_is_not_dropped(url: str) -> None:
 
 
 def test_a_property_of_another_form_is_refused(url: str) -> None:
-    DeltaTable(url).alter.set_table_properties({"featstore.groups": "[1]"}, raise_if_not_exists=False)
-    with pytest.raises(DataFileError, match=r"'featstore.groups' is no mapping of groups to versions"):
+    DeltaTable(url).alter.set_table_properties(
+        {"featstore.groups": "[1]"}, raise_if_not_exists=False
+    )
+    with pytest.raises(
+        DataFileError, match=r"'featstore.groups' is no mapping of groups to versions"
+    ):
         open_snapshot(url)

@@ -16,7 +16,9 @@ from featstore.table.layout import (
     partition_path,
 )
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text != "__HIVE_DEFAULT_PARTITION__")
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
+    lambda text: text != "__HIVE_DEFAULT_PARTITION__"
+)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +33,13 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lamb
         ({"ort": "Köln"}, "ort=Köln"),
     ],
 )
-def test_partitions_are_directories_escaped_as_hive_does(partition: dict[str, str], path: str) -> None:
+def test_partitions_are_directories_escaped_as_hive_does(
+    partition: dict[str, str], path: str
+) -> None:
     assert partition_path(partition) == path
-    assert parse_partition(f"{path}/part.parquet") == {key: value or None for key, value in partition.items()}
+    assert parse_partition(f"{path}/part.parquet") == {
+        key: value or None for key, value in partition.items()
+    }
 
 
 @given(st.dictionaries(TEXT, st.one_of(TEXT, st.just("")), max_size=3))
@@ -49,7 +55,10 @@ def test_directories_without_an_equals_sign_are_no_partition() -> None:
 
 
 def test_hives_default_partition_is_null() -> None:
-    assert parse_partition("day=1/hour=__HIVE_DEFAULT_PARTITION__/a.parquet") == {"day": "1", "hour": None}
+    assert parse_partition("day=1/hour=__HIVE_DEFAULT_PARTITION__/a.parquet") == {
+        "day": "1",
+        "hour": None,
+    }
     assert partition_path({"day": "1", "hour": None}) == "day=1/hour=__HIVE_DEFAULT_PARTITION__"
 
 
@@ -78,14 +87,27 @@ def test_a_logged_path_is_decoded_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "num_bytes"), [("x" * 300, 303), ("é" * 130, 263), ("/" * 90, 273), ("x" * 253, 256), ("", 0), ("x" * 252, 0)]
+    ("value", "num_bytes"),
+    [
+        ("x" * 300, 303),
+        ("é" * 130, 263),
+        ("/" * 90, 273),
+        ("x" * 253, 256),
+        ("", 0),
+        ("x" * 252, 0),
+    ],
 )
-def test_a_partition_is_named_by_what_file_systems_take_as_a_name(tmp_path: Path, value: str, num_bytes: int) -> None:
+def test_a_partition_is_named_by_what_file_systems_take_as_a_name(
+    tmp_path: Path, value: str, num_bytes: int
+) -> None:
     if not num_bytes:
         check_partition_name("dt", value, "partition")
         (tmp_path / partition_path({"dt": value})).mkdir()
         return
-    with pytest.raises(InputError, match=f"partition: key 'dt': .* a name of {num_bytes} bytes: expected at most 255"):
+    with pytest.raises(
+        InputError,
+        match=f"partition: key 'dt': .* a name of {num_bytes} bytes: expected at most 255",
+    ):
         check_partition_name("dt", value, "partition")
     with pytest.raises(OSError, match="File name too long"):
         (tmp_path / partition_path({"dt": value})).mkdir()

@@ -29,19 +29,34 @@ def test_commit_metadata_is_byte_for_byte_as_agreed() -> None:
 def test_skipped_rows_are_written_only_where_there_are_any() -> None:
     skipped = replace(COMMIT, num_rows_skipped=7)
     assert "num_rows_skipped" not in COMMIT.to_mapping()
-    assert to_json(skipped.to_mapping()) + "\n" == (GOLDEN / "commit_metadata_skipped.json").read_text()
+    assert (
+        to_json(skipped.to_mapping()) + "\n"
+        == (GOLDEN / "commit_metadata_skipped.json").read_text()
+    )
     assert CommitMetadata.from_mapping(skipped.to_mapping(), "version 3") == skipped
 
 
 def test_origins_are_written_only_where_there_are_any() -> None:
-    compacted = replace(COMMIT, input_digest=None, origins=(replace(COMMIT, data_digest="0e" * 32, num_rows_skipped=7),))
+    compacted = replace(
+        COMMIT,
+        input_digest=None,
+        origins=(replace(COMMIT, data_digest="0e" * 32, num_rows_skipped=7),),
+    )
     assert "origins" not in COMMIT.to_mapping()
-    assert to_json(compacted.to_mapping()) + "\n" == (GOLDEN / "commit_metadata_compacted.json").read_text()
-    assert CommitMetadata.from_mapping(json.loads(to_json(compacted.to_mapping())), "version 3") == compacted
+    assert (
+        to_json(compacted.to_mapping()) + "\n"
+        == (GOLDEN / "commit_metadata_compacted.json").read_text()
+    )
+    assert (
+        CommitMetadata.from_mapping(json.loads(to_json(compacted.to_mapping())), "version 3")
+        == compacted
+    )
 
 
 def test_commit_metadata_is_read_back() -> None:
-    assert CommitMetadata.from_mapping(json.loads(to_json(COMMIT.to_mapping())), "version 3") == COMMIT
+    assert (
+        CommitMetadata.from_mapping(json.loads(to_json(COMMIT.to_mapping())), "version 3") == COMMIT
+    )
 
 
 def test_file_metadata_is_read_back() -> None:

@@ -1,4 +1,6 @@
-"""A table on moto's S3, spoken to over HTTP on loopback: the same rows, safe commits, vacuum, and a store that is refused."""
+"""A table on moto's S3, spoken to over HTTP on loopback: the same rows, safe commits, vacuum, and a
+store that is refused.
+"""
 
 import json
 import re
@@ -51,7 +53,9 @@ class Store:
     url: str
 
     def reset(self, *, careless: bool = False) -> None:
-        """Empties it. A careless store overwrites a name that is taken, whatever the request says."""
+        """Empties it. A careless store overwrites a name that is taken, whatever the request
+        says.
+        """
         for path in ("/moto-api/reset", "/_careless" if careless else "/_careful"):
             urlopen(f"{self.url}{path}", data=b"", timeout=60).close()
         urlopen(Request(f"{self.url}/tables", method="PUT"), timeout=60).close()
@@ -71,12 +75,23 @@ class Store:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Store]:
-    """One server for all tests here: clients of a process keep the endpoint that they began with."""
-    process = subprocess.Popen([sys.executable, Path(__file__).with_name("s3_server.py")], stdout=subprocess.PIPE, text=True)
+    """One server for all tests here: clients of a process keep the endpoint that they began
+    with.
+    """
+    process = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("s3_server.py")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     try:
         url = f"http://127.0.0.1:{int(process.stdout.readline())}"
-        settings = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "someone", "SECRET_ACCESS_KEY": "something", "ALLOW_HTTP": "true"}
+        settings = {
+            "ENDPOINT_URL": url,
+            "ACCESS_KEY_ID": "someone",
+            "SECRET_ACCESS_KEY": "something",
+            "ALLOW_HTTP": "true",
+        }
         storage._store.cache_clear()
         FsspecStore.clear_instance_cache()
         with pytest.MonkeyPatch.context() as patch:
@@ -110,18 +125,29 @@ def write_raw(directory: Path, num_rows: int) -> None:
     ids = [f"{num_rows}-{row}" for row in range(num_rows)]
     users = [None if row % 3 == 0 else f"u{row}" for row in range(num_rows)]
     prices = [None if row % 4 == 0 else float(row) for row in range(num_rows)]
-    pq.write_table(pa.table({"id": ids, "user": pa.array(users, pa.string()), "price": prices}), directory / "log.parquet")
+    pq.write_table(
+        pa.table({"id": ids, "user": pa.array(users, pa.string()), "price": prices}),
+        directory / "log.parquet",
+    )
 
 
 def job_of(raw: Path, url: str, day: str, run_id: str) -> ExtractJob:
-    return ExtractJob(spec=load_spec(SPEC), input_url=str(raw), table_url=url, partition={"dt": day}, run_id=run_id)
+    return ExtractJob(
+        spec=load_spec(SPEC),
+        input_url=str(raw),
+        table_url=url,
+        partition={"dt": day},
+        run_id=run_id,
+    )
 
 
 def rows(table: Any) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: str(row["id"]))
 
 
-def test_a_table_on_s3_reads_as_one_on_disk_also_as_it_was(store: Store, job: ExtractJob, tmp_path: Path) -> None:
+def test_a_table_on_s3_reads_as_one_on_disk_also_as_it_was(
+    store: Store, job: ExtractJob, tmp_path: Path
+) -> None:
     for num_rows in (20, 30):
         write_raw(tmp_path / "raw", num_rows)
         for url in ("s3://tables/clicks", str(tmp_path / "table")):
@@ -154,7 +180,9 @@ def test_of_two_writers_of_one_empty_day_on_s3_one_is_refused_by_the_store(
     def write(run_id: str) -> None:
         try:
             other = job_of(tmp_path / "raw", job.table_url, "2", run_id)
-            report = extract_files(other, commit=lambda url, change: delta.commit(url, change, publish))
+            report = extract_files(
+                other, commit=lambda url, change: delta.commit(url, change, publish)
+            )
             outcomes.append(report.version)
         except CommitConflictError as error:
             outcomes.append(str(error))
@@ -184,7 +212,9 @@ class Working:
         raise AssertionError
 
 
-def test_a_store_that_overwrites_what_it_must_not_is_refused_before_any_work_is_done(store: Store, job: ExtractJob) -> None:
+def test_a_store_that_overwrites_what_it_must_not_is_refused_before_any_work_is_done(
+    store: Store, job: ExtractJob
+) -> None:
     store.reset(careless=True)
     for match in (
         "s3://tables/clicks: the store overwrites a name that is taken although",
@@ -231,9 +261,14 @@ def test_vacuum_on_s3_removes_orphans_and_leaves_what_is_live_or_of_a_running_jo
     extract_files(job)
     write_raw(tmp_path / "raw", 30)
     extract_files(job_of(tmp_path / "raw", job.table_url, "1", "r2"))
-    live = {file.path for version in (0, 1) for file in open_delta(job.table_url, version).data_files}
+    live = {
+        file.path for version in (0, 1) for file in open_delta(job.table_url, version).data_files
+    }
     assert below(store) == live
-    orphan, unfinished = ("dt=1/part-00007-0a0a0a0a-1b1b1b1b-0.parquet", "dt=1/part-00008-0c0c0c0c-1d1d1d1d-0.parquet")
+    orphan, unfinished = (
+        "dt=1/part-00007-0a0a0a0a-1b1b1b1b-0.parquet",
+        "dt=1/part-00008-0c0c0c0c-1d1d1d1d-0.parquet",
+    )
     for path in (orphan, unfinished, "dt=1/theirs.parquet"):
         with storage.open_write(f"{job.table_url}/{path}") as file:
             file.write(b"x")
@@ -241,7 +276,9 @@ def test_vacuum_on_s3_removes_orphans_and_leaves_what_is_live_or_of_a_running_jo
     tag = tag_of(unfinished)
     assert tag is not None
     with marked(job.table_url, tag) as mark:
-        while (renewed_s := storage.modified_s(mark.url)) <= written_s:  # the store's clock ticks once a second
+        while (
+            renewed_s := storage.modified_s(mark.url)
+        ) <= written_s:  # the store's clock ticks once a second
             mark.renew()
         report = vacuum(job.table_url, grace_s=3600, now_s=renewed_s + 3600)
         assert [(left.path, left.what) for left in report.removed] == [(orphan, "orphan")]
@@ -250,16 +287,25 @@ def test_vacuum_on_s3_removes_orphans_and_leaves_what_is_live_or_of_a_running_jo
     assert below(store) == {*live, unfinished, "dt=1/theirs.parquet"}
     report = vacuum(job.table_url, retain_s=0, grace_s=3600, now_s=renewed_s + 3600)
     assert {left.what for left in report.removed} == {"orphan", "replaced", "statistics"}
-    assert below(store) == {file.path for file in open_delta(job.table_url).data_files} | {"dt=1/theirs.parquet"}
+    assert below(store) == {file.path for file in open_delta(job.table_url).data_files} | {
+        "dt=1/theirs.parquet"
+    }
     assert featstore.open_table(job.table_url).profile(stored=True).num_rows == 30
 
 
-def test_a_vacuum_of_s3_by_a_host_whose_clock_is_ahead_takes_nothing_of_a_running_job(store: Store, job: ExtractJob) -> None:
+def test_a_vacuum_of_s3_by_a_host_whose_clock_is_ahead_takes_nothing_of_a_running_job(
+    store: Store, job: ExtractJob
+) -> None:
     told: list[str] = []
 
     def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
         reports = LocalRunner()(task, units, progress)
-        command = [sys.executable, str(Path(__file__).with_name("vacuum_ahead.py")), job.table_url, "26"]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("vacuum_ahead.py")),
+            job.table_url,
+            "26",
+        ]
         told.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         return reports
 
@@ -271,7 +317,9 @@ def test_a_vacuum_of_s3_by_a_host_whose_clock_is_ahead_takes_nothing_of_a_runnin
 
 
 @pytest.mark.parametrize("what", ["dt=2/part-", "_runs/"])
-def test_a_job_on_s3_whose_mark_or_file_is_gone_commits_nothing(store: Store, job: ExtractJob, what: str) -> None:
+def test_a_job_on_s3_whose_mark_or_file_is_gone_commits_nothing(
+    store: Store, job: ExtractJob, what: str
+) -> None:
     gone: list[str] = []
 
     def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
@@ -281,7 +329,10 @@ def test_a_job_on_s3_whose_mark_or_file_is_gone_commits_nothing(store: Store, jo
         return reports
 
     extract_files(job)
-    with pytest.raises(CommitConflictError, match=r"s3://tables/clicks: expected the mark and .* gone.*nothing is committed"):
+    with pytest.raises(
+        CommitConflictError,
+        match=r"s3://tables/clicks: expected the mark and .* gone.*nothing is committed",
+    ):
         extract_files(replace(job, partition={"dt": "2"}, run_id="r2"), runner=run)
     assert len(gone) == 1
     assert open_delta(job.table_url).version == 0
@@ -295,7 +346,9 @@ def test_a_raw_object_that_is_replaced_while_it_is_read_is_named_and_nothing_is_
     raw = "s3://tables/raw/log.parquet"
 
     def put(prices: list[float]) -> int:
-        rows = pa.table({"id": [str(row) for row in range(200)], "user": ["u"] * 200, "price": prices})
+        rows = pa.table(
+            {"id": [str(row) for row in range(200)], "user": ["u"] * 200, "price": prices}
+        )
         with storage.open_write(raw) as file:
             pq.write_table(rows, file, row_group_size=100, use_dictionary=False, compression="none")
         return storage.size_bytes(raw)
@@ -309,7 +362,9 @@ def test_a_raw_object_that_is_replaced_while_it_is_read_is_named_and_nothing_is_
     spec = load_spec(SPEC | {"output": {"rows_per_file": 100, "rows_per_row_group": 100}})
     job = replace(job, spec=spec, input_url="s3://tables/raw")
     with pytest.raises(
-        InputError, match=r"^s3://tables/raw/log\.parquet changed while it was read: expected [\d,]+ bytes, version .* found"
+        InputError,
+        match=r"^s3://tables/raw/log\.parquet changed while it was read: expected [\d,]+ bytes, "
+        r"version .* found",
     ):
         extract_files(job, runner=LocalRunner(1), progress=replace_it)
     assert len(sizes) == 2
@@ -318,7 +373,9 @@ def test_a_raw_object_that_is_replaced_while_it_is_read_is_named_and_nothing_is_
     assert extract_files(job).num_rows == 200
 
 
-def test_a_run_on_s3_has_its_mark_while_it_works_and_none_after_it(store: Store, job: ExtractJob) -> None:
+def test_a_run_on_s3_has_its_mark_while_it_works_and_none_after_it(
+    store: Store, job: ExtractJob
+) -> None:
     seen: list[set[str]] = []
 
     def commit(url: str, change: Change) -> int:

@@ -17,7 +17,13 @@ def write(path: Path, **columns: Any) -> None:
 
 
 def test_a_directory_by_anyone_gets_slots_by_type_and_partitions_by_path(tmp_path: Path) -> None:
-    write(tmp_path / "month=1" / "b.parquet", id=[1, 2], score=[0.5, 1.5], name=["a", "b"], tags=[[1], [2, 3]])
+    write(
+        tmp_path / "month=1" / "b.parquet",
+        id=[1, 2],
+        score=[0.5, 1.5],
+        name=["a", "b"],
+        tags=[[1], [2, 3]],
+    )
     write(tmp_path / "month=2" / "a.parquet", id=[3], score=[2.5], name=["c"], tags=[[4]])
     snapshot = open_parquet_dir(str(tmp_path))
     assert [(slot.name, slot.kind.value, slot.shape_text) for slot in snapshot.schema] == [
@@ -57,20 +63,30 @@ def test_a_column_that_also_names_a_directory_is_a_partition(tmp_path: Path) -> 
 def test_a_column_of_two_meanings_is_named_with_both_files(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", id=[1])
     write(tmp_path / "b.parquet", id=["x"])
-    with pytest.raises(DataFileError, match=r"column 'id' is int64 in a\.parquet, and string in b\.parquet"):
+    with pytest.raises(
+        DataFileError, match=r"column 'id' is int64 in a\.parquet, and string in b\.parquet"
+    ):
         open_parquet_dir(str(tmp_path))
 
 
 def test_nothing_there_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(TableNotFoundError, match=r"no table at .*nowhere: expected a Delta table, or a directory or glob"):
+    with pytest.raises(
+        TableNotFoundError,
+        match=r"no table at .*nowhere: expected a Delta table, or a directory or glob",
+    ):
         open_parquet_dir(str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("below", ["", "/day=1", "/day=1/*.parquet", "/*/*.parquet", "/day=1/a.parquet"])
+@pytest.mark.parametrize(
+    "below", ["", "/day=1", "/day=1/*.parquet", "/*/*.parquet", "/day=1/a.parquet"]
+)
 def test_files_of_a_delta_table_are_not_opened_without_its_log(tmp_path: Path, below: str) -> None:
     write(tmp_path / "t" / "day=1" / "a.parquet", id=[1])
     (tmp_path / "t" / "_delta_log").mkdir()
-    message = r"lies in the Delta table \S+/t, some of whose files may be replaced ones: open \S+/t, and choose rows with where"
+    message = (
+        r"lies in the Delta table \S+/t, some of whose files may be replaced ones: open \S+/t, and "
+        r"choose rows with where"
+    )
     for prefix in ("", "file://"):
         with pytest.raises(TableNotFoundError, match=message):
             open_parquet_dir(f"{prefix}{tmp_path}/t{below}")
@@ -80,7 +96,10 @@ def test_a_delta_table_under_a_scheme_that_cannot_be_read_is_refused() -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe({"/t/_delta_log/0.json": b"{}", "/t/a.parquet": b""})
     try:
-        with pytest.raises(TableNotFoundError, match=r"memory://t is a Delta table, and those cannot be read by memory://"):
+        with pytest.raises(
+            TableNotFoundError,
+            match=r"memory://t is a Delta table, and those cannot be read by memory://",
+        ):
             open_parquet_dir("memory://t")
     finally:
         memory.rm("/t", recursive=True)
@@ -109,9 +128,13 @@ def test_files_are_opened_over_http(loopback: Any, tmp_path: Path) -> None:
 
 def test_two_columns_of_one_name_are_named_with_their_file(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", id=[1], x=[2])
-    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["id", "x", "x"])
+    table = pa.Table.from_arrays(
+        [pa.array([1]), pa.array([2]), pa.array([3])], names=["id", "x", "x"]
+    )
     pq.write_table(table, tmp_path / "b.parquet")
-    with pytest.raises(DataFileError, match=r"b\.parquet: column 'x': expected once, found 2 times"):
+    with pytest.raises(
+        DataFileError, match=r"b\.parquet: column 'x': expected once, found 2 times"
+    ):
         open_parquet_dir(str(tmp_path))
 
 

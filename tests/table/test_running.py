@@ -45,7 +45,9 @@ def test_a_table_without_marks_has_no_runs(tmp_path: Path) -> None:
     assert running(str(tmp_path / "nowhere"), now_s=0, grace_s=1) == set()
 
 
-def test_the_time_is_the_stores_whatever_the_hosts_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_is_the_stores_whatever_the_hosts_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told_s = time.time()
     monkeypatch.setattr(time, "time", lambda: told_s + 26 * 3600)
     assert abs(store_now_s(str(tmp_path)) - told_s) < 60

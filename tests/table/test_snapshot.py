@@ -7,7 +7,9 @@ from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
 
 def data_file(path: str, num_rows: int = 10, **partition: str) -> DataFile:
-    return DataFile(path=path, url=f"/t/{path}", size_bytes=100, num_rows=num_rows, partition=partition)
+    return DataFile(
+        path=path, url=f"/t/{path}", size_bytes=100, num_rows=num_rows, partition=partition
+    )
 
 
 FILES = (data_file("m=1/a", m="1"), data_file("m=1/b", m="1"), data_file("m=2/a", m="2"))
@@ -15,7 +17,11 @@ SNAPSHOT = Snapshot(url="/t", version=3, schema=SlotSchema(), data_files=FILES)
 
 
 def test_a_snapshot_adds_up_its_files() -> None:
-    assert (SNAPSHOT.num_rows, SNAPSHOT.size_bytes, SNAPSHOT.partitions) == (30, 300, ({"m": "1"}, {"m": "2"}))
+    assert (SNAPSHOT.num_rows, SNAPSHOT.size_bytes, SNAPSHOT.partitions) == (
+        30,
+        300,
+        ({"m": "1"}, {"m": "2"}),
+    )
     assert SNAPSHOT.in_partitions([{"m": "1"}]) == FILES[:2]
     assert SNAPSHOT.in_partitions([{"m": "3"}]) == ()
 

@@ -26,11 +26,16 @@ DAY_S = 86_400.0
 
 @pytest.fixture
 def table(tmp_path: Path, schema: Any, write_file: Any) -> Path:
-    """Three versions of month 1, of which only the last is current, and one month 2; all files are long written."""
+    """Three versions of month 1, of which only the last is current, and one month 2; all files are
+    long written.
+    """
     url = tmp_path / "table"
     for version, month in enumerate("1121"):
         base = open_delta(str(url)) if version else None
-        commit(str(url), change(schema, [write_file(url, {"month": month}, f"r{version}")], f"r{version}", base))
+        commit(
+            str(url),
+            change(schema, [write_file(url, {"month": month}, f"r{version}")], f"r{version}", base),
+        )
     age(url)
     return url
 
@@ -49,7 +54,13 @@ def change(schema: Any, files: Any, run_id: str, base: Any) -> Any:
     )
     keys = tuple(pa.field(key, pa.string()) for key in files[0].partition)
     schema = schema.with_partition_keys(keys)
-    return Change(base=base, schema=schema, partitions=metadata.partitions, files=tuple(files), metadata=metadata)
+    return Change(
+        base=base,
+        schema=schema,
+        partitions=metadata.partitions,
+        files=tuple(files),
+        metadata=metadata,
+    )
 
 
 def age(url: Path, seconds: float = 30 * DAY_S) -> None:
@@ -68,7 +79,11 @@ def put(url: Path, name: str) -> Path:
 
 
 def on_disk(url: Path) -> set[str]:
-    return {str(path.relative_to(url)) for path in url.rglob("*") if path.is_file() and "_delta_log" not in path.parts}
+    return {
+        str(path.relative_to(url))
+        for path in url.rglob("*")
+        if path.is_file() and "_delta_log" not in path.parts
+    }
 
 
 def live(url: Path, version: int | None = None) -> set[str]:
@@ -173,7 +188,11 @@ def test_old_files_of_a_run_that_lives_stay_and_go_once_it_is_dead(table: Path) 
         mark.keep()
     assert vacuum(str(table)).removed == ()
     os.utime(table / "_runs" / TAG, (time.time() - 2 * DAY_S,) * 2)
-    assert {left.what for left in vacuum(str(table)).removed} == {"orphan", "unfinished", "mark of a dead run"}
+    assert {left.what for left in vacuum(str(table)).removed} == {
+        "orphan",
+        "unfinished",
+        "mark of a dead run",
+    }
     assert not (table / ORPHAN).exists()
     assert not partial.exists()
 
@@ -181,7 +200,9 @@ def test_old_files_of_a_run_that_lives_stay_and_go_once_it_is_dead(table: Path) 
 def test_a_commit_that_lands_during_the_vacuum_keeps_its_files(
     table: Path, schema: Any, write_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run ends between the listing and the look at the marks: its mark is gone, and its files are old."""
+    """A run ends between the listing and the look at the marks: its mark is gone, and its files are
+    old.
+    """
     file = write_file(table, {"month": "5"}, "late")
     age(table)
     landed: list[int] = []
@@ -203,13 +224,22 @@ def test_a_version_whose_log_is_gone_is_not_waited_for(table: Path) -> None:
     report = vacuum(str(table))
     assert report.oldest_version == 3
     assert live(table) <= on_disk(table)
-    with pytest.raises(TableNotFoundError, match=r"version 2 of .* cannot be opened any more: the log before it is gone"):
+    with pytest.raises(
+        TableNotFoundError,
+        match=r"version 2 of .* cannot be opened any more: the log before it is gone",
+    ):
         open_delta(str(table), 2)
 
 
 def test_the_oldest_retained_version_is_the_one_that_was_current_at_the_cutoff() -> None:
     written = [(version, float(version)) for version in (5, 4, 3)]
-    assert [oldest_retained(written, cutoff_s) for cutoff_s in (9.0, 5.0, 4.5, 4.0, 2.0)] == [5, 5, 4, 4, 3]
+    assert [oldest_retained(written, cutoff_s) for cutoff_s in (9.0, 5.0, 4.5, 4.0, 2.0)] == [
+        5,
+        5,
+        4,
+        4,
+        3,
+    ]
 
 
 def test_versions_age_by_the_store_and_not_by_the_clock_of_who_committed_them(table: Path) -> None:
@@ -226,11 +256,16 @@ def test_versions_age_by_the_store_and_not_by_the_clock_of_who_committed_them(ta
     assert vacuum(str(table)).oldest_version == 2
 
 
-def test_a_vacuum_by_a_host_whose_clock_is_ten_days_ahead_keeps_what_is_retained(table: Path) -> None:
+def test_a_vacuum_by_a_host_whose_clock_is_ten_days_ahead_keeps_what_is_retained(
+    table: Path,
+) -> None:
     before = on_disk(table)
     command = [sys.executable, str(Path(__file__).with_name("vacuum_ahead.py")), str(table), "240"]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert "0 files, 0 bytes removed; 0 too young, 0 of running jobs left alone; versions from 0 on can be read" in told
+    assert (
+        "0 files, 0 bytes removed; 0 too young, 0 of running jobs left alone; versions from 0 on "
+        "can be read" in told
+    )
     assert on_disk(table) == before
 
 
@@ -257,7 +292,10 @@ def test_a_run_that_stood_still_and_goes_on_during_the_vacuum_keeps_its_files(
 
 @pytest.mark.parametrize("times", [{"grace_s": 3599}, {"retain_s": -1}])
 def test_times_that_cannot_be_are_refused(table: Path, times: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="vacuum: expected a grace of at least 3600 s and a retention of 0 s or more"):
+    with pytest.raises(
+        InputError,
+        match="vacuum: expected a grace of at least 3600 s and a retention of 0 s or more",
+    ):
         vacuum(str(table), **times)
 
 

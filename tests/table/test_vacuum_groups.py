@@ -1,4 +1,6 @@
-"""A slot group keeps what a retained version of the table reads, or what its next commit could name, and nothing else."""
+"""A slot group keeps what a retained version of the table reads, or what its next commit could
+name, and nothing else.
+"""
 
 import os
 import time
@@ -32,24 +34,50 @@ MORE = [*SLOTS, {"slot": 2, "name": "price_log", "op": "log1p", "of": "price"}]
 
 def spec_of(slots: list[dict[str, Any]]) -> Any:
     inputs = {"user": "string", "price": "double", "clicked": "long"}
-    return load_spec({"spec": 1, "inputs": inputs, "labels": {"click": "clicked"}, "keep": ["user"], "slots": slots})
+    return load_spec(
+        {
+            "spec": 1,
+            "inputs": inputs,
+            "labels": {"click": "clicked"},
+            "keep": ["user"],
+            "slots": slots,
+        }
+    )
 
 
 def write_raw(directory: Path, clicked: int) -> Path:
     directory.mkdir(exist_ok=True)
-    columns = {"user": [f"u{i}" for i in range(50)], "price": [float(i) for i in range(50)], "clicked": [clicked] * 50}
+    columns = {
+        "user": [f"u{i}" for i in range(50)],
+        "price": [float(i) for i in range(50)],
+        "clicked": [clicked] * 50,
+    }
     pq.write_table(pa.table(columns), directory / "a.parquet")
     return directory
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> ExtractJob:
-    """A day whose labels were written anew twice: versions 1 and 2, besides slots in a group, version 3."""
+    """A day whose labels were written anew twice: versions 1 and 2, besides slots in a group,
+    version 3.
+    """
     raw = write_raw(tmp_path / "raw", 0)
-    job = ExtractJob(spec=spec_of(SLOTS), input_url=str(raw), table_url=str(tmp_path / "table"), partition=DAY, run_id="first")
+    job = ExtractJob(
+        spec=spec_of(SLOTS),
+        input_url=str(raw),
+        table_url=str(tmp_path / "table"),
+        partition=DAY,
+        run_id="first",
+    )
     extract_files(job)
     for clicked in (1, 2):
-        api.relabel(job.spec, write_raw(tmp_path / f"ripe{clicked}", clicked), job.table_url, key="user", partition=DAY)
+        api.relabel(
+            job.spec,
+            write_raw(tmp_path / f"ripe{clicked}", clicked),
+            job.table_url,
+            key="user",
+            partition=DAY,
+        )
     extract_group(GroupJob(job=replace(job, spec=spec_of(MORE), run_id="more"), name="more"))
     return job
 
@@ -66,19 +94,27 @@ def age(job: ExtractJob) -> None:
 
 
 def group_files(job: ExtractJob, name: str) -> set[str]:
-    return {str(path.relative_to(job.table_url)) for path in Path(job.table_url, GROUPS_DIR, name).rglob("*.parquet")}
+    return {
+        str(path.relative_to(job.table_url))
+        for path in Path(job.table_url, GROUPS_DIR, name).rglob("*.parquet")
+    }
 
 
 def clicks(job: ExtractJob, version: int | None = None) -> set[object]:
     return set(open_table(job.table_url, version).to_arrow()["click"].to_pylist())
 
 
-def test_labels_that_were_written_anew_since_go_and_those_that_are_read_stay(job: ExtractJob) -> None:
+def test_labels_that_were_written_anew_since_go_and_those_that_are_read_stay(
+    job: ExtractJob,
+) -> None:
     before = open_table(job.table_url).to_arrow()
     assert later(job, retain_s=30 * DAY_S).removed == ()
     assert len(group_files(job, "labels")) == 2
     (removed,) = later(job).removed
-    assert (removed.what, removed.path.startswith("_groups/labels/day=1/part-")) == ("replaced", True)
+    assert (removed.what, removed.path.startswith("_groups/labels/day=1/part-")) == (
+        "replaced",
+        True,
+    )
     assert open_table(job.table_url).to_arrow().equals(before)
     assert (len(group_files(job, "labels")), len(group_files(job, "more"))) == (1, 1)
 
@@ -95,7 +131,9 @@ def test_files_beside_base_files_that_are_gone_go_with_them(job: ExtractJob) -> 
     assert group_files(job, "labels") == group_files(job, "more") == set()
     assert len({path for path in removed if path.endswith(".parquet")}) == 4
     assert clicks(job) == {0}
-    api.relabel(job.spec, Path(job.input_url).parent / "ripe1", job.table_url, key="user", partition=DAY)
+    api.relabel(
+        job.spec, Path(job.input_url).parent / "ripe1", job.table_url, key="user", partition=DAY
+    )
     assert clicks(job) == {1}
 
 
@@ -110,7 +148,9 @@ def test_groups_that_were_folded_go_once_no_version_needs_them(job: ExtractJob) 
     assert after.select(before.column_names).equals(before)
 
 
-def test_a_group_that_died_between_its_commits_is_kept_for_the_run_that_goes_on(job: ExtractJob) -> None:
+def test_a_group_that_died_between_its_commits_is_kept_for_the_run_that_goes_on(
+    job: ExtractJob,
+) -> None:
     def killed(url: str, table: Any, change: delta.Change) -> None:
         raise KeyboardInterrupt
 
@@ -125,8 +165,12 @@ def test_a_group_that_died_between_its_commits_is_kept_for_the_run_that_goes_on(
     assert open_table(job.table_url).to_arrow()["cost"].to_pylist() == [float(i) for i in range(50)]
 
 
-def test_a_vacuum_while_a_group_is_written_committed_and_named_takes_nothing_of_it(job: ExtractJob) -> None:
-    """Its files are older than the grace: at work it has a mark, and between its commits the group's log has the files."""
+def test_a_vacuum_while_a_group_is_written_committed_and_named_takes_nothing_of_it(
+    job: ExtractJob,
+) -> None:
+    """Its files are older than the grace: at work it has a mark, and between its commits the
+    group's log has the files.
+    """
     seen: list[int] = []
 
     def look() -> None:
@@ -157,7 +201,9 @@ def test_a_vacuum_while_a_group_is_written_committed_and_named_takes_nothing_of_
 
 @pytest.mark.parametrize("group", ["more", "never-committed"])
 def test_what_a_dead_run_of_a_group_left_goes(job: ExtractJob, group: str) -> None:
-    orphan = Path(job.table_url, GROUPS_DIR, group, "day=1", "part", data_file_name("0a0a0a0a-1b1b1b1b", 0, 0))
+    orphan = Path(
+        job.table_url, GROUPS_DIR, group, "day=1", "part", data_file_name("0a0a0a0a-1b1b1b1b", 0, 0)
+    )
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"x")
     foreign = orphan.with_name("notes.txt")

@@ -46,7 +46,9 @@ ROWS = st.fixed_dictionaries(
 
 
 @given(st.lists(st.lists(ROWS, max_size=6), max_size=5), st.integers(0, 3), st.integers(1, 8))
-def test_rows_come_out_as_they_went_in_time_and_again(groups: list[list[dict[str, Any]]], skipped: int, capacity: int) -> None:
+def test_rows_come_out_as_they_went_in_time_and_again(
+    groups: list[list[dict[str, Any]]], skipped: int, capacity: int
+) -> None:
     rows = WaitingRows(SCHEMA, capacity)
     for group in groups:
         batch = pa.RecordBatch.from_pylist(group, SCHEMA)
@@ -65,7 +67,9 @@ def test_the_memory_of_slots_serves_every_row_group() -> None:
     schema = pa.schema([required("id", pa.int64())])
     rows, addresses = WaitingRows(schema, 4), set()
     for first in (0, 4):
-        rows.append(pa.RecordBatch.from_arrays([pa.array(np.arange(first, first + 4))], schema=schema))
+        rows.append(
+            pa.RecordBatch.from_arrays([pa.array(np.arange(first, first + 4))], schema=schema)
+        )
         (column,) = rows.columns(schema.types)
         assert column.to_pylist() == list(range(first, first + 4))
         addresses.add(column.buffers()[1].address)
@@ -73,10 +77,15 @@ def test_the_memory_of_slots_serves_every_row_group() -> None:
     assert len(addresses) == 1
 
 
-def test_more_values_than_a_list_column_can_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_values_than_a_list_column_can_number_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(waiting, "_MAX_VALUES", 5)
     schema = pa.schema([required("ids", pa.list_(ID))])
     rows, batch = WaitingRows(schema, 4), pa.RecordBatch.from_pylist([{"ids": [1, 2, 3]}], schema)
     rows.append(batch)
-    with pytest.raises(ValueError, match="expected at most 5 values of a list in a row group: set fewer rows_per_row_group"):
+    with pytest.raises(
+        ValueError,
+        match="expected at most 5 values of a list in a row group: set fewer rows_per_row_group",
+    ):
         rows.append(batch)

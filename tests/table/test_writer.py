@@ -42,25 +42,35 @@ def test_row_groups_are_exact_however_the_batches_are_cut(
     written = write_ids(path, batches, size)
     num_rows = sum(batches)
     whole, rest = divmod(num_rows, size)
-    assert row_groups(path) == [size] * whole + [rest] * (rest > 0) or (num_rows == 0 and row_groups(path) in ([], [0]))
+    assert row_groups(path) == [size] * whole + [rest] * (rest > 0) or (
+        num_rows == 0 and row_groups(path) in ([], [0])
+    )
     assert pq.read_table(path)["a"].to_pylist() == list(range(num_rows))
     assert written.num_rows == num_rows
 
 
 def test_equal_rows_give_equal_bytes_however_they_are_cut(tmp_path: Path) -> None:
-    reports = [write_ids(tmp_path / f"{i}.parquet", cut, 30) for i, cut in enumerate(([100], [1, 98, 1], [33, 67]))]
+    reports = [
+        write_ids(tmp_path / f"{i}.parquet", cut, 30)
+        for i, cut in enumerate(([100], [1, 98, 1], [33, 67]))
+    ]
     assert len(set(reports)) == 1
     data = (tmp_path / "0.parquet").read_bytes()
     assert reports[0] == DataFileReport(num_rows=100, size_bytes=len(data), crc32=zlib.crc32(data))
 
 
 def test_other_rows_or_another_order_give_another_checksum(tmp_path: Path) -> None:
-    assert write_ids(tmp_path / "a.parquet", [10], 5).crc32 != write_ids(tmp_path / "b.parquet", [11], 5).crc32
+    assert (
+        write_ids(tmp_path / "a.parquet", [10], 5).crc32
+        != write_ids(tmp_path / "b.parquet", [11], 5).crc32
+    )
 
 
 def interrupted_after(path: Path, num_rows: int) -> None:
     with open_data_file(str(path), ONE_SLOT, METADATA, 10) as writer:
-        writer.write(pa.RecordBatch.from_arrays([pa.array(range(num_rows))], schema=ONE_SLOT.to_arrow()))
+        writer.write(
+            pa.RecordBatch.from_arrays([pa.array(range(num_rows))], schema=ONE_SLOT.to_arrow())
+        )
         raise KeyboardInterrupt
 
 
@@ -92,7 +102,12 @@ def test_a_null_where_a_slot_has_none_is_refused_and_nothing_appears(tmp_path: P
 
 
 def test_the_dictionary_is_decided_by_the_first_row_group(tmp_path: Path) -> None:
-    schema = SlotSchema(slots=(Slot(name="few", kind=SlotKind.ID, shape=(None,)), Slot(name="many", kind=SlotKind.ID)))
+    schema = SlotSchema(
+        slots=(
+            Slot(name="few", kind=SlotKind.ID, shape=(None,)),
+            Slot(name="many", kind=SlotKind.ID),
+        )
+    )
     fields = schema.to_arrow()
     columns = [pa.array([[1, 2]] * 100, fields.field("few").type), pa.array(range(100))]
     with open_data_file(str(tmp_path / "a.parquet"), schema, METADATA, 50) as writer:
@@ -104,7 +119,10 @@ def test_the_dictionary_is_decided_by_the_first_row_group(tmp_path: Path) -> Non
 def test_slots_lie_in_the_file_in_declared_order(tmp_path: Path) -> None:
     names = ["z", "a", "m", "b"]
     schema = SlotSchema(
-        slots=tuple(Slot(name=n, kind=SlotKind.ID, number=9 - i, shape=(None,) if i % 2 else ()) for i, n in enumerate(names)),
+        slots=tuple(
+            Slot(name=n, kind=SlotKind.ID, number=9 - i, shape=(None,) if i % 2 else ())
+            for i, n in enumerate(names)
+        ),
         labels=(pa.field("click", pa.int64()),),
         kept=(pa.field("about", pa.string()),),
     )
@@ -114,7 +132,11 @@ def test_slots_lie_in_the_file_in_declared_order(tmp_path: Path) -> None:
     footer = pq.read_metadata(tmp_path / "a.parquet")
     for index in range(footer.num_row_groups):
         chunks = [footer.row_group(index).column(i) for i in range(footer.num_columns)]
-        assert [chunk.path_in_schema.partition(".")[0] for chunk in chunks] == [*names, "click", "about"]
+        assert [chunk.path_in_schema.partition(".")[0] for chunk in chunks] == [
+            *names,
+            "click",
+            "about",
+        ]
         starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
         sizes = [chunk.total_compressed_size for chunk in chunks]
         assert starts[1:] == [start + size for start, size in zip(starts, sizes, strict=True)][:-1]
@@ -124,12 +146,17 @@ def test_slots_lie_in_the_file_in_declared_order(tmp_path: Path) -> None:
 def test_a_file_is_compressed_as_asked(tmp_path: Path, compression: str) -> None:
     with open_data_file(str(tmp_path / "a.parquet"), ONE_SLOT, METADATA, 10, compression) as writer:
         writer.write(pa.RecordBatch.from_arrays([pa.array(range(25))], schema=ONE_SLOT.to_arrow()))
-    assert pq.read_metadata(tmp_path / "a.parquet").row_group(2).column(0).compression == compression.upper()
+    assert (
+        pq.read_metadata(tmp_path / "a.parquet").row_group(2).column(0).compression
+        == compression.upper()
+    )
     assert pq.read_table(tmp_path / "a.parquet")["a"].to_pylist() == list(range(25))
 
 
 def describe(path: Path) -> dict[str, object]:
-    """What a reader of any language sees of the columns: name, field id, repetition and type, from the Parquet schema."""
+    """What a reader of any language sees of the columns: name, field id, repetition and type, from
+    the Parquet schema.
+    """
     file = pq.ParquetFile(path)
     leaves = [file.schema.column(i) for i in range(len(file.schema))]
     fields = file.schema_arrow
@@ -138,13 +165,19 @@ def describe(path: Path) -> dict[str, object]:
         "compression": file.metadata.row_group(0).column(0).compression,
         "fields": {
             field.name: {
-                "metadata": {key.decode(): value.decode() for key, value in sorted((field.metadata or {}).items())},
+                "metadata": {
+                    key.decode(): value.decode()
+                    for key, value in sorted((field.metadata or {}).items())
+                },
                 "nullable": field.nullable,
                 "type": str(field.type),
             }
             for field in fields
         },
-        "leaves": {leaf.path: [leaf.physical_type, leaf.max_definition_level, leaf.max_repetition_level] for leaf in leaves},
+        "leaves": {
+            leaf.path: [leaf.physical_type, leaf.max_definition_level, leaf.max_repetition_level]
+            for leaf in leaves
+        },
     }
 
 
@@ -161,7 +194,13 @@ def test_a_data_file_describes_itself_as_agreed(tmp_path: Path) -> None:
         weight=pa.field("importance", pa.float64()),
         kept=(pa.field("request", pa.string()),),
     )
-    missing = {"user": 0, "tags": [0], "price": np.nan, "delays": [np.nan], "place": [np.nan, np.nan]}
+    missing = {
+        "user": 0,
+        "tags": [0],
+        "price": np.nan,
+        "delays": [np.nan],
+        "place": [np.nan, np.nan],
+    }
     row = missing | {"click": None, "importance": None, "request": None}
     with open_data_file(str(tmp_path / "a.parquet"), schema, METADATA, 10) as writer:
         writer.write(pa.RecordBatch.from_pylist([row], schema.to_arrow()))

@@ -27,7 +27,11 @@ def make(table_url: str, batch_size: int = 50) -> Batch:
 
 
 def assert_equal(one: Batch, other: Batch) -> None:
-    assert (one.slots, one.num_rows, list(one.labels)) == (other.slots, other.num_rows, list(other.labels))
+    assert (one.slots, one.num_rows, list(one.labels)) == (
+        other.slots,
+        other.num_rows,
+        list(other.labels),
+    )
     for name in one.slots:
         for mine, theirs in zip(parts(one[name]), parts(other[name]), strict=True):
             assert mine.dtype == theirs.dtype
@@ -55,7 +59,9 @@ def test_a_batch_has_each_column_in_its_shape(table_url: str) -> None:
     assert batch.weight.tolist() == batch["half"].tolist()
     assert batch.extras.slice(0, 1).to_pylist() == [{"note": "n0", "dt": "2026-11-01"}]
     assert (len(batch), "row" in batch, "click" in batch) == (50, True, False)
-    assert repr(batch) == "Batch(num_rows=50, slots=['row', 'half', 'tags', 'pair'], labels=['click'])"
+    assert (
+        repr(batch) == "Batch(num_rows=50, slots=['row', 'half', 'tags', 'pair'], labels=['click'])"
+    )
 
 
 def test_a_slot_that_was_not_selected_answers_with_the_nearest(table_url: str) -> None:
@@ -64,7 +70,10 @@ def test_a_slot_that_was_not_selected_answers_with_the_nearest(table_url: str) -
 
 
 @pytest.mark.parametrize("batch_size", [7, 16, 50, 1000])
-@pytest.mark.parametrize("copy", [Batch.clone, lambda batch: batch.to("cpu"), lambda batch: pickle.loads(pickle.dumps(batch))])
+@pytest.mark.parametrize(
+    "copy",
+    [Batch.clone, lambda batch: batch.to("cpu"), lambda batch: pickle.loads(pickle.dumps(batch))],
+)
 def test_a_packed_batch_equals_its_views(table_url: str, batch_size: int, copy: Any) -> None:
     batch = make(table_url, batch_size)
     assert_equal(copy(batch), batch)
@@ -74,7 +83,10 @@ def test_a_packed_batch_equals_its_views(table_url: str, batch_size: int, copy: 
 def test_a_packed_batch_is_one_buffer_per_dtype(table_url: str) -> None:
     packed = make(table_url).clone()
     storages = {packed[name].untyped_storage().data_ptr() for name in ("row", "pair")}
-    storages |= {packed["tags"].values.untyped_storage().data_ptr(), packed["tags"].offsets.untyped_storage().data_ptr()}
+    storages |= {
+        packed["tags"].values.untyped_storage().data_ptr(),
+        packed["tags"].offsets.untyped_storage().data_ptr(),
+    }
     assert len(storages) == 1
     assert packed.weight is not None
     assert packed["half"].untyped_storage().data_ptr() == packed.weight.untyped_storage().data_ptr()
@@ -129,7 +141,12 @@ def test_jagged_rows_and_lengths() -> None:
 
 def test_dense_puts_float_slots_side_by_side(tmp_path: Path) -> None:
     lists = pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))
-    columns = {"a": pa.array([1.0, None], pa.float32()), "b": lists.cast(pa.list_(pa.float32(), 2)), "c": lists, "id": [1, 2]}
+    columns = {
+        "a": pa.array([1.0, None], pa.float32()),
+        "b": lists.cast(pa.list_(pa.float32(), 2)),
+        "c": lists,
+        "id": [1, 2],
+    }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     slots: list[Any] = ["id", {"name": "a", "dtype": "bfloat16"}, "b", {"name": "c", "pad": 3}]
     (batch,) = FeatureLoader(tmp_path, slots=slots)
@@ -149,6 +166,8 @@ def test_dense_puts_float_slots_side_by_side(tmp_path: Path) -> None:
         (["halve"], KeyError, "did you mean 'half'"),
     ],
 )
-def test_what_cannot_be_dense_is_refused(table_url: str, slots: Any, error: Any, message: str) -> None:
+def test_what_cannot_be_dense_is_refused(
+    table_url: str, slots: Any, error: Any, message: str
+) -> None:
     with pytest.raises(error, match=message):
         make(table_url).dense(slots)

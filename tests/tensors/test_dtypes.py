@@ -11,7 +11,8 @@ from featstore.tensors.writable import bfloat16_bits
 def test_bfloat16_rounds_as_torch_does(values: list[float]) -> None:
     floats = np.array(values, np.float32)
     assert torch.equal(
-        tensor_of(bfloat16_bits(floats)).nan_to_num(7.0), torch.from_numpy(floats).to(torch.bfloat16).nan_to_num(7.0)
+        tensor_of(bfloat16_bits(floats)).nan_to_num(7.0),
+        torch.from_numpy(floats).to(torch.bfloat16).nan_to_num(7.0),
     )
 
 

@@ -31,12 +31,39 @@ def torchrec() -> Any:
 def test_bags_are_joined_slot_by_slot(batch: Any) -> None:
     values, lengths = join_bags([batch._bag(name) for name in ("row", "tags", "pair")])
     assert lengths.tolist() == [1] * 5 + [0, 1, 2, 1, 4] + [2] * 5
-    assert values.tolist() == [0, 1, 2, 3, 4, 2, 2, 3, 0, 2, 3, 4, 5, 0, 0, 1, -1, 2, -2, 3, -3, 4, -4]
+    assert values.tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        2,
+        2,
+        3,
+        0,
+        2,
+        3,
+        4,
+        5,
+        0,
+        0,
+        1,
+        -1,
+        2,
+        -2,
+        3,
+        -3,
+        4,
+        -4,
+    ]
     assert (values.dtype, lengths.dtype) == (torch.int64, torch.int64)
 
 
 def test_bags_of_int32_stay_so_and_become_int64_beside_others() -> None:
-    narrow, wide = (torch.tensor([1], dtype=torch.int32), torch.tensor([1])), (torch.tensor([2]), torch.tensor([1]))
+    narrow, wide = (
+        (torch.tensor([1], dtype=torch.int32), torch.tensor([1])),
+        (torch.tensor([2]), torch.tensor([1])),
+    )
     assert join_bags([narrow, narrow])[0].dtype == torch.int32
     assert join_bags([narrow, wide])[0].dtype == torch.int64
     assert join_bags([(narrow[0].to("meta"), narrow[1].to("meta"))])[0].device.type == "meta"
@@ -56,12 +83,15 @@ def test_what_is_no_id_slot_is_refused(batch: Any, slots: Any, error: Any, messa
         batch.to_kjt(slots)
 
 
-def test_without_torchrec_it_says_what_is_needed(batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrec_it_says_what_is_needed(
+    batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchrec"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torchrec", None)
     with pytest.raises(
-        MissingDependencyError, match=r"needs torchrec, and with it the release of fbgemm-gpu.* made for torch 2"
+        MissingDependencyError,
+        match=r"needs torchrec, and with it the release of fbgemm-gpu.* made for torch 2",
     ):
         batch.to_kjt()
 
@@ -71,12 +101,16 @@ def test_a_real_one_has_the_rows_of_each_slot(torchrec: Any, batch: Any) -> None
     assert isinstance(kjt, torchrec.KeyedJaggedTensor)
     assert (kjt.keys(), kjt.stride()) == (["row", "tags", "pair"], 5)
     for name in ("row", "tags", "pair"):
-        assert [row.tolist() for row in kjt[name].to_dense()] == [row.reshape(-1).tolist() for row in batch[name]]
+        assert [row.tolist() for row in kjt[name].to_dense()] == [
+            row.reshape(-1).tolist() for row in batch[name]
+        ]
 
 
 def test_a_real_one_goes_through_an_embedding(torchrec: Any, batch: Any) -> None:
     modules = pytest.importorskip("torchrec")
-    config = modules.EmbeddingBagConfig(name="t", embedding_dim=4, num_embeddings=9, feature_names=["tags"])
+    config = modules.EmbeddingBagConfig(
+        name="t", embedding_dim=4, num_embeddings=9, feature_names=["tags"]
+    )
     pooled = modules.EmbeddingBagCollection(tables=[config])(batch.to_kjt(["tags"]))
     assert pooled["tags"].shape == (5, 4)
     assert not pooled["tags"][0].any()

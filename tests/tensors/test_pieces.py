@@ -14,7 +14,9 @@ import torch
 
 from featstore.tensors.pieces import Piece, Pieces, are_supported, opened
 
-pytestmark = pytest.mark.skipif(not are_supported(), reason="no memfd, or descriptors cannot be opened through /proc")
+pytestmark = pytest.mark.skipif(
+    not are_supported(), reason="no memfd, or descriptors cannot be opened through /proc"
+)
 
 
 @pytest.fixture
@@ -145,8 +147,12 @@ sys.stdin.read()
 """
 
 
-def test_a_piece_of_another_process_is_there_as_long_as_that_process_or_whoever_has_opened_it() -> None:
-    with subprocess.Popen([sys.executable, "-c", MAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+def test_a_piece_of_another_process_is_there_as_long_as_that_process_or_whoever_has_opened_it() -> (
+    None
+):
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         address = pickle.load(process.stdout)
         received = opened(address, 8)

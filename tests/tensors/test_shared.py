@@ -26,13 +26,20 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 def loader_for(table_url: str, **options: Any) -> FeatureLoader:
-    return FeatureLoader(table_url, **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options})
+    return FeatureLoader(
+        table_url,
+        **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options},
+    )
 
 
 def content(batch: Batch) -> list[object]:
     columns = [batch[name] for name in batch.slots] + list(batch.labels.values())
     parts = [(c,) if torch.is_tensor(c) else (c.values, c.offsets) for c in columns]
-    return [*(part.numpy().tobytes() for tensors in parts for part in tensors), batch.num_rows, batch.extras.to_pydict()]
+    return [
+        *(part.numpy().tobytes() for tensors in parts for part in tensors),
+        batch.num_rows,
+        batch.extras.to_pydict(),
+    ]
 
 
 @pytest.fixture
@@ -52,14 +59,21 @@ def is_shared(batch: Batch) -> bool:
     return isinstance(batch.columns, Shared)
 
 
-def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras(batch: Batch) -> None:
+def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras(
+    batch: Batch,
+) -> None:
     found = shared(batch)
     assert is_shared(found)
     assert not is_shared(batch)
     assert content(found) == content(batch)
     memory = columns_of(found).memory
-    begin, buffers = memory.data_ptr(), [buffer for chunk in found.extras["note"].chunks for buffer in chunk.buffers()]
-    assert all(begin <= buffer.address < begin + len(memory) for buffer in buffers if buffer is not None)
+    begin, buffers = (
+        memory.data_ptr(),
+        [buffer for chunk in found.extras["note"].chunks for buffer in chunk.buffers()],
+    )
+    assert all(
+        begin <= buffer.address < begin + len(memory) for buffer in buffers if buffer is not None
+    )
 
 
 def test_a_batch_without_extras_has_none_after_the_journey(table_url: str) -> None:
@@ -132,7 +146,10 @@ def test_too_few_descriptors_are_told_with_what_to_do() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
     try:
-        with pytest.raises(SharedMemoryError, match=r"Too many open files.*give the container more descriptors \(ulimit -n\)"):
+        with pytest.raises(
+            SharedMemoryError,
+            match=r"Too many open files.*give the container more descriptors \(ulimit -n\)",
+        ):
             module._taken(10**7)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -172,7 +189,9 @@ def test_a_batch_that_cannot_be_opened_for_want_of_descriptors_is_told(batch: Ba
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_batch_costs_one_descriptor_where_torch_passes_it(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_costs_one_descriptor_where_torch_passes_it(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "are_supported", lambda: False)
     before = num_descriptors()
     found = shared(batch)
@@ -209,12 +228,18 @@ def test_a_batch_from_a_worker_may_be_copied_pickled_and_moved_on(table_url: str
 def test_a_pinning_dataloader_works_where_nothing_can_be_pinned(table_url: str) -> None:
     with loader_for(table_url) as loader:
         batches = DataLoader(loader, batch_size=None, num_workers=2, pin_memory=True)
-        with nullcontext() if torch.accelerator.is_available() else pytest.warns(UserWarning, match="no accelerator is found"):
+        with (
+            nullcontext()
+            if torch.accelerator.is_available()
+            else pytest.warns(UserWarning, match="no accelerator is found")
+        ):
             rows = [row for batch in batches for row in batch["row"].tolist()]
     assert sorted(rows) == list(range(280))
 
 
-@pytest.mark.skipif(not torch.accelerator.is_available(), reason="pins memory, which needs an accelerator")
+@pytest.mark.skipif(
+    not torch.accelerator.is_available(), reason="pins memory, which needs an accelerator"
+)
 def test_a_pinned_batch_of_a_worker_is_one_pinned_buffer(table_url: str) -> None:
     with loader_for(table_url) as loader:
         for batch in DataLoader(loader, batch_size=None, num_workers=2, pin_memory=True):
@@ -224,11 +249,16 @@ def test_a_pinned_batch_of_a_worker_is_one_pinned_buffer(table_url: str) -> None
 
 @pytest.mark.parametrize("take", [module._taken, module._shared_memory])
 def test_no_room_in_shared_memory_is_told_with_what_to_do(take: Any) -> None:
-    with pytest.raises(SharedMemoryError, match=r"no room in shared memory: .*give the container more.*smaller batch_size"):
+    with pytest.raises(
+        SharedMemoryError,
+        match=r"no room in shared memory: .*give the container more.*smaller batch_size",
+    ):
         take(10**15)
 
 
 def test_extras_of_every_type_arrive(batch: Batch) -> None:
-    table = pa.table({"a": [[1], None, []], "b": ["x", None, "z"], "c": pa.array([1, 2, 1]).dictionary_encode()})
+    table = pa.table(
+        {"a": [[1], None, []], "b": ["x", None, "z"], "c": pa.array([1, 2, 1]).dictionary_encode()}
+    )
     found = shared(Batch(batch.columns, num_rows=batch.num_rows, extras=table.slice(1)))
     assert found.extras.equals(table.slice(1))

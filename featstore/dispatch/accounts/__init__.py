@@ -4,6 +4,6 @@
 |---|---|
 | epochs.py | which epochs a store holds |
 | ledger.py | the leases of an epoch as they are now |
-| receipt.py, recording.py, status.py | how often rows were seen, in which order, and what is going on |
+| receipt.py, recording.py, status.py | how often and in which order rows were read; what goes on |
 | unfinished.py | rows of the last epoch that nobody delivered |
 """

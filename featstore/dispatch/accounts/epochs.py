@@ -1,4 +1,6 @@
-"""Which epochs a store holds: a store cannot list its keys, so the first worker of an epoch leaves a note in a known place."""
+"""Which epochs a store holds: a store cannot list its keys, so the first worker of an epoch leaves
+a note in a known place.
+"""
 
 import json
 import uuid
@@ -20,8 +22,9 @@ _EPOCHS = "featstore/epochs"
 class EpochNote:
     """What an observer must know of an epoch to read its leases.
 
-    `num_splits` and `num_rows` are the whole plan's; `num_splits_before` of them and their `num_rows_before` were
-    delivered before, as a restored state said, and have no leases. `started_unix_s`: when the first worker began, by its clock.
+    `num_splits` and `num_rows` are the whole plan's; `num_splits_before` of them and their
+    `num_rows_before` were delivered before, as a restored state said, and have no leases.
+    `started_unix_s`: when the first worker began, by its clock.
     """
 
     prefix: str
@@ -34,7 +37,9 @@ class EpochNote:
     started_unix_s: float
 
     @classmethod
-    def of(cls, keys: EpochKeys, plan: Plan, done: Done, *, lease_s: float, started_unix_s: float) -> "EpochNote":
+    def of(
+        cls, keys: EpochKeys, plan: Plan, done: Done, *, lease_s: float, started_unix_s: float
+    ) -> "EpochNote":
         before = [index for index, rows in done.items() if rows == "complete"]
         return cls(
             prefix=keys.prefix,
@@ -75,7 +80,8 @@ class EpochNote:
             return cls(**fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DispatchError(
-                f"the store holds a note of an epoch that this version cannot read: expected format {FORMAT}, "
+                f"the store holds a note of an epoch that this version cannot read: expected "
+                f"format {FORMAT}, "
                 f"found {text[:200]!r}; use the version of featstore that the workers have"
             ) from error
 
@@ -83,7 +89,8 @@ class EpochNote:
 def announce(store: Store, note: EpochNote) -> bool:
     """Leaves a note of the epoch, once however many workers do; whether this one did.
 
-    A worker that dies in between leaves an epoch without a note, which `featstore dispatch status` and `receipt` do not find.
+    A worker that dies in between leaves an epoch without a note, which `featstore dispatch status`
+    and `receipt` do not find.
     """
     mine = uuid.uuid4().hex
     if store.compare_set(f"{note.prefix}{note.epoch}/announced", "", mine) != mine:

@@ -1,4 +1,6 @@
-"""Reads the leases of an epoch as they are now: of each split that was claimed, and of every part that was cut off it."""
+"""Reads the leases of an epoch as they are now: of each split that was claimed, and of every part
+that was cut off it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,8 @@ _MANY = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A split (`first` 0), or a part cut off it at row `first`, and its lease: None for a part that nobody has claimed yet.
+    """A split (`first` 0), or a part cut off it at row `first`, and its lease: None for a part that
+    nobody has claimed yet.
 
     `end`: where the part ends, as the lease that it was cut off says.
     """
@@ -29,7 +32,10 @@ class Entry:
 
 
 def read_splits(
-    store: Store, keys: EpochKeys, positions: Sequence[int], known: Mapping[Part, Lease] | None = None
+    store: Store,
+    keys: EpochKeys,
+    positions: Sequence[int],
+    known: Mapping[Part, Lease] | None = None,
 ) -> Iterator[tuple[int, list[Entry]]]:
     """For each position the split's entry and those of its parts; none where it was never claimed.
 
@@ -44,7 +50,9 @@ def read_splits(
             yield index, [] if record is None else list(_entries(store, keys, index, record, known))
 
 
-def _entries(store: Store, keys: EpochKeys, index: int, record: Lease, known: Mapping[Part, Lease]) -> Iterator[Entry]:
+def _entries(
+    store: Store, keys: EpochKeys, index: int, record: Lease, known: Mapping[Part, Lease]
+) -> Iterator[Entry]:
     todo = [Entry(first=0, end=record.end, record=record)]
     while todo:
         entry = todo.pop(0)
@@ -54,9 +62,14 @@ def _entries(store: Store, keys: EpochKeys, index: int, record: Lease, known: Ma
         todo += [Entry(first=first, end=end, record=found[index, first]) for first, end in cut_off]
 
 
-def _read(store: Store, keys: EpochKeys, parts: list[Part], known: Mapping[Part, Lease]) -> Iterator[tuple[Part, Lease | None]]:
+def _read(
+    store: Store, keys: EpochKeys, parts: list[Part], known: Mapping[Part, Lease]
+) -> Iterator[tuple[Part, Lease | None]]:
     """Parts with their leases, in the order of the store's answers."""
     asked = [part for part in parts if part not in known]
     yield from ((part, known[part]) for part in parts if part in known)
     values = store.get_many([keys.part(part) for part in asked])
-    yield from ((part, None if value is None else Lease.decode(value)) for part, value in zip(asked, values, strict=True))
+    yield from (
+        (part, None if value is None else Lease.decode(value))
+        for part, value in zip(asked, values, strict=True)
+    )

@@ -1,6 +1,8 @@
-"""The receipt of an epoch: which rows were delivered, may have come twice, or are missing, by split and by worker.
+"""The receipt of an epoch: which rows were delivered, may have come twice, or are missing, by split
+and by worker.
 
-Derived from the keys of splits and their parts, which are the only truth; nothing is counted while the epoch runs.
+Derived from the keys of splits and their parts, which are the only truth; nothing is counted while
+the epoch runs.
 """
 
 import json
@@ -23,7 +25,9 @@ from featstore.redaction import redact
 
 @dataclass(frozen=True, kw_only=True)
 class EpochSize:
-    """What all workers of an epoch agree on: how much there is, and what a restored state had delivered before."""
+    """What all workers of an epoch agree on: how much there is, and what a restored state had
+    delivered before.
+    """
 
     num_splits: int
     num_rows: int
@@ -32,9 +36,16 @@ class EpochSize:
 
     @classmethod
     def of(cls, plan: Plan, done: Done) -> "EpochSize":
-        before = sum(e - f for index, rows in done.items() for f, e in as_ranges(rows, plan[index].num_rows))
+        before = sum(
+            e - f for index, rows in done.items() for f, e in as_ranges(rows, plan[index].num_rows)
+        )
         complete = tuple(sorted(index for index, rows in done.items() if rows == "complete"))
-        return cls(num_splits=len(plan), num_rows=plan.num_rows, rows_before=before, complete_before=complete)
+        return cls(
+            num_splits=len(plan),
+            num_rows=plan.num_rows,
+            rows_before=before,
+            complete_before=complete,
+        )
 
     def encode(self) -> str:
         return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
@@ -47,7 +58,9 @@ class EpochSize:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitLine:
-    """One split, or a part that was cut off it at row `part`. `state`: that of its lease, or `unclaimed`."""
+    """One split, or a part that was cut off it at row `part`. `state`: that of its lease, or
+    `unclaimed`.
+    """
 
     split: str
     part: int
@@ -60,7 +73,9 @@ class SplitLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """Rows of one epoch. `delivered + missing == size.num_rows` where the workers kept to the leases."""
+    """Rows of one epoch. `delivered + missing == size.num_rows` where the workers kept to the
+    leases.
+    """
 
     size: EpochSize
     lines: tuple[SplitLine, ...]
@@ -96,10 +111,14 @@ class Receipt:
 
 
 def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
-    """The receipt of one epoch as its keys are now. DispatchError where the store has no such epoch."""
+    """The receipt of one epoch as its keys are now. DispatchError where the store has no such
+    epoch.
+    """
     text = store.get_or_none(keys.size)
     if text is None:
-        raise DispatchError(f"the store has no epoch {keys.epoch} under {keys.prefix!r}; see the epochs that it has")
+        raise DispatchError(
+            f"the store has no epoch {keys.epoch} under {keys.prefix!r}; see the epochs that it has"
+        )
     size, lines, never = EpochSize.decode(text), [], []
     rows_claimed, complete = 0, set(size.complete_before)
     for index, entries in read_splits(store, keys, range(size.num_splits)):
@@ -110,11 +129,15 @@ def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
         elif index not in complete:
             never.append(index)
     left = size.num_rows - size.rows_before - rows_claimed
-    return Receipt(size=size, lines=tuple(lines), never_claimed=tuple(never), rows_never_claimed=left)
+    return Receipt(
+        size=size, lines=tuple(lines), never_claimed=tuple(never), rows_never_claimed=left
+    )
 
 
 def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Receipt]:
-    """The receipts of the epochs of a run, all or one, by the key under which each lies. DispatchError where there is none."""
+    """The receipts of the epochs of a run, all or one, by the key under which each lies.
+    DispatchError where there is none.
+    """
     with closing(open_to_look(url)) as store:
         found = {}
         for note in announced(store):
@@ -123,12 +146,16 @@ def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Recei
     if not found:
         what = "no epoch" if epoch is None else f"no epoch {epoch}"
         where = f"dispatch store {redact(url)}"
-        raise DispatchError(f"{where} has {what} of run {run_id!r}: is it the run_id of the training config?")
+        raise DispatchError(
+            f"{where} has {what} of run {run_id!r}: is it the run_id of the training config?"
+        )
     return found
 
 
 def quarantine(store: Store, keys: EpochKeys, part: tuple[int, int]) -> None:
-    """Notes a split or part in the epoch's list, once whoever asks; to be done before its lease says so."""
+    """Notes a split or part in the epoch's list, once whoever asks; to be done before its lease
+    says so.
+    """
     number, mine = 0, f"{part[0]} {part[1]}"
     while store.compare_set(keys.quarantined(number), "", mine) != mine:
         number += 1
@@ -150,7 +177,13 @@ def _line(split: str, entry: Entry) -> SplitLine:
     if record is None:
         missing = (entry.end or 0) - entry.first
         return SplitLine(
-            split=split, part=entry.first, state="unclaimed", delivered=0, repeated_at_most=0, missing=missing, workers={}
+            split=split,
+            part=entry.first,
+            state="unclaimed",
+            delivered=0,
+            repeated_at_most=0,
+            missing=missing,
+            workers={},
         )
     workers: Counter[str] = Counter()
     for share in leases.all_shares(record):
@@ -181,8 +214,13 @@ def _text(receipt: Receipt) -> Iterator[str]:
         if line.missing or line.repeated_at_most:
             at = f" from row {line.part:,}" if line.part else ""
             twice = f", {line.repeated_at_most:,} at most twice" if line.repeated_at_most else ""
-            who = ", ".join(f"{worker} {rows:,}" for worker, rows in line.workers.items()) or "nobody"
-            yield f"  {line.split}{at}: {line.state}, {line.missing:,} missing{twice}; delivered by {who}"
+            who = (
+                ", ".join(f"{worker} {rows:,}" for worker, rows in line.workers.items()) or "nobody"
+            )
+            yield (
+                f"  {line.split}{at}: {line.state}, {line.missing:,} missing{twice}; delivered by "
+                f"{who}"
+            )
     for worker, rows in receipt.workers.items():
         yield f"worker {worker}   {rows:,}"
 

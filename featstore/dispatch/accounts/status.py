@@ -1,7 +1,7 @@
 """How far the epochs of a store are: what `featstore dispatch status` prints.
 
-An observer only reads. What readings mean is a pure function; rates are measured on the observer's own clock where it has
-looked twice, and otherwise since the epoch began.
+An observer only reads. What readings mean is a pure function; rates are measured on the observer's
+own clock where it has looked twice, and otherwise since the epoch began.
 """
 
 import statistics
@@ -28,7 +28,9 @@ _WINDOW_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One look at an epoch: the leases of all splits and parts that were claimed, and when (seconds, any clock)."""
+    """One look at an epoch: the leases of all splits and parts that were claimed, and when
+    (seconds, any clock).
+    """
 
     leases: Mapping[Part, Lease]
     at_s: float
@@ -50,17 +52,20 @@ class Reading:
     def num_over(self) -> int:
         """How many splits are done or quarantined, with all parts that were cut off them."""
         claimed = {index for index, _ in self.leases}
-        cut_off = {(index, first) for (index, _), lease in self.leases.items() for first in lease.cuts}
+        cut_off = {
+            (index, first) for (index, _), lease in self.leases.items() for first in lease.cuts
+        }
         is_open = {index for (index, _), lease in self.leases.items() if lease.state not in FINAL}
         return len(claimed - is_open - {index for index, _ in cut_off - self.leases.keys()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """What one worker has done of an epoch; `num_done` and `num_held` count splits and parts that were cut off splits.
+    """What one worker has done of an epoch; `num_done` and `num_held` count splits and parts that
+    were cut off splits.
 
-    `is_silent`: it holds splits and renewed none for half a lease time. `is_straggler`: it holds splits, and is slower than
-    half of what the median worker is.
+    `is_silent`: it holds splits and renewed none for half a lease time. `is_straggler`: it holds
+    splits, and is slower than half of what the median worker is.
     """
 
     worker: str
@@ -80,7 +85,8 @@ class WorkerStatus:
 class EpochStatus:
     """An epoch's progress; `remaining_s` is None while no rate is known, and 0 at the end.
 
-    `num_done` counts whole splits, the quarantined among them; `num_held`, `num_free` and `num_quarantined` also parts.
+    `num_done` counts whole splits, the quarantined among them; `num_held`, `num_free` and
+    `num_quarantined` also parts.
     """
 
     note: EpochNote
@@ -110,7 +116,9 @@ def summarize(note: EpochNote, now: Reading, before: Reading) -> EpochStatus:
     return EpochStatus(
         note=note,
         num_done=num_done,
-        num_unclaimed=note.num_splits - note.num_splits_before - len({index for index, _ in now.leases}),
+        num_unclaimed=note.num_splits
+        - note.num_splits_before
+        - len({index for index, _ in now.leases}),
         num_quarantined=states.count(LeaseState.QUARANTINED),
         num_held=states.count(LeaseState.HELD),
         num_free=states.count(LeaseState.FREE),
@@ -127,7 +135,8 @@ def show(status: EpochStatus) -> str:
     share = 100 * status.num_done / note.num_splits if note.num_splits else 100.0
     quarantined = f", {status.num_quarantined:,} quarantined" if status.num_quarantined else ""
     head = (
-        f"{note.name}: {status.num_done:,} of {note.num_splits:,} splits done ({share:.1f}%), {status.num_held:,} held, "
+        f"{note.name}: {status.num_done:,} of {note.num_splits:,} splits done ({share:.1f}%), "
+        f"{status.num_held:,} held, "
         f"{status.num_free:,} given back, {status.num_unclaimed:,} unclaimed{quarantined}; "
         f"{status.num_rows:,} of {note.num_rows:,} rows{_pace(status)}; {_expected(status)}"
     )
@@ -138,7 +147,11 @@ def show(status: EpochStatus) -> str:
         for w, rate in zip(status.workers, rates, strict=True)
     ]
     table = (
-        tabulate(rows, ["worker", "done", "held", "rows", "rows/s", ""], colalign=("left", *["right"] * 4, "left"))
+        tabulate(
+            rows,
+            ["worker", "done", "held", "rows", "rows/s", ""],
+            colalign=("left", *["right"] * 4, "left"),
+        )
         if rows
         else ""
     )
@@ -146,13 +159,17 @@ def show(status: EpochStatus) -> str:
 
 
 def status(store_url: str, *, last: int = 5) -> str:
-    """The text for the epochs that began last, the newest at the end. DispatchError where the store cannot be read."""
+    """The text for the epochs that began last, the newest at the end. DispatchError where the store
+    cannot be read.
+    """
     with closing(Observer(store_url, last)) as observer:
         return observer.look()
 
 
 def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[str]:
-    """`status` again and again, until its caller has enough or the store is lost (DispatchError)."""
+    """`status` again and again, until its caller has enough or the store is lost
+    (DispatchError).
+    """
     with closing(Observer(store_url, last)) as observer:
         while True:
             yield observer.look()
@@ -160,7 +177,9 @@ def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[st
 
 
 class Observer:
-    """Looks at a store; keeps earlier readings for the rates, and asks no more for splits that are done."""
+    """Looks at a store; keeps earlier readings for the rates, and asks no more for splits that are
+    done.
+    """
 
     def __init__(self, store_url: str, last: int) -> None:
         self._store, self._last = open_to_look(store_url), last
@@ -187,11 +206,19 @@ class Observer:
 
 
 def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> dict[Part, Lease]:
-    """The leases of all splits and parts that were claimed; those known to be final are taken as known."""
-    # Beyond the cursor lie only splits that a host claimed because it had staged them: `AHEAD` of them at most.
+    """The leases of all splits and parts that were claimed; those known to be final are taken as
+    known.
+    """
+    # Beyond the cursor lie only splits that a host claimed because it had staged them: `AHEAD` of
+    # them at most.
     end = min(int(store.get_or_none(note.keys.cursor) or 0) + AHEAD, note.num_splits)
     found = read_splits(store, note.keys, range(end), known)
-    return {(index, one.first): one.record for index, entries in found for one in entries if one.record is not None}
+    return {
+        (index, one.first): one.record
+        for index, entries in found
+        for one in entries
+        if one.record is not None
+    }
 
 
 def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> list[WorkerStatus]:
@@ -210,7 +237,9 @@ def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> 
                 num_held=len(held),
                 num_rows=rows[name],
                 rows_per_s=rates[name],
-                is_silent=watched and bool(held) and all(before.leases.get(part) == mine[part] for part in held),
+                is_silent=watched
+                and bool(held)
+                and all(before.leases.get(part) == mine[part] for part in held),
                 is_straggler=bool(held) and rates[name] < _STRAGGLER_SHARE * median,
             )
         )

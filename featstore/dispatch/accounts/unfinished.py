@@ -1,4 +1,6 @@
-"""What an epoch has left unread: leases that are not final, and whether those who hold them live."""
+"""What an epoch has left unread: leases that are not final, and whether those who hold them
+live.
+"""
 
 import json
 import logging
@@ -27,7 +29,9 @@ _MOST_NAMED, _NOTHING = 20, "[]"
 
 @dataclass(frozen=True, kw_only=True)
 class OpenLease:
-    """A split (`part[1]` 0), or a part of one, that is not read to its end. `record` is None where nobody has claimed it."""
+    """A split (`part[1]` 0), or a part of one, that is not read to its end. `record` is None where
+    nobody has claimed it.
+    """
 
     epoch: int
     part: Part
@@ -40,14 +44,23 @@ class OpenLease:
     def __str__(self) -> str:
         index, first = self.part
         if self.record is None:
-            return f"epoch {self.epoch}, position {index} of the plan from row {first}, claimed by nobody"
+            return (
+                f"epoch {self.epoch}, position {index} of the plan from row {first}, claimed by "
+                f"nobody"
+            )
         rows = f"rows {self.record.rows} to {self.record.limit} of split {self.record.split}"
-        who = f"held by worker {self.record.worker}" if self.is_held else f"given back by worker {self.record.worker}"
+        who = (
+            f"held by worker {self.record.worker}"
+            if self.is_held
+            else f"given back by worker {self.record.worker}"
+        )
         return f"epoch {self.epoch}, {rows}, {who}"
 
 
 def open_leases(store: Store, keys: EpochKeys) -> list[OpenLease]:
-    """All that is not final of an epoch, as its keys are now; nothing of an epoch that never began."""
+    """All that is not final of an epoch, as its keys are now; nothing of an epoch that never
+    began.
+    """
     text = store.get_or_none(keys.size)
     if text is None:
         return []
@@ -55,16 +68,26 @@ def open_leases(store: Store, keys: EpochKeys) -> list[OpenLease]:
     complete, low = set(size.complete_before), int(store.get_or_none(keys.low) or 0)
     for index, entries in read_splits(store, keys, range(low, size.num_splits)):
         if index not in complete:
-            found += [_open(keys, index, entry) for entry in entries or [_UNCLAIMED] if not _is_final(entry)]
+            found += [
+                _open(keys, index, entry)
+                for entry in entries or [_UNCLAIMED]
+                if not _is_final(entry)
+            ]
     return found
 
 
 def silent_leases(
-    store: Store, keys: EpochKeys, wait_s: float, closed: threading.Event, clock: Clock = SYSTEM_CLOCK
+    store: Store,
+    keys: EpochKeys,
+    wait_s: float,
+    closed: threading.Event,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> list[OpenLease]:
-    """Leases that are held and were not renewed, claimed or given back while this waited, at most `wait_s` seconds.
+    """Leases that are held and were not renewed, claimed or given back while this waited, at most
+    `wait_s` seconds.
 
-    Returns at once where nothing is held, and as soon as each holder was seen to live. Ends early when `closed` is set.
+    Returns at once where nothing is held, and as soon as each holder was seen to live. Ends early
+    when `closed` is set.
     """
     watch, until, num_looks = Watch(wait_s), clock.now_s() + wait_s, 0
     watch.begin_waiting()
@@ -74,7 +97,11 @@ def silent_leases(
             watch.is_expired(lease.part, lease.record, clock.now_s())
         silent = [lease for lease in held if not watch.is_living(lease.part)]
         left_s = until - clock.now_s()
-        if not silent or left_s <= 0 or clock.wait(closed, min(look_pause_s(num_looks, _LONGEST_LOOK_S), left_s)):
+        if (
+            not silent
+            or left_s <= 0
+            or clock.wait(closed, min(look_pause_s(num_looks, _LONGEST_LOOK_S), left_s))
+        ):
             return silent
         num_looks += 1
 
@@ -93,8 +120,8 @@ def _open(keys: EpochKeys, index: int, entry: Entry) -> OpenLease:
 class LeftOpen:
     """Epochs that ended for a rank while others, which were seen to live, still held rows of them.
 
-    They are noted in the store, under a `key` of the rank's own: of workers of a DataLoader, which end with their pass, one
-    notes what another, or the process that made them, names.
+    They are noted in the store, under a `key` of the rank's own: of workers of a DataLoader, which
+    end with their pass, one notes what another, or the process that made them, names.
     """
 
     def __init__(self, address: StoreAddress, key: str, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -109,16 +136,25 @@ class LeftOpen:
                     return
 
     def name(self) -> None:
-        """Says in the log what is still unread of the epochs, and forgets them: a warning where the holder is silent now.
+        """Says in the log what is still unread of the epochs, and forgets them: a warning where the
+        holder is silent now.
 
-        Takes no longer than a holder takes to show that it lives, and no time where everything was read.
+        Takes no longer than a holder takes to show that it lives, and no time where everything was
+        read.
         """
         try:
-            with closing(replace(self._address, timeout_s=min(self._address.timeout_s, _LOOK_TIMEOUT_S)).open()) as store:
+            with closing(
+                replace(
+                    self._address, timeout_s=min(self._address.timeout_s, _LOOK_TIMEOUT_S)
+                ).open()
+            ) as store:
                 for prefix, epoch in self._take(store):
                     _name(store, EpochKeys(prefix, epoch), self._clock)
         except DispatchError as error:
-            _LOG.info("what other ranks had still to deliver of the last epoch cannot be looked up: %s", error)
+            _LOG.info(
+                "what other ranks had still to deliver of the last epoch cannot be looked up: %s",
+                error,
+            )
 
     def _take(self, store: Store) -> list[tuple[str, int]]:
         """What was noted, unless somebody else names it."""
@@ -128,17 +164,25 @@ class LeftOpen:
 
 
 def _name(store: Store, keys: EpochKeys, clock: Clock) -> None:
-    silent = {lease.part for lease in silent_leases(store, keys, _SIGN_OF_LIFE_S, threading.Event(), clock)}
+    silent = {
+        lease.part
+        for lease in silent_leases(store, keys, _SIGN_OF_LIFE_S, threading.Event(), clock)
+    }
     leases = open_leases(store, keys)
     for lease in leases[:_MOST_NAMED]:
         if lease.is_held and lease.part not in silent:
             _LOG.info("still being delivered: %s", lease)
             continue
         _LOG.warning(
-            "rows are unread: %s%s; they are read again after a restart from a checkpoint of before the end of epoch %d",
+            "rows are unread: %s%s; they are read again after a restart from a checkpoint of "
+            "before the end of epoch %d",
             lease,
             ", which is silent" if lease.is_held else "",
             keys.epoch,
         )
     if len(leases) > _MOST_NAMED:
-        _LOG.warning("of epoch %d, %d further splits are not read to their end", keys.epoch, len(leases) - _MOST_NAMED)
+        _LOG.warning(
+            "of epoch %d, %d further splits are not read to their end",
+            keys.epoch,
+            len(leases) - _MOST_NAMED,
+        )

@@ -1,4 +1,5 @@
-"""A worker's time-limited right to a split: its record in the store, and what workers know of each other's.
+"""A worker's time-limited right to a split: its record in the store, and what workers know of each
+other's.
 
 | module | holds |
 |---|---|

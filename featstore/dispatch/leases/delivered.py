@@ -1,4 +1,6 @@
-"""What was delivered of a split, as ranges of rows in its delivery order. Pure; shared by leases, states and receipts."""
+"""What was delivered of a split, as ranges of rows in its delivery order. Pure; shared by leases,
+states and receipts.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -12,7 +14,9 @@ Done = Mapping[int, Rows]
 
 
 def as_ranges(rows: Rows, num_rows: int) -> Ranges:
-    """Ranges, ends excluded, of what is said by a count of first rows, by "complete", or by ranges."""
+    """Ranges, ends excluded, of what is said by a count of first rows, by "complete", or by
+    ranges.
+    """
     if isinstance(rows, tuple):
         return rows
     through = num_rows if rows == "complete" else int(rows)
@@ -38,11 +42,15 @@ def compact(ranges: Ranges) -> int | Ranges:
 
 
 def extent(split: Split, rows: Rows) -> Extent:
-    """What is left of a split: delivered rows at its start and end fall away, those in its middle become cuts."""
+    """What is left of a split: delivered rows at its start and end fall away, those in its middle
+    become cuts.
+    """
     ranges = list(as_ranges(rows, split.num_rows))
     start = ranges.pop(0)[1] if ranges and ranges[0][0] == 0 else 0
     end = ranges.pop()[0] if ranges and ranges[-1][1] == split.num_rows else split.num_rows
-    return Extent(split=split.id, start_row=start, end=end, cuts=tuple(first for first, _ in ranges))
+    return Extent(
+        split=split.id, start_row=start, end=end, cuts=tuple(first for first, _ in ranges)
+    )
 
 
 def part_extent(split: Split, rows: Rows, start: int, end: int) -> Extent:

@@ -1,4 +1,6 @@
-"""The leases that one worker holds: every change is a compare-and-set from its own last record of them."""
+"""The leases that one worker holds: every change is a compare-and-set from its own last record of
+them.
+"""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +15,8 @@ Change = Callable[[Lease, int], Lease]
 
 
 class Holdings:
-    """What a worker holds, by part. Safe to use from several threads, each with a store handle or sharing one.
+    """What a worker holds, by part. Safe to use from several threads, each with a store handle or
+    sharing one.
 
     `_lock` guards the records and is never held while the store is asked.
     """
@@ -53,7 +56,8 @@ class Holdings:
     def change(self, store: Store, part: Part, change: Change) -> Lease | None:
         """Writes the changed record of a held part and returns it; None when the lease is lost.
 
-        `change(mine, work)` is applied anew where another worker has cut the lease, or another thread of this one was first.
+        `change(mine, work)` is applied anew where another worker has cut the lease, or another
+        thread of this one was first.
         """
         mine = self._held.get(part)
         while mine is not None:
@@ -74,8 +78,16 @@ class Holdings:
         """What is held, as the store has it now: cut by others perhaps."""
         held = list(self._held.items())
         texts = store.get_many([self._keys.part(part) for part, _ in held])
-        found = {part: Lease.decode(text) for (part, _), text in zip(held, texts, strict=True) if text is not None}
-        return {part: found[part] for part, mine in held if part in found and found[part].same_claim(mine)}
+        found = {
+            part: Lease.decode(text)
+            for (part, _), text in zip(held, texts, strict=True)
+            if text is not None
+        }
+        return {
+            part: found[part]
+            for part, mine in held
+            if part in found and found[part].same_claim(mine)
+        }
 
     def renew_all(self, store: Store) -> None:
         for part in list(self._held):
@@ -83,11 +95,16 @@ class Holdings:
 
     def release_all(self, store: Store) -> list[Part]:
         """Gives all back; returns what was given back indeed."""
-        return [part for part in list(self._held) if self.change(store, part, lambda mine, _: leases.release(mine)) is not None]
+        return [
+            part
+            for part in list(self._held)
+            if self.change(store, part, lambda mine, _: leases.release(mine)) is not None
+        ]
 
     def _remember(self, part: Part, record: Lease) -> None:
-        """Keeps what was written as this worker's view, unless another thread already saw the claim end, or wrote later: the
-        order in which threads come here is not that of their writes, which the beat tells."""
+        """Keeps what was written as this worker's view, unless another thread already saw the claim
+        end, or wrote later: the order in which threads come here is not that of their writes, which
+        the beat tells."""
         with self._lock:
             held = self._held.get(part)
             if held is None or not held.same_claim(record):

@@ -1,4 +1,6 @@
-"""What workers tell each other so that few of them need to look at leases. Hints only: the keys of splits are the truth."""
+"""What workers tell each other so that few of them need to look at leases. Hints only: the keys of
+splits are the truth.
+"""
 
 from collections.abc import Iterable
 from itertools import takewhile
@@ -12,7 +14,9 @@ _MANY = 256
 
 
 class Hints:
-    """One worker's view of `low`, below which all is done, and of the list of leases that were given back."""
+    """One worker's view of `low`, below which all is done, and of the list of leases that were
+    given back.
+    """
 
     def __init__(self, store: Store, keys: EpochKeys, survey: Survey, num_splits: int) -> None:
         self._store, self._keys, self._survey, self._num_splits = store, keys, survey, num_splits
@@ -20,7 +24,9 @@ class Hints:
         self._num_read = 0
 
     def have_changed(self) -> bool:
-        """Whether a lease was given back, or all was found done, since this was asked last. One exchange."""
+        """Whether a lease was given back, or all was found done, since this was asked last. One
+        exchange.
+        """
         low, given_back = self._store.get_many([self._keys.low, self._keys.given_back])
         before, self._last = self._last, (given_back, int(low or 0) >= self._num_splits)
         return before != self._last
@@ -35,15 +41,22 @@ class Hints:
         """Parts that were given back since this was asked last, a bounded number."""
         count = int(self._store.get_or_none(self._keys.given_back) or 0)
         numbers = range(self._num_read + 1, min(count, self._num_read + _MANY) + 1)
-        told = list(takewhile(bool, self._store.get_many([self._keys.gave_back(number) for number in numbers])))
+        told = list(
+            takewhile(
+                bool, self._store.get_many([self._keys.gave_back(number) for number in numbers])
+            )
+        )
         self._num_read += len(told)
-        parts = [(int(index), int(first)) for index, first in (text.split() for text in told if text)]
+        parts = [
+            (int(index), int(first)) for index, first in (text.split() for text in told if text)
+        ]
         self._survey.add(part for part in parts if part[1])
         return parts
 
     def read(self, parts: list[Part]) -> list[tuple[Part, str | None, Lease | None]]:
-        """The first of the parts as they are now, by value and as records, without those that others know to be done: those
-        are settled. Takes what it reads from `parts`. One exchange with the store."""
+        """The first of the parts as they are now, by value and as records, without those that
+        others know to be done: those are settled. Takes what it reads from `parts`. One exchange
+        with the store."""
         some = parts[:_MANY]
         del parts[:_MANY]
         low, *values = self._store.get_many([self._keys.low, *map(self._keys.part, some)])

@@ -12,7 +12,8 @@ from featstore.errors import DispatchError
 _BEATS_PER_LEASE = 3
 # How long ranks in step wait for each other's sign of life at the end of an epoch, at most.
 _TAIL_BEAT_S = 0.5
-# Looks for such a sign: each is at most a quarter of the time waited so far after it came, eleven in the first two seconds.
+# Looks for such a sign: each is at most a quarter of the time waited so far after it came, eleven
+# in the first two seconds.
 _FIRST_LOOK_S, _LOOK_GROWTH = 0.05, 1.25
 
 
@@ -27,10 +28,12 @@ def renewal_pause_s(lease_s: float) -> float:
 
 
 def in_step_pause_s(lease_s: float, *, num_taken: int, num_left: int, elapsed_s: float) -> float:
-    """Seconds to the next renewal of a rank that trains in step with others: short once the plan is handed out.
+    """Seconds to the next renewal of a rank that trains in step with others: short once the plan is
+    handed out.
 
-    A rank that has become idle then waits for one renewal of each holder. Before, the pause is half of the time that is
-    expected to be left, so that the end is not missed and the store is asked little.
+    A rank that has become idle then waits for one renewal of each holder. Before, the pause is half
+    of the time that is expected to be left, so that the end is not missed and the store is asked
+    little.
 
     Args:
         lease_s: The lease time in seconds.
@@ -40,13 +43,21 @@ def in_step_pause_s(lease_s: float, *, num_taken: int, num_left: int, elapsed_s:
     """
     expected_s = elapsed_s * (num_left / num_taken if num_taken else 1)
     shortest_s = min(_TAIL_BEAT_S, renewal_pause_s(lease_s))
-    return shortest_s if not num_left else max(shortest_s, min(expected_s / 2, renewal_pause_s(lease_s)))
+    return (
+        shortest_s
+        if not num_left
+        else max(shortest_s, min(expected_s / 2, renewal_pause_s(lease_s)))
+    )
 
 
 class InStepPace:
-    """When a rank that trains in step renews next, as the plan's cursor tells it. Used by the renewing thread alone."""
+    """When a rank that trains in step renews next, as the plan's cursor tells it. Used by the
+    renewing thread alone.
+    """
 
-    def __init__(self, store: Store, keys: EpochKeys, num_splits: int, lease_s: float, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, keys: EpochKeys, num_splits: int, lease_s: float, clock: Clock
+    ) -> None:
         self._keys, self._num_splits, self._lease_s, self._clock = keys, num_splits, lease_s, clock
         self._began_s, self._began_at = clock.now_s(), self._num_handed_out(store)
 
@@ -78,8 +89,16 @@ class Renewer:
         closed: threading.Event,
         clock: Clock,
     ) -> None:
-        self._store, self._pause_s, self._renew, self._closed, self._clock = store, pause_s, renew, closed, clock
-        self._thread = threading.Thread(target=self._run, name="featstore-lease-renewal", daemon=True)
+        self._store, self._pause_s, self._renew, self._closed, self._clock = (
+            store,
+            pause_s,
+            renew,
+            closed,
+            clock,
+        )
+        self._thread = threading.Thread(
+            target=self._run, name="featstore-lease-renewal", daemon=True
+        )
         self._thread.start()
 
     def join(self) -> None:

@@ -1,4 +1,6 @@
-"""What a worker takes that is not simply the next: files that its host has, and leases of others at the end. Pure."""
+"""What a worker takes that is not simply the next: files that its host has, and leases of others at
+the end. Pure.
+"""
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -26,15 +28,22 @@ class Open:
 
 
 def victims(seen: Sequence[Open], salt: str) -> list[Open]:
-    """Whom a worker with nothing to do relieves: first those with at least half of the most rows left, in an order of its own,
-    so that many such workers do not all ask the same one; then the rest."""
+    """Whom a worker with nothing to do relieves: first those with at least half of the most rows
+    left, in an order of its own, so that many such workers do not all ask the same one; then the
+    rest."""
     most = max((one.num_left for one in seen), default=0)
-    keyed = [(one.num_left < most / 2, zlib.crc32(f"{salt} {one.part}".encode()), one) for one in seen if one.num_left > 0]
+    keyed = [
+        (one.num_left < most / 2, zlib.crc32(f"{salt} {one.part}".encode()), one)
+        for one in seen
+        if one.num_left > 0
+    ]
     return [one for *_, one in sorted(keyed, key=lambda item: item[:2])]
 
 
 class Lookahead:
-    """Positions a bounded number ahead of a cursor whose files are staged here; each position is looked at once."""
+    """Positions a bounded number ahead of a cursor whose files are staged here; each position is
+    looked at once.
+    """
 
     def __init__(self, is_staged: Callable[[str], bool] | None) -> None:
         self._is_staged = is_staged
@@ -47,7 +56,9 @@ class Lookahead:
             return
         end = min(cursor + AHEAD, len(plan))
         self._next = max(self._next, cursor)
-        self._staged += [index for index in range(self._next, end) if self._is_staged(plan[index].path)]
+        self._staged += [
+            index for index in range(self._next, end) if self._is_staged(plan[index].path)
+        ]
         self._next = max(self._next, end)
         while self._staged:
             index = self._staged.pop(0)

@@ -1,6 +1,8 @@
-"""What one worker knows of the leases of others: which are open, and how long they stood still by its own clock.
+"""What one worker knows of the leases of others: which are open, and how long they stood still by
+its own clock.
 
-A part is `(position in the plan, first row)`: `(7, 0)` is split 7 itself, `(7, 5000)` what was cut off it at row 5,000.
+A part is `(position in the plan, first row)`: `(7, 0)` is split 7 itself, `(7, 5000)` what was cut
+off it at row 5,000.
 """
 
 import math
@@ -14,12 +16,14 @@ Part = tuple[int, int]
 
 
 class Watch:
-    """What one observer has seen of the leases of others, and since when by its own monotonic clock.
+    """What one observer has seen of the leases of others, and since when by its own monotonic
+    clock.
 
-    A lease has expired when two reads at least `lease_s` apart found the same life (`Lease.life`) and none between found
-    another. A missing key counts as a life: its claimer may have died between the cursor and the split's key. How long a
-    holder has done nothing is known only while this observer looks at least once per `lease_s`: one that slept itself, as
-    ranks do together in an evaluation, cannot tell. Not safe for several threads.
+    A lease has expired when two reads at least `lease_s` apart found the same life (`Lease.life`)
+    and none between found another. A missing key counts as a life: its claimer may have died
+    between the cursor and the split's key. How long a holder has done nothing is known only while
+    this observer looks at least once per `lease_s`: one that slept itself, as ranks do together in
+    an evaluation, cannot tell. Not safe for several threads.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -29,12 +33,16 @@ class Watch:
         self._living: set[Part] = set()
 
     def begin_waiting(self) -> None:
-        """From now on `is_living` tells of whom a renewal is seen; what expires goes on to be measured."""
+        """From now on `is_living` tells of whom a renewal is seen; what expires goes on to be
+        measured.
+        """
         self._before.clear()
         self._living.clear()
 
     def is_expired(self, part: Part, lease: Lease | None, now: float) -> bool:
-        """Notes that `lease` was read at `now`, None for a missing key; whether the part is to be taken over."""
+        """Notes that `lease` was read at `now`, None for a missing key; whether the part is to be
+        taken over.
+        """
         life = None if lease is None else lease.life
         if self._before.setdefault(part, life) != life:
             self._living.add(part)
@@ -43,8 +51,8 @@ class Watch:
     def is_living(self, part: Part) -> bool:
         """Whether the part was claimed or renewed between two reads since `begin_waiting`.
 
-        Two reads of that time are needed: what changed since an earlier one may have been the last act of a holder that died
-        before the waiting began.
+        Two reads of that time are needed: what changed since an earlier one may have been the last
+        act of a holder that died before the waiting began.
         """
         return part in self._living
 
@@ -59,9 +67,14 @@ class Watch:
         return self._still_s(part, "work", mark, now, longest_gap_s=self._lease_s)
 
     def is_unbegun(self, part: Part, lease: Lease, now: float, for_s: float) -> bool:
-        """Whether the holder was seen for `for_s` to have reserved nothing that it did not acknowledge."""
+        """Whether the holder was seen for `for_s` to have reserved nothing that it did not
+        acknowledge.
+        """
         mark = (lease.nonce, lease.fence, lease.rows, lease.reserved)
-        return self._still_s(part, "begin", mark, now, longest_gap_s=self._lease_s) >= for_s and not lease.is_begun
+        return (
+            self._still_s(part, "begin", mark, now, longest_gap_s=self._lease_s) >= for_s
+            and not lease.is_begun
+        )
 
     def forget(self, part: Part) -> None:
         for what in ("life", "work", "begin"):
@@ -69,7 +82,9 @@ class Watch:
         self._before.pop(part, None)
         self._living.discard(part)
 
-    def _still_s(self, part: Part, what: str, mark: Hashable, now: float, *, longest_gap_s: float) -> float:
+    def _still_s(
+        self, part: Part, what: str, mark: Hashable, now: float, *, longest_gap_s: float
+    ) -> float:
         before, since, last = self._seen.get((part, what), (mark, now, now))
         if before != mark or now - last > longest_gap_s:
             since = now
@@ -78,9 +93,11 @@ class Watch:
 
 
 class Survey:
-    """The splits below the cursor, and parts cut off them, that are not known to be done; a bounded number at a time.
+    """The splits below the cursor, and parts cut off them, that are not known to be done; a bounded
+    number at a time.
 
-    `settled` are positions that nobody needs to look at, such as those that a restored state had delivered.
+    `settled` are positions that nobody needs to look at, such as those that a restored state had
+    delivered.
     """
 
     def __init__(self, settled: frozenset[int]) -> None:
@@ -90,7 +107,9 @@ class Survey:
         self._next = 0
 
     def pending(self, cursor: int, limit: int) -> list[Part]:
-        """Parts below `cursor`, oldest splits first; `limit` bounds how many splits are under way."""
+        """Parts below `cursor`, oldest splits first; `limit` bounds how many splits are under
+        way.
+        """
         while self._next < cursor and len(self._pending) < limit:
             if self._next not in self._settled:
                 self._pending[self._next, 0] = None
@@ -114,10 +133,15 @@ class Survey:
             self.settle(part)
 
     def look(self, cursor: int, limit: int, salt: str) -> list[Part]:
-        """Up to `limit` of all parts below `cursor`: the same at each look until they are settled, as whoever is to see a
-        lease expire must look at it twice, and others for each `salt`, so that many observers together see all."""
+        """Up to `limit` of all parts below `cursor`: the same at each look until they are settled,
+        as whoever is to see a lease expire must look at it twice, and others for each `salt`, so
+        that many observers together see all."""
         parts = self.pending(cursor, cursor + 1 + len(self._pending))
-        return parts if len(parts) <= limit else nsmallest(limit, parts, key=lambda part: crc32(f"{salt} {part}".encode()))
+        return (
+            parts
+            if len(parts) <= limit
+            else nsmallest(limit, parts, key=lambda part: crc32(f"{salt} {part}".encode()))
+        )
 
     def add(self, parts: Iterable[Part]) -> list[Part]:
         """Notes parts that were cut off; returns those that are new."""

@@ -14,7 +14,8 @@ from featstore.errors import ConfigError, DispatchError, missing_extra
 from featstore.redaction import redact
 
 _KNOWN = (
-    "memory:// (threads of one process), sqlite:///absolute/path (processes of one host) and tcp://host:port (many hosts; "
+    "memory:// (threads of one process), sqlite:///absolute/path (processes of one host) and "
+    "tcp://host:port (many hosts; "
     "`featstore dispatch serve`)"
 )
 DEFAULT_TIMEOUT_S = 30.0
@@ -24,9 +25,10 @@ DEFAULT_TIMEOUT_S = 30.0
 class StoreAddress:
     """A store's URL, bound to the process that bound it where the store lives inside of a process.
 
-    Send the address, not the URL, to other processes: a memory store met by a second process is then a DispatchError
-    instead of a second, empty store and a doubled epoch. What a memory store holds lives as long as an address or a
-    handle does. `timeout_s`: after so long without an answer a tcp store counts as lost.
+    Send the address, not the URL, to other processes: a memory store met by a second process is
+    then a DispatchError instead of a second, empty store and a doubled epoch. What a memory store
+    holds lives as long as an address or a handle does. `timeout_s`: after so long without an answer
+    a tcp store counts as lost.
     """
 
     url: str = field(repr=False)
@@ -36,7 +38,9 @@ class StoreAddress:
     spares: Spares | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> Store:
-        """A new handle; the caller closes it. DispatchError where the store cannot be reached from here."""
+        """A new handle; the caller closes it. DispatchError where the store cannot be reached from
+        here.
+        """
         if self.room is not None:
             return MemoryStore(self.room)
         if self.mark is not None:
@@ -45,7 +49,9 @@ class StoreAddress:
         return SqliteStore(Path(self.url.removeprefix("sqlite://")))
 
     def keeping_connections(self) -> "StoreAddress":
-        """The same address, whose handles leave their connections to the next ones, until `disconnect()`."""
+        """The same address, whose handles leave their connections to the next ones, until
+        `disconnect()`.
+        """
         return self if self.mark is None else replace(self, spares=Spares())
 
     def disconnect(self) -> None:
@@ -55,16 +61,23 @@ class StoreAddress:
 
 
 def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
-    """The address of the store that `url` names; ConfigError for a URL that names none. Opens nothing."""
+    """The address of the store that `url` names; ConfigError for a URL that names none. Opens
+    nothing.
+    """
     scheme = url.partition("://")[0]
-    known: dict[str, Callable[[str, float], StoreAddress]] = {"memory": _memory, "sqlite": _sqlite, "tcp": _tcp}
+    known: dict[str, Callable[[str, float], StoreAddress]] = {
+        "memory": _memory,
+        "sqlite": _sqlite,
+        "tcp": _tcp,
+    }
     if "://" not in url or scheme not in known:
         raise ConfigError(f"no dispatch store {redact(url)!r}; there are {_KNOWN}")
     return known[scheme](url, timeout_s)
 
 
 def bind_job(environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
-    """The address of the store of the job of several processes that this one is of; starts its server where that is due.
+    """The address of the store of the job of several processes that this one is of; starts its
+    server where that is due.
 
     DispatchError where the launcher tells no place to meet, or the server cannot be started.
     """
@@ -80,7 +93,9 @@ def open_store(url: str) -> Store:
 
 
 def open_to_look(url: str) -> Store:
-    """A handle on a store for who only reads: DispatchError where `url` names a file that is not there, which is not made."""
+    """A handle on a store for who only reads: DispatchError where `url` names a file that is not
+    there, which is not made.
+    """
     address = bind(url)
     path = Path(url.removeprefix("sqlite://"))
     if url.startswith("sqlite://") and not path.exists():
@@ -96,7 +111,9 @@ def _memory(url: str, timeout_s: float) -> StoreAddress:
 def _sqlite(url: str, timeout_s: float) -> StoreAddress:
     path = Path(url.removeprefix("sqlite://"))
     if not path.is_absolute() or url.endswith("/"):
-        raise ConfigError(f"dispatch store {redact(url)!r}: expected sqlite:///absolute/path/of/a/file")
+        raise ConfigError(
+            f"dispatch store {redact(url)!r}: expected sqlite:///absolute/path/of/a/file"
+        )
     return StoreAddress(url=url, timeout_s=timeout_s)
 
 

@@ -1,5 +1,5 @@
-"""Where a TCP store's server is, from a URL or from what a launcher such as torchrun tells its processes, and what a process
-keeps of it. Without torch."""
+"""Where a TCP store's server is, from a URL or from what a launcher such as torchrun tells its
+processes, and what a process keeps of it. Without torch."""
 
 import os
 import threading
@@ -28,14 +28,17 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStore:
-    """The store of a job of several processes; `is_hosted_here`: nobody else starts its server, so this process does."""
+    """The store of a job of several processes; `is_hosted_here`: nobody else starts its server, so
+    this process does.
+    """
 
     endpoint: Endpoint
     is_hosted_here: bool
 
 
 class ServerMark:
-    """Which server a store's address was first connected to: one that took its place holds nothing of the run.
+    """Which server a store's address was first connected to: one that took its place holds nothing
+    of the run.
 
     Goes along with the address to other processes.
     """
@@ -50,8 +53,8 @@ class ServerMark:
 
 
 class Spares:
-    """Connections to one server that no handle uses, for the next handle of the process: to connect takes
-    round trips, and torch looks the server's name up, for which a resolver may take seconds.
+    """Connections to one server that no handle uses, for the next handle of the process: to connect
+    takes round trips, and torch looks the server's name up, for which a resolver may take seconds.
 
     Safe for threads. A copy in another process, forked or sent, begins with none.
     """
@@ -108,7 +111,12 @@ def parse_endpoint(url: str) -> Endpoint:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    if not host or not port or parts.scheme != "tcp" or any((parts.path, parts.query, parts.fragment, parts.username)):
+    if (
+        not host
+        or not port
+        or parts.scheme != "tcp"
+        or any((parts.path, parts.query, parts.fragment, parts.username))
+    ):
         expected = "tcp://host:port, with a port from 1 to 65535, and no user, path or query"
         raise ConfigError(f"dispatch store {redact(url)!r}: expected {expected}")
     return Endpoint(host=host, port=port)
@@ -120,18 +128,24 @@ def num_processes(environ: Mapping[str, str]) -> int:
 
 
 def job_store(environ: Mapping[str, str]) -> JobStore:
-    """The store at MASTER_ADDR and MASTER_PORT: the launcher's own where it keeps one, else rank 0 starts it there.
+    """The store at MASTER_ADDR and MASTER_PORT: the launcher's own where it keeps one, else rank 0
+    starts it there.
 
-    That is where `torch.distributed` with `env://` meets too, under the same rules, so both share one server.
-    DispatchError where the launcher tells no place to meet.
+    That is where `torch.distributed` with `env://` meets too, under the same rules, so both share
+    one server. DispatchError where the launcher tells no place to meet.
     """
     host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
     if not host or not port:
         raise DispatchError(
-            f"dispatch store 'auto' in one of {environ.get('WORLD_SIZE')} processes (WORLD_SIZE) needs a place to meet: "
-            "expected MASTER_ADDR and MASTER_PORT, as torchrun sets them, found none; or name a store: "
-            "sqlite:///absolute/path for the processes of one host, tcp://host:port of `featstore dispatch serve` for many"
+            f"dispatch store 'auto' in one of {environ.get('WORLD_SIZE')} processes (WORLD_SIZE) "
+            f"needs a place to meet: "
+            "expected MASTER_ADDR and MASTER_PORT, as torchrun sets them, found none; or name a "
+            "store: "
+            "sqlite:///absolute/path for the processes of one host, tcp://host:port of `featstore "
+            "dispatch serve` for many"
         )
     has_server = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_first = (environ.get("RANK") or "0") == "0"
-    return JobStore(endpoint=Endpoint(host=host, port=int(port)), is_hosted_here=is_first and not has_server)
+    return JobStore(
+        endpoint=Endpoint(host=host, port=int(port)), is_hosted_here=is_first and not has_server
+    )

@@ -1,4 +1,6 @@
-"""A store for the threads of one process. A second process that meets it gets an error, never a copy."""
+"""A store for the threads of one process. A second process that meets it gets an error, never a
+copy.
+"""
 
 import os
 import threading
@@ -14,10 +16,11 @@ _FIX = "use dispatch store sqlite:///absolute/path for the processes of one host
 
 
 class MemoryRoom:
-    """What a memory store holds, and the process that it belongs to; handles of one URL share a room.
+    """What a memory store holds, and the process that it belongs to; handles of one URL share a
+    room.
 
-    Pickling carries the owner but not the values: in the same process the copy is the room itself, anywhere else it is
-    one that refuses.
+    Pickling carries the owner but not the values: in the same process the copy is the room itself,
+    anywhere else it is one that refuses.
     """
 
     def __init__(self, url: str, owner: tuple[int, str]) -> None:
@@ -32,7 +35,8 @@ class MemoryRoom:
         """DispatchError where another process, or a pickled copy, uses the room."""
         if self.owner != _this_process():
             raise DispatchError(
-                f"dispatch store {redact(self.url)} belongs to process {self.owner[0]} and was met by process {os.getpid()}, "
+                f"dispatch store {redact(self.url)} belongs to process {self.owner[0]} and was met "
+                f"by process {os.getpid()}, "
                 f"where it would be empty and the epoch read twice; {_FIX}"
             )
 
@@ -42,12 +46,17 @@ _rooms_lock = threading.Lock()
 
 
 def enter_room(url: str) -> MemoryRoom:
-    """The room that this process keeps for `url`, made on first use. After a fork it is still the parent's.
+    """The room that this process keeps for `url`, made on first use. After a fork it is still the
+    parent's.
 
-    DispatchError in a process that says it is one of several (`WORLD_SIZE`): each would find a room of its own.
+    DispatchError in a process that says it is one of several (`WORLD_SIZE`): each would find a room
+    of its own.
     """
     if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
-        raise DispatchError(f"dispatch store {redact(url)} in one of {os.environ['WORLD_SIZE']} processes (WORLD_SIZE); {_FIX}")
+        raise DispatchError(
+            f"dispatch store {redact(url)} in one of {os.environ['WORLD_SIZE']} processes "
+            f"(WORLD_SIZE); {_FIX}"
+        )
     return _find_room(url, None)
 
 

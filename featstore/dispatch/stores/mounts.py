@@ -1,4 +1,6 @@
-"""Whether a path lies on a file system that other machines share, where SQLite's locks and shared memory do not reach."""
+"""Whether a path lies on a file system that other machines share, where SQLite's locks and shared
+memory do not reach.
+"""
 
 import re
 from pathlib import Path
@@ -8,8 +10,8 @@ from featstore.errors import DispatchError
 _MOUNTS = Path("/proc/self/mountinfo")
 # Not 9p and virtiofs: they are the disk of many a container and virtual machine.
 _NETWORK = {
-    "afs", "beegfs", "ceph", "cifs", "coda", "fhgfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "panfs",
-    "pvfs2", "smb2", "smb3", "smbfs", "wekafs",
+    "afs", "beegfs", "ceph", "cifs", "coda", "fhgfs", "glusterfs", "gpfs", "lustre",
+    "ncpfs", "nfs", "nfs4", "ocfs2", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs",
 }  # fmt: skip
 _NETWORK_FUSE = re.compile(
     r"fuse\.(sshfs|s3fs|gcsfuse|goofys|rclone|juicefs|glusterfs|ceph|mount-s3|blobfuse2?|hdfs|alluxio.*)"
@@ -17,9 +19,11 @@ _NETWORK_FUSE = re.compile(
 
 
 def network_mount(mountinfo: str, path: str) -> tuple[str, str] | None:
-    """The mount point and the type of the network file system that holds the absolute, resolved `path`; None on a local one.
+    """The mount point and the type of the network file system that holds the absolute, resolved
+    `path`; None on a local one.
 
-    `mountinfo` is the text of /proc/self/mountinfo (proc_pid_mountinfo(5)); of mounts at one point the last is in force.
+    `mountinfo` is the text of /proc/self/mountinfo (proc_pid_mountinfo(5)); of mounts at one point
+    the last is in force.
     """
     found: tuple[str, str] | None = None
     for line in mountinfo.splitlines():
@@ -34,15 +38,20 @@ def network_mount(mountinfo: str, path: str) -> tuple[str, str] | None:
 
 
 def require_local(path: Path) -> None:
-    """DispatchError where a SQLite store at `path` would lie on a network file system. Says nothing where /proc does not."""
+    """DispatchError where a SQLite store at `path` would lie on a network file system. Says nothing
+    where /proc does not.
+    """
     if not _MOUNTS.exists():
         return
     found = network_mount(_MOUNTS.read_text(errors="surrogateescape"), str(path.resolve()))
     if found is not None:
         raise DispatchError(
-            f"dispatch store sqlite://{path} lies on {found[1]} (mounted at {found[0]}): expected a local file system, as "
-            "SQLite workers of several machines would not see each other's locks and read rows twice; choose a local path for "
-            "the processes of one host (store auto takes $TMPDIR), or tcp://host:port of `featstore dispatch serve` for many"
+            f"dispatch store sqlite://{path} lies on {found[1]} (mounted at {found[0]}): expected "
+            f"a local file system, as "
+            "SQLite workers of several machines would not see each other's locks and read rows "
+            "twice; choose a local path for "
+            "the processes of one host (store auto takes $TMPDIR), or tcp://host:port of "
+            "`featstore dispatch serve` for many"
         )
 
 

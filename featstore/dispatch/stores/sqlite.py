@@ -1,7 +1,9 @@
-"""A store in one SQLite file, for the processes of one host: durable, and readable with any SQLite tool.
+"""A store in one SQLite file, for the processes of one host: durable, and readable with any SQLite
+tool.
 
-Write-ahead logging lets readers go on while one process writes, and `synchronous=NORMAL` means that what was written
-survives any crash of processes; a crash of the machine may lose the last writes, but then no worker is left to miss them.
+Write-ahead logging lets readers go on while one process writes, and `synchronous=NORMAL` means that
+what was written survives any crash of processes; a crash of the machine may lose the last writes,
+but then no worker is left to miss them.
 """
 
 import os
@@ -17,18 +19,22 @@ from featstore.dispatch.stores.mounts import require_local
 from featstore.errors import DispatchError
 
 _BUSY_S = 30.0
-_SCHEMA = "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+)
 _GET = "SELECT value FROM entries WHERE key = ?"
 _SET = "INSERT INTO entries VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _ADD = """INSERT INTO entries VALUES (?1, CAST(?2 AS TEXT))
-    ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + ?2 AS TEXT) RETURNING CAST(value AS INTEGER)"""
+    ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + ?2 AS TEXT)
+    RETURNING CAST(value AS INTEGER)"""
 
 
 class SqliteStore:
     """A handle with one connection, safe for threads and for fork; see `Store`.
 
-    SQLite must not be carried through a fork: the child would share the parent's notion of file locks that only the
-    parent holds. So all connections are closed just before a fork and opened again at the next use, on both sides.
+    SQLite must not be carried through a fork: the child would share the parent's notion of file
+    locks that only the parent holds. So all connections are closed just before a fork and opened
+    again at the next use, on both sides.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,7 +84,9 @@ class SqliteStore:
             self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes the connection, not the handle: the next use opens another. The caller holds `lock`."""
+        """Closes the connection, not the handle: the next use opens another. The caller holds
+        `lock`.
+        """
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -95,12 +103,15 @@ class SqliteStore:
             except (sqlite3.Error, OSError) as error:
                 code = getattr(error, "sqlite_errorname", None) or type(error).__name__
                 raise DispatchError(
-                    f"dispatch store {self._path} cannot be used: {error} ({code}); is its directory writable?"
+                    f"dispatch store {self._path} cannot be used: {error} ({code}); is its "
+                    f"directory writable?"
                 ) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Takes the write lock at once: a read that becomes a write could fail without waiting its turn."""
+        """Takes the write lock at once: a read that becomes a write could fail without waiting its
+        turn.
+        """
         with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -114,7 +125,9 @@ class SqliteStore:
 
 def _connect(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+    )
     try:
         _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -126,24 +139,30 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _patiently(act: Callable[[], object]) -> None:
-    """Changing the journal mode does not wait for other processes that do the same, whatever the busy timeout says."""
+    """Changing the journal mode does not wait for other processes that do the same, whatever the
+    busy timeout says.
+    """
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:
             act()
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > deadline:
+            if (
+                error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                or time.monotonic() > deadline
+            ):
                 raise
             time.sleep(0.005)
 
 
 _handles: "weakref.WeakSet[SqliteStore]" = weakref.WeakSet()
 _forking: list[SqliteStore] = []
-# Held from before a fork until after it, so that no other thread makes a handle, or forks, in between: the child would inherit
-# its connection, and with it SQLite's notion of file locks that only the parent holds. It is taken before the locks of handles,
-# never while one of them is held: no finalizer, which may run at any time, makes a handle. Reentrant all the same, so that one
-# that did would not wait for its own thread.
+# Held from before a fork until after it, so that no other thread makes a handle, or forks, in
+# between: the child would inherit its connection, and with it SQLite's notion of file locks that
+# only the parent holds. It is taken before the locks of handles, never while one of them is held:
+# no finalizer, which may run at any time, makes a handle. Reentrant all the same, so that one that
+# did would not wait for its own thread.
 _making = threading.RLock()
 
 

@@ -1,7 +1,8 @@
 """A store in the memory of one server, for the processes of many hosts: torch's TCPStore.
 
-A call of torch's cannot be interrupted, and waits for ever for a server that neither answers nor closes its connection. So
-each handle has a thread that talks, and whoever asks waits for its answer no longer than the timeout.
+A call of torch's cannot be interrupted, and waits for ever for a server that neither answers nor
+closes its connection. So each handle has a thread that talks, and whoever asks waits for its answer
+no longer than the timeout.
 """
 
 import os
@@ -25,7 +26,8 @@ from featstore.errors import DispatchError
 _SERVER_KEY = "featstore/server"
 _RETRY_S = 0.1
 _MANY = 256
-# torch looks up the name of the address that it has connected to; the resolver asks again after 5 s, and gives up after 10.
+# torch looks up the name of the address that it has connected to; the resolver asks again after 5
+# s, and gives up after 10.
 _CONNECT_S = 11.0
 _Act = Callable[[TCPStore], Any]
 
@@ -33,13 +35,26 @@ _Act = Callable[[TCPStore], Any]
 class TcpStore:
     """A handle with a connection of its own, safe for threads and for fork; see `Store`.
 
-    Threads that share a handle wait for each other. Once the server was lost every call says so: what it held is gone, so
-    no handle connects again. A forked child gets a connection of its own, and leaves the parent's alone. A handle begins
-    with one of the `spares`, and leaves its connection there.
+    Threads that share a handle wait for each other. Once the server was lost every call says so:
+    what it held is gone, so no handle connects again. A forked child gets a connection of its own,
+    and leaves the parent's alone. A handle begins with one of the `spares`, and leaves its
+    connection there.
     """
 
-    def __init__(self, endpoint: Endpoint, *, timeout_s: float, mark: ServerMark, spares: Spares | None = None) -> None:
-        self._endpoint, self._timeout_s, self._mark, self._spares = endpoint, timeout_s, mark, spares
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_s: float,
+        mark: ServerMark,
+        spares: Spares | None = None,
+    ) -> None:
+        self._endpoint, self._timeout_s, self._mark, self._spares = (
+            endpoint,
+            timeout_s,
+            mark,
+            spares,
+        )
         self._lock = threading.Lock()
         self._line: _Line | None = None
         self._is_closed = False
@@ -60,12 +75,16 @@ class TcpStore:
         return bool(self._ask(lambda store: store.check(keys)))
 
     def get_or_none(self, key: str) -> str | None:
-        """torch's `get` waits for a missing key, so it is asked for only once the key is there; no key is ever deleted."""
+        """torch's `get` waits for a missing key, so it is asked for only once the key is there; no
+        key is ever deleted.
+        """
         value = self._ask(lambda store: store.get(key).decode() if store.check([key]) else None)
         return None if value is None else str(value)
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
-        """Two exchanges for keys that are all there; torch's `multi_get` would wait for one that is missing."""
+        """Two exchanges for keys that are all there; torch's `multi_get` would wait for one that is
+        missing.
+        """
         found = []
         for first in range(0, len(keys), _MANY):
             found += self._ask(partial(_get_many, keys=list(keys[first : first + _MANY])))
@@ -122,19 +141,26 @@ class TcpStore:
             if line is not None:
                 line.leave()
             raise DispatchError(
-                f"dispatch store {self._endpoint.url} cannot be reached within {self._timeout_s:g} s: {_first_line(error)}; "
-                "is its server running (`featstore dispatch serve`, or rank 0 of the job), and the port open?"
+                f"dispatch store {self._endpoint.url} cannot be reached within {self._timeout_s:g} "
+                f"s: {_first_line(error)}; "
+                "is its server running (`featstore dispatch serve`, or rank 0 of the job), and the "
+                "port open?"
             ) from error
         if not self._mark.is_same(name):
             line.close(self._timeout_s)
             raise DispatchError(
-                f"dispatch store {self._endpoint.url} was lost: another server, which holds nothing of this run, is in its "
+                f"dispatch store {self._endpoint.url} was lost: another server, which holds "
+                f"nothing of this run, is in its "
                 "place; restart all workers from their last checkpoint"
             )
         return line
 
     def _lost(self, error: Exception) -> DispatchError:
-        why = f"no answer within {self._timeout_s:g} s" if isinstance(error, TimeoutError) else _first_line(error)
+        why = (
+            f"no answer within {self._timeout_s:g} s"
+            if isinstance(error, TimeoutError)
+            else _first_line(error)
+        )
         with self._lock:
             self._failure = self._failure or (
                 f"dispatch store {self._endpoint.url} is lost, and with it who reads what: {why}; "
@@ -147,12 +173,18 @@ class TcpStore:
 
 
 class _Line:
-    """A connection, and the thread that talks on it; torch closes the connection where the thread ends."""
+    """A connection, and the thread that talks on it; torch closes the connection where the thread
+    ends.
+    """
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
-        self._requests: queue.SimpleQueue[tuple[_Act, queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[_Act, queue.SimpleQueue[Any]] | None] = (
+            queue.SimpleQueue()
+        )
         # A daemon: a call that never returns must not keep the process from ending.
-        self._thread = threading.Thread(target=self._talk, args=(endpoint, timeout_s), name="featstore-tcp-store", daemon=True)
+        self._thread = threading.Thread(
+            target=self._talk, args=(endpoint, timeout_s), name="featstore-tcp-store", daemon=True
+        )
         self._thread.start()
 
     def ask(self, act: _Act, timeout_s: float) -> Any:
@@ -189,28 +221,45 @@ class _Line:
 
 
 def host_server(endpoint: Endpoint) -> None:
-    """Starts the server of a job's store in this process, to its end, unless the process has one at that port already.
+    """Starts the server of a job's store in this process, to its end, unless the process has one at
+    that port already.
 
-    `torch.distributed` with `env://` finds and shares it, before or after. DispatchError where the port is taken.
+    `torch.distributed` with `env://` finds and shares it, before or after. DispatchError where the
+    port is taken.
     """
     try:
-        _hosted.append(TCPStore(endpoint.host, endpoint.port, is_master=True, wait_for_workers=False, multi_tenant=True))
+        _hosted.append(
+            TCPStore(
+                endpoint.host,
+                endpoint.port,
+                is_master=True,
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+        )
     except (RuntimeError, OSError) as error:
-        raise DispatchError(f"dispatch store {endpoint.url} cannot be started by rank 0: {_first_line(error)}") from error
+        raise DispatchError(
+            f"dispatch store {endpoint.url} cannot be started by rank 0: {_first_line(error)}"
+        ) from error
 
 
 def serve(host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serves a store, at a free port if `port` is 0, until SIGTERM or SIGINT; `on_ready` gets its address as a URL.
+    """Serves a store, at a free port if `port` is 0, until SIGTERM or SIGINT; `on_ready` gets its
+    address as a URL.
 
-    Everybody who reaches the port may read and write: it belongs into a trusted network. DispatchError where the address
-    cannot be had. To be called by the main thread.
+    Everybody who reaches the port may read and write: it belongs into a trusted network.
+    DispatchError where the address cannot be had. To be called by the main thread.
     """
     ends = {signal.SIGTERM, signal.SIGINT}
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # Before torch's threads begin, which must not take them.
+    blocked = signal.pthread_sigmask(
+        signal.SIG_BLOCK, ends
+    )  # Before torch's threads begin, which must not take them.
     try:
         listener = _listen(host, port)
         port = int(listener.getsockname()[1])
-        server = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+        server = TCPStore(
+            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
         on_ready(Endpoint(host=_reachable(host), port=port).url)
         signal.sigwait(ends)
         del server
@@ -221,10 +270,13 @@ def serve(host: str, port: int, on_ready: Callable[[str], None]) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     """A socket of torch's choice would listen on every address of the machine."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
+        )
     except OSError as error:
         raise DispatchError(
-            f"dispatch store tcp://{host}:{port} cannot be served: {error}; choose another --host or --port"
+            f"dispatch store tcp://{host}:{port} cannot be served: {error}; choose another --host "
+            f"or --port"
         ) from error
 
 
@@ -235,7 +287,9 @@ def _reachable(host: str) -> str:
 
 def _client(endpoint: Endpoint, timeout_s: float) -> TCPStore:
     timeout = timedelta(seconds=timeout_s)
-    return TCPStore(endpoint.host, endpoint.port, is_master=False, wait_for_workers=False, timeout=timeout)
+    return TCPStore(
+        endpoint.host, endpoint.port, is_master=False, wait_for_workers=False, timeout=timeout
+    )
 
 
 def _server_name(store: TCPStore) -> str:
@@ -258,12 +312,15 @@ def _get_many(store: TCPStore, keys: list[str]) -> list[str | None]:
 def _await_server(endpoint: Endpoint, timeout_s: float) -> None:
     """Returns once somebody listens there: workers may start before their server.
 
-    torch would try as well, but longer than it is told, and with pages of native stack traces on standard error.
+    torch would try as well, but longer than it is told, and with pages of native stack traces on
+    standard error.
     """
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            socket.create_connection((endpoint.host, endpoint.port), timeout=max(0.01, deadline - time.monotonic())).close()
+            socket.create_connection(
+                (endpoint.host, endpoint.port), timeout=max(0.01, deadline - time.monotonic())
+            ).close()
             return
         except OSError:
             if time.monotonic() + _RETRY_S > deadline:
@@ -277,7 +334,9 @@ def _first_line(error: Exception) -> str:
 
 
 _handles: "weakref.WeakSet[TcpStore]" = weakref.WeakSet()
-_parents_lines: list[_Line] = []  # Kept in a forked child: their end would be said on the parent's connection.
+_parents_lines: list[
+    _Line
+] = []  # Kept in a forked child: their end would be said on the parent's connection.
 _hosted: list[TCPStore] = []
 
 

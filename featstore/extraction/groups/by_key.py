@@ -24,8 +24,8 @@ from featstore.table.writer import open_data_file
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedPartition:
-    """One partition of a run: its base files by their place in the run, the kept column that names their rows, and the units
-    of raw rows to look in."""
+    """One partition of a run: its base files by their place in the run, the kept column that names
+    their rows, and the units of raw rows to look in."""
 
     key: str
     files: Mapping[int, DataFile]
@@ -36,7 +36,9 @@ KeyRunner = Callable[[GroupTask, Sequence[KeyedPartition], Progress], list[UnitR
 """Runs `write_by_key` for each partition, and returns all reports."""
 
 
-def keyed_partitions(key: str, files: Sequence[DataFile], units: Sequence[Unit]) -> list[KeyedPartition]:
+def keyed_partitions(
+    key: str, files: Sequence[DataFile], units: Sequence[Unit]
+) -> list[KeyedPartition]:
     """The run's partitions, in the order of the units; `files` are all base files of the run."""
     partitions = {to_json(unit.partition): unit.partition for unit in units}.values()
     return [
@@ -49,20 +51,27 @@ def keyed_partitions(key: str, files: Sequence[DataFile], units: Sequence[Unit])
     ]
 
 
-def run_by_key(task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress) -> list[UnitReport]:
+def run_by_key(
+    task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
+) -> list[UnitReport]:
     """One partition after the other, each with threads of this process."""
     reports: list[UnitReport] = []
     for partition in partitions:
         reports += write_by_key(task, partition)
-        progress(len(reports), sum(len(other.files) for other in partitions), sum(report.num_rows for report in reports))
+        progress(
+            len(reports),
+            sum(len(other.files) for other in partitions),
+            sum(report.num_rows for report in reports),
+        )
     return reports
 
 
 def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -> list[UnitReport]:
     """One file beside each base file; `task.targets` are by its place in the run.
 
-    The partition's keys and new columns are in memory. InputError where a key is null or twice there, on either side,
-    or where the raw rows lack one of the base; raw rows that the base lacks are left out.
+    The partition's keys and new columns are in memory. InputError where a key is null or twice
+    there, on either side, or where the raw rows lack one of the base; raw rows that the base lacks
+    are left out.
     """
     extractors: list[Extractor] = []
     raw, key = _raw_rows(task, partition.units, extractors), partition.key
@@ -80,9 +89,15 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
 
 
 def rows_digest(keys: pa.Array) -> str:
-    """SHA-256 (hex) of the keys in order: of each as text its UTF-8 length (int32, little-endian), then all texts."""
+    """SHA-256 (hex) of the keys in order: of each as text its UTF-8 length (int32, little-endian),
+    then all texts.
+    """
     texts = keys.cast(pa.large_string())
-    texts = pa.concat_arrays([texts]) if texts.offset == 0 else pa.array(texts.to_pylist(), pa.large_string())
+    texts = (
+        pa.concat_arrays([texts])
+        if texts.offset == 0
+        else pa.array(texts.to_pylist(), pa.large_string())
+    )
     lengths = np.asarray(pc.binary_length(texts)).astype("<i4")
     digest = hashlib.sha256(lengths.tobytes())
     data = texts.buffers()[2]
@@ -96,7 +111,9 @@ def _raw_rows(task: GroupTask, units: Sequence[Unit], extractors: list[Extractor
     def extract(unit: Unit) -> list[pa.RecordBatch]:
         extractor = Extractor(task.spec)
         extractors.append(extractor)
-        return [batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)]
+        return [
+            batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
+        ]
 
     with ThreadPoolExecutor(num_cores(), "featstore-extract") as threads:
         batches = [batch for found in threads.map(extract, units) for batch in found]
@@ -107,27 +124,34 @@ def _base_keys(file: DataFile, key: str, key_type: pa.DataType) -> pa.Array:
     with as_input_errors(file.path), open_raw(file.url) as source:
         num_found = source.schema_arrow.names.count(key)
         if not num_found:
-            raise InputError(f"{file.path} has no column {key!r}; expected the kept column that names its rows")
+            raise InputError(
+                f"{file.path} has no column {key!r}; expected the kept column that names its rows"
+            )
         if num_found > 1:
             raise InputError(f"{file.path}: {not_once(key, num_found)}")
         return source.read([key], use_threads=False).column(key).cast(key_type).combine_chunks()
 
 
-def _places(base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequence[DataFile]) -> np.ndarray:
+def _places(
+    base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequence[DataFile]
+) -> np.ndarray:
     """For each row of the base the raw row with its key.
 
     All keys are encoded at once, raw ones first: where each of these is new, its code is its row.
     """
     for what, keys in (("the table", base), ("the raw rows", raw)):
         if keys.null_count:
-            raise InputError(f"key {key!r} is null in {keys.null_count:,} rows of {what}; a key names each row")
+            raise InputError(
+                f"key {key!r} is null in {keys.null_count:,} rows of {what}; a key names each row"
+            )
     codes = _codes(pa.chunked_array([*raw.chunks, *base.chunks], raw.type))
     _require_once(len(raw) - int(codes[: len(raw)].max(initial=-1)) - 1, key, "the raw rows")
     places = codes[len(raw) :]
     lost = np.flatnonzero(places >= len(raw))
     if len(lost):
         raise InputError(
-            f"{len(lost):,} of {len(base):,} rows of the table ({files[0].path}, ...) are not among the raw rows, such "
+            f"{len(lost):,} of {len(base):,} rows of the table ({files[0].path}, ...) are not "
+            f"among the raw rows, such "
             f"as {key} {base[int(lost[0])].as_py()!r}; give raw rows for all rows of the partition"
         )
     _require_once(len(places) - int(np.count_nonzero(np.bincount(places))), key, "the table")
@@ -137,12 +161,17 @@ def _places(base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequen
 def _codes(keys: pa.ChunkedArray) -> np.ndarray:
     """For each key the number of different ones before its first appearance."""
     encoded = keys.dictionary_encode()
-    return np.concatenate([np.zeros(0, np.int32), *(np.asarray(chunk.indices) for chunk in encoded.chunks)])
+    return np.concatenate(
+        [np.zeros(0, np.int32), *(np.asarray(chunk.indices) for chunk in encoded.chunks)]
+    )
 
 
 def _require_once(num_twice: int, key: str, where: str) -> None:
     if num_twice:
-        raise InputError(f"key {key!r} is there more than once, {num_twice:,} times in {where}; a key names each row")
+        raise InputError(
+            f"key {key!r} is there more than once, {num_twice:,} times in {where}; a key names "
+            f"each row"
+        )
 
 
 def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -> UnitReport:
@@ -158,7 +187,12 @@ def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -
             writer.write(batch)
         done = writer.close()
     return UnitReport(
-        path=path, partition=partition, num_rows=done.num_rows, size_bytes=done.size_bytes, crc32=done.crc32, counts={}
+        path=path,
+        partition=partition,
+        num_rows=done.num_rows,
+        size_bytes=done.size_bytes,
+        crc32=done.crc32,
+        counts={},
     )
 
 
@@ -176,5 +210,7 @@ def _with_findings(report: UnitReport, extractors: Sequence[Extractor]) -> UnitR
         report,
         counts=counts,
         num_rows_skipped=sum(extractor.findings.num_rows_skipped for extractor in extractors),
-        examples=first_examples(example for extractor in extractors for example in extractor.findings.examples),
+        examples=first_examples(
+            example for extractor in extractors for example in extractor.findings.examples
+        ),
     )

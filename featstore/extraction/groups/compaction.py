@@ -1,4 +1,6 @@
-"""Folds slot groups into the base: new base files with all columns, in one commit; row for row the same content."""
+"""Folds slot groups into the base: new base files with all columns, in one commit; row for row the
+same content.
+"""
 
 import uuid
 from collections import deque
@@ -31,8 +33,8 @@ _ZSTD = 6  # as the format numbers codecs
 
 @dataclass(frozen=True, kw_only=True)
 class CompactReport:
-    """What a compaction did: `num_files` base files written anew, and the groups that are folded in. Nothing where there are
-    no groups."""
+    """What a compaction did: `num_files` base files written anew, and the groups that are folded
+    in. Nothing where there are no groups."""
 
     table_url: str = field(repr=False)
     version: int
@@ -43,26 +45,41 @@ class CompactReport:
 
     def __str__(self) -> str:
         if not self.groups:
-            return f"nothing to do: version {self.version} of {redact(self.table_url)} has no slot groups"
+            return (
+                f"nothing to do: version {self.version} of {redact(self.table_url)} has no slot "
+                f"groups"
+            )
         return (
-            f"committed version {self.version} of {redact(self.table_url)}: {', '.join(self.groups)} folded into "
+            f"committed version {self.version} of {redact(self.table_url)}: "
+            f"{', '.join(self.groups)} folded into "
             f"{self.num_files:,} files, {self.num_rows:,} rows, {self.size_bytes:,} bytes"
         )
 
 
-def compact(table_url: str, *, commit: Callable[[str, delta.Change], int] = delta.commit) -> CompactReport:
-    """Writes the base files that have slot groups' files beside them anew, with the columns of both, and commits them at once.
+def compact(
+    table_url: str, *, commit: Callable[[str, delta.Change], int] = delta.commit
+) -> CompactReport:
+    """Writes the base files that have slot groups' files beside them anew, with the columns of
+    both, and commits them at once.
 
-    With that commit the groups' files are stale; a second one names the groups no more, and if it is never made, the next
-    compaction makes it. Earlier versions read as before. CommitConflictError where a partition or one of its groups was
-    written meanwhile: then the table is as it was.
+    With that commit the groups' files are stale; a second one names the groups no more, and if it
+    is never made, the next compaction makes it. Earlier versions read as before.
+    CommitConflictError where a partition or one of its groups was written meanwhile: then the table
+    is as it was.
     """
     snapshot = open_table_or_none(table_url)
     if snapshot is None:
-        raise TableNotFoundError(f"no table at {redact(table_url)}: expected a Delta table with slot groups")
+        raise TableNotFoundError(
+            f"no table at {redact(table_url)}: expected a Delta table with slot groups"
+        )
     run_id = uuid.uuid4().hex
-    grouped = {to_json(file.partition): file.partition for file in snapshot.data_files if file.groups}
-    partitions = [{key: _value(table_url, key, value) for key, value in found.items()} for found in grouped.values()]
+    grouped = {
+        to_json(file.partition): file.partition for file in snapshot.data_files if file.groups
+    }
+    partitions = [
+        {key: _value(table_url, key, value) for key, value in found.items()}
+        for found in grouped.values()
+    ]
     version, files = snapshot.version or 0, tuple[DataFile, ...]()
     if partitions:
         tag, base = new_tag(run_id), snapshot.in_partitions(partitions)
@@ -71,7 +88,10 @@ def compact(table_url: str, *, commit: Callable[[str, delta.Change], int] = delt
             _removing_on_conflict(table_url) as written,
             ThreadPoolExecutor(num_cores(), "featstore-compact") as threads,
         ):
-            done = threads.map(lambda item: written.append(_folded(snapshot, item[1], tag, item[0])), enumerate(base))
+            done = threads.map(
+                lambda item: written.append(_folded(snapshot, item[1], tag, item[0])),
+                enumerate(base),
+            )
             deque(done, maxlen=0)
             files = tuple(sorted(written, key=lambda file: file.path))
             change = _change(snapshot, partitions, files, run_id)
@@ -92,7 +112,8 @@ def compact(table_url: str, *, commit: Callable[[str, delta.Change], int] = delt
 def _value(table_url: str, key: str, value: str | None) -> str:
     if value is None:
         raise InputError(
-            f"{redact(table_url)}: partition key {key!r} is null in some rows; such a partition cannot be replaced"
+            f"{redact(table_url)}: partition key {key!r} is null in some rows; such a partition "
+            f"cannot be replaced"
         )
     return value
 
@@ -102,7 +123,12 @@ def _drop(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
     return drop_groups(snapshot, {group.name: group.version for group in snapshot.groups}, metadata)
 
 
-def _change(snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: tuple[DataFile, ...], run_id: str) -> delta.Change:
+def _change(
+    snapshot: Snapshot,
+    partitions: Sequence[dict[str, str]],
+    files: tuple[DataFile, ...],
+    run_id: str,
+) -> delta.Change:
     metadata = CommitMetadata(
         run_id=run_id,
         spec_hash=snapshot.spec_hash or "",
@@ -125,13 +151,22 @@ def _change(snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: tup
     )
 
 
-def _origins(snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: Sequence[DataFile]) -> Iterator[CommitMetadata]:
-    """What is known of the raw input of rows that are written anew: rows, order and units are as they were, so an equal run
-    is still one, and a slot group can still be bound by input."""
+def _origins(
+    snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: Sequence[DataFile]
+) -> Iterator[CommitMetadata]:
+    """What is known of the raw input of rows that are written anew: rows, order and units are as
+    they were, so an equal run is still one, and a slot group can still be bound by input."""
     folded = {to_json(partition) for partition in partitions}
-    after = [*files, *(file for file in snapshot.data_files if to_json(file.partition) not in folded)]
+    after = [
+        *files,
+        *(file for file in snapshot.data_files if to_json(file.partition) not in folded),
+    ]
     for found in (maker.metadata for maker in delta.makers(delta.history(snapshot.url))):
-        if found is None or found.input_digest is None or folded.isdisjoint(map(to_json, found.partitions)):
+        if (
+            found is None
+            or found.input_digest is None
+            or folded.isdisjoint(map(to_json, found.partitions))
+        ):
             continue
         if found.data_digest == files_digest(snapshot.in_partitions(found.partitions)):
             now = files_digest(in_partitions(after, found.partitions))
@@ -146,10 +181,14 @@ def _folded(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFil
     schema, url = snapshot.schema, join(snapshot.url, path)
     with ExitStack() as stack:
         footer, *groups = (stack.enter_context(_open(part.url, part.path)) for part in file.parts)
-        reader = aligned_reader(footer, groups, Selection(slots=schema.slots, others=_others(schema)))
+        reader = aligned_reader(
+            footer, groups, Selection(slots=schema.slots, others=_others(schema))
+        )
         stored, cut = _stored(schema, reader.columns), max(footer.row_group_rows[:1] or (1,))
         metadata = _file_metadata(footer, file.path)
-        writer = stack.enter_context(open_data_file(url, stored, metadata, cut, _compression(footer)))
+        writer = stack.enter_context(
+            open_data_file(url, stored, metadata, cut, _compression(footer))
+        )
         for batch in _batches(reader, footer, stored):
             writer.write(batch)
         done = writer.close()
@@ -189,7 +228,9 @@ def _batches(reader: RowsReader, footer: Footer, stored: SlotSchema) -> Iterator
     schema = stored.to_arrow()
     for index in range(len(footer.row_group_rows)):
         rows = reader.read([index])
-        table = pa.table([_column(rows, stored, field, footer.name) for field in schema], schema=schema)
+        table = pa.table(
+            [_column(rows, stored, field, footer.name) for field in schema], schema=schema
+        )
         yield from table.combine_chunks().to_batches()
 
 
@@ -198,13 +239,20 @@ def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.C
         return rows.other(field)
     column = rows.slot_column(stored[field.name])
     if column.null_count:
-        raise InputError(f"{where}: slot {field.name!r} holds nulls, as files of others do; only featstore's own can be folded")
+        raise InputError(
+            f"{where}: slot {field.name!r} holds nulls, as files of others do; only featstore's "
+            f"own can be folded"
+        )
     return column.cast(field.type)
 
 
 def _file_metadata(footer: Footer, where: str) -> FileMetadata:
     found = footer.key_values.get(KEY.encode())
-    return FileMetadata(spec_hash="", spec_version=1) if found is None else FileMetadata.from_json(found, where)
+    return (
+        FileMetadata(spec_hash="", spec_version=1)
+        if found is None
+        else FileMetadata.from_json(found, where)
+    )
 
 
 def _compression(footer: Footer) -> str:
@@ -214,7 +262,9 @@ def _compression(footer: Footer) -> str:
 
 @contextmanager
 def _removing_on_conflict(table_url: str) -> Iterator[list[DataFile]]:
-    """Gives a list for files written; removes them where it is certain that no commit names them, nor will."""
+    """Gives a list for files written; removes them where it is certain that no commit names them,
+    nor will.
+    """
     written: list[DataFile] = []
     try:
         yield written

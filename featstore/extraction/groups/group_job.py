@@ -1,8 +1,10 @@
-"""Slot groups from raw rows: columns of a spec that a table lacks, in files beside its data files; labels anew.
+"""Slot groups from raw rows: columns of a spec that a table lacks, in files beside its data files;
+labels anew.
 
-Rows are bound to the base's in one of two ways. *By input*: the raw files are those that made the base files, as its commit
-says by their digest, so the same units are the same rows. *By key*: a kept column of the base says which row is which.
-A group commits to its own table first, and then is named by one commit to the base (`table.groups`).
+Rows are bound to the base's in one of two ways. *By input*: the raw files are those that made the
+base files, as its commit says by their digest, so the same units are the same rows. *By key*: a
+kept column of the base says which row is which. A group commits to its own table first, and then is
+named by one commit to the base (`table.groups`).
 """
 
 import hashlib
@@ -34,7 +36,13 @@ from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table import delta
-from featstore.table.groups import bound_to, groups_commit, merged, open_group_or_none, publish_group
+from featstore.table.groups import (
+    bound_to,
+    groups_commit,
+    merged,
+    open_group_or_none,
+    publish_group,
+)
 from featstore.table.layout import group_url, new_tag, partition_path, unit_of
 from featstore.table.metadata import to_json
 from featstore.table.open import open_table_or_none
@@ -49,8 +57,9 @@ LABELS = "labels"
 class GroupJob:
     """A slot group's extraction: `job` says of what and into which table, `name` is the group's.
 
-    `key` is a kept column of the table whose values name its rows, None to bind rows by the raw files themselves. `labels`:
-    the group is the spec's labels and weight, in place of the table's. InputError where labels are to be bound by files.
+    `key` is a kept column of the table whose values name its rows, None to bind rows by the raw
+    files themselves. `labels`: the group is the spec's labels and weight, in place of the table's.
+    InputError where labels are to be bound by files.
     """
 
     job: ExtractJob
@@ -60,10 +69,13 @@ class GroupJob:
 
     def __post_init__(self) -> None:
         if self.name == LABELS and not self.labels:
-            raise InputError(f"slot group {LABELS!r} is that of `featstore table relabel`; take another name")
+            raise InputError(
+                f"slot group {LABELS!r} is that of `featstore table relabel`; take another name"
+            )
         if self.key is not None and self.key not in self.job.spec.keep:
             raise InputError(
-                f"key {self.key!r}: expected a column that the spec and the table keep, found keep: "
+                f"key {self.key!r}: expected a column that the spec and the table keep, found "
+                f"keep: "
                 f"{list(self.job.spec.keep)}; name one that is different in every row"
             )
 
@@ -77,19 +89,25 @@ def extract_group(
     commit: CommitFunction = delta.commit,
     publish: delta.Publish | None = None,
 ) -> ExtractReport:
-    """Extracts the group for the partitions of the input: only its columns are computed and written, no base file is touched.
+    """Extracts the group for the partitions of the input: only its columns are computed and
+    written, no base file is touched.
 
-    Rows that are bound by input are units for `runner`, those bound by key whole partitions for `run_keyed`.
-    An equal run before writes nothing; if it died before the base named its files, this one names them. TableNotFoundError,
-    InputError, OperatorError or CommitConflictError leave the table at the version it had.
+    Rows that are bound by input are units for `runner`, those bound by key whole partitions for
+    `run_keyed`. An equal run before writes nothing; if it died before the base named its files,
+    this one names them. TableNotFoundError, InputError, OperatorError or CommitConflictError leave
+    the table at the version it had.
     """
     started_s, job = time.monotonic(), group.job
     check_apart(job.input_url, job.table_url)
     base = open_table_or_none(job.table_url)
     if base is None:
-        raise TableNotFoundError(f"no table at {redact(job.table_url)}: expected one to add slot group {group.name!r} to")
+        raise TableNotFoundError(
+            f"no table at {redact(job.table_url)}: expected one to add slot group {group.name!r} to"
+        )
     files = _raw_files(job, base)
-    partitions = tuple({to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values())
+    partitions = tuple(
+        {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
+    )
     base_files = _base_files(base, partitions)
     part, schema = _part(group, base, base_files)
     _check_files(part.spec, files)
@@ -111,8 +129,10 @@ def _raw_files(job: ExtractJob, base: Snapshot) -> list[RawFile]:
     keys = [key.name for key in base.schema.partition_keys]
     if list(files[0].partition) != keys:
         raise InputError(
-            f"{redact(job.table_url)} is partitioned by {', '.join(keys) or 'nothing'}, the input by "
-            f"{', '.join(files[0].partition) or 'nothing'}; say which partition the raw rows belong to"
+            f"{redact(job.table_url)} is partitioned by {', '.join(keys) or 'nothing'}, the input "
+            f"by "
+            f"{', '.join(files[0].partition) or 'nothing'}; say which partition the raw rows "
+            f"belong to"
         )
     return files
 
@@ -127,10 +147,15 @@ class BaseFile:
 
     @property
     def rows_per_row_group(self) -> int:
-        """The rows of all row groups but the last. InputError where they differ, as in files of others."""
-        if len(set(self.row_groups[:-1])) > 1 or (self.row_groups and self.row_groups[-1] > self.row_groups[0]):
+        """The rows of all row groups but the last. InputError where they differ, as in files of
+        others.
+        """
+        if len(set(self.row_groups[:-1])) > 1 or (
+            self.row_groups and self.row_groups[-1] > self.row_groups[0]
+        ):
             raise InputError(
-                f"{self.file.path}: expected row groups of one size, found {sorted(set(self.row_groups))} rows; slot groups "
+                f"{self.file.path}: expected row groups of one size, found "
+                f"{sorted(set(self.row_groups))} rows; slot groups "
                 f"go beside files that featstore wrote"
             )
         return max(self.row_groups[0], 1) if self.row_groups else 1
@@ -140,7 +165,9 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
     for partition in partitions:
         if not base.in_partitions([partition]):
             name = partition_path(partition) or "the table"
-            raise InputError(f"{redact(base.url)} has no {name}; extract its rows into the table first")
+            raise InputError(
+                f"{redact(base.url)} has no {name}; extract its rows into the table first"
+            )
     files = base.in_partitions(partitions)
     footers = read_footers([file.url for file in files])
     return [
@@ -157,14 +184,21 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     """What is to be extracted, and its columns with the table's partition keys."""
     spec, keep = group.job.spec, [group.key] if group.key else []
     Extractor(spec)  # the whole spec is checked first
-    part = labels_part(spec, keep) if group.labels else slots_part(spec, _lacking(group, base, files), keep)
+    part = (
+        labels_part(spec, keep)
+        if group.labels
+        else slots_part(spec, _lacking(group, base, files), keep)
+    )
     if not part.names:
         raise InputError(
             "the spec has no labels and no weight; there is nothing to write anew"
             if group.labels
-            else f"all slots of the spec are in {redact(base.url)} already; add slots to the spec, or replace the partition"
+            else f"all slots of the spec are in {redact(base.url)} already; add slots to the spec, "
+            f"or replace the partition"
         )
-    schema = part.stored(Extractor(part.spec).schema).with_partition_keys(base.schema.partition_keys)
+    schema = part.stored(Extractor(part.spec).schema).with_partition_keys(
+        base.schema.partition_keys
+    )
     merged(base.schema, delta.as_stored(schema), redact(base.url))
     return part, schema
 
@@ -175,7 +209,11 @@ def _lacking(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[
     others = {bound.group for file in files for bound in file.file.groups} - {group.name}
     there |= {slot.name for other in base.groups if other.name in others for slot in other.schema}
     numbers = {slot.number for slot in base.schema if slot.name in there}
-    return {node.name for node in group.job.spec.nodes if node.store and node.name not in there and node.slot not in numbers}
+    return {
+        node.name
+        for node in group.job.spec.nodes
+        if node.store and node.name not in there and node.slot not in numbers
+    }
 
 
 def _check_files(spec: Spec, files: Sequence[RawFile]) -> None:
@@ -189,7 +227,11 @@ def _check_files(spec: Spec, files: Sequence[RawFile]) -> None:
 def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
     """Names the raw input, and how rows are bound: other rows could be bound another way."""
     digest = input_digest(file.listed for file in files)
-    return digest if group.key is None else hashlib.sha256(f"{digest}\nkey {group.key}\n".encode()).hexdigest()
+    return (
+        digest
+        if group.key is None
+        else hashlib.sha256(f"{digest}\nkey {group.key}\n".encode()).hexdigest()
+    )
 
 
 def _begin(
@@ -204,17 +246,32 @@ def _begin(
     job, url = group.job, group_url(group.job.table_url, group.name)
     bound_by = "input" if group.key is None else f"key {group.key}"
     task = GroupTask(
-        spec=part.spec, table_url=url, run_id=job.run_id, tag=new_tag(job.run_id), part=part, targets={}, bound_by=bound_by
+        spec=part.spec,
+        table_url=url,
+        run_id=job.run_id,
+        tag=new_tag(job.run_id),
+        part=part,
+        targets={},
+        bound_by=bound_by,
     )
     now = open_group_or_none(base.url, group.name)
-    return Run(task=task, schema=schema, base=now, partitions=partitions, input_digest=digest, started_s=started_s)
+    return Run(
+        task=task,
+        schema=schema,
+        base=now,
+        partitions=partitions,
+        input_digest=digest,
+        started_s=started_s,
+    )
 
 
 def _earlier(run: Run, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
     """What an equal run wrote, if its files are those of the base files as they are now."""
     if run.base is None or run.input_digest is None or not bound_to(run.base, run.partitions, base):
         return None
-    found = delta.commit_of_input(run.base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest)
+    found = delta.commit_of_input(
+        run.base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest
+    )
     if found is None or found.metadata is None:
         return None
     metadata = found.metadata
@@ -247,31 +304,45 @@ def _write(
     units = plan_units(files, group.job.spec.output.rows_per_file)
     if group.key is None:
         _check_same_input(group, run, base_files, task.part)
-        task = replace(task, targets=_targets_by_unit(units, files, base_files, run.input_digest or ""))
+        task = replace(
+            task, targets=_targets_by_unit(units, files, base_files, run.input_digest or "")
+        )
     else:
-        task = replace(task, targets={i: _target(base_file, "") for i, base_file in enumerate(base_files)})
+        task = replace(
+            task, targets={i: _target(base_file, "") for i, base_file in enumerate(base_files)}
+        )
     with marked(task.table_url, task.tag) as mark:
         with removing_files_on_failure(run):
             reports = run_units(task, units)
         return end_run(run, reports, commit, sum(file.size_bytes for file in files), mark)
 
 
-def _check_same_input(group: GroupJob, run: Run, base_files: Sequence[BaseFile], part: Part) -> None:
-    """The raw files must be proven to be those that made the base files, and the rows that were skipped the same."""
+def _check_same_input(
+    group: GroupJob, run: Run, base_files: Sequence[BaseFile], part: Part
+) -> None:
+    """The raw files must be proven to be those that made the base files, and the rows that were
+    skipped the same.
+    """
     wanted = (run.input_digest, files_digest(base_file.file for base_file in base_files))
     commits = (c.metadata for c in delta.makers(delta.history(group.job.table_url)))
-    made = next((m for m in commits if m is not None and (m.input_digest, m.data_digest) == wanted), None)
+    made = next(
+        (m for m in commits if m is not None and (m.input_digest, m.data_digest) == wanted), None
+    )
     names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
     if made is None:
         raise InputError(
-            f"{redact(group.job.input_url)}: these are not the raw files, whole and unchanged, that made {names} in one run, "
-            f"so it cannot be shown which raw row is which row of the table; give the same --input, or --key with a "
+            f"{redact(group.job.input_url)}: these are not the raw files, whole and unchanged, "
+            f"that made {names} in one run, "
+            f"so it cannot be shown which raw row is which row of the table; give the same "
+            f"--input, or --key with a "
             f"kept column that names each row, or extract the partition again"
         )
     if made.num_rows_skipped and made.spec_hash != part.base.hash:
         raise InputError(
-            f"{made.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by a spec that is not this one "
-            f"without the new slots, so it cannot be shown which; use that spec with slots added, or --key"
+            f"{made.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by "
+            f"a spec that is not this one "
+            f"without the new slots, so it cannot be shown which; use that spec with slots added, "
+            f"or --key"
         )
 
 
@@ -281,16 +352,24 @@ def _targets_by_unit(
     """The base file that each unit's rows are in, by the number in its name."""
     names = {file.url: file.name for file in files}
     by_unit = {unit_of(base_file.file.path): base_file for base_file in base_files}
-    if None in by_unit or len(by_unit) < len(base_files) or not set(by_unit) <= {unit.index for unit in units}:
+    if (
+        None in by_unit
+        or len(by_unit) < len(base_files)
+        or not set(by_unit) <= {unit.index for unit in units}
+    ):
         raise _other_cuts(len(units), len(base_files))
     none = DataFile(path="", url="", size_bytes=0, num_rows=0, partition={})
     targets = {}
     for unit in units:
-        rows = "".join(f"{names[raw.url]}\t{raw.first_row}\t{raw.num_rows}\n" for raw in unit.ranges)
+        rows = "".join(
+            f"{names[raw.url]}\t{raw.first_row}\t{raw.num_rows}\n" for raw in unit.ranges
+        )
         base_file = by_unit.get(unit.index, BaseFile(file=none, row_groups=(), names=frozenset()))
         if base_file.file.num_rows > unit.num_rows:
             raise _other_cuts(len(units), len(base_files))
-        targets[unit.index] = _target(base_file, hashlib.sha256(f"{digest}\n{rows}".encode()).hexdigest())
+        targets[unit.index] = _target(
+            base_file, hashlib.sha256(f"{digest}\n{rows}".encode()).hexdigest()
+        )
     return targets
 
 
@@ -305,34 +384,45 @@ def _target(base_file: BaseFile, digest: str) -> Target:
 
 def _other_cuts(num_units: int, num_files: int) -> InputError:
     return InputError(
-        f"the table's files are cut otherwise than the spec's output.rows_per_file would: expected {num_units} files as in "
-        f"this spec, found {num_files}; write the rows_per_file that the table was made with, or use --key"
+        f"the table's files are cut otherwise than the spec's output.rows_per_file would: expected "
+        f"{num_units} files as in "
+        f"this spec, found {num_files}; write the rows_per_file that the table was made with, or "
+        f"use --key"
     )
 
 
 def _checked(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
     """The reports, if they have the rows of the base files."""
-    rows = {target.base_path: target.num_rows for target in task.targets.values() if target.base_path}
-    found = {f"{report.path.rpartition('/')[0]}.parquet": report.num_rows for report in reports if report.num_rows}
+    rows = {
+        target.base_path: target.num_rows for target in task.targets.values() if target.base_path
+    }
+    found = {
+        f"{report.path.rpartition('/')[0]}.parquet": report.num_rows
+        for report in reports
+        if report.num_rows
+    }
     for path in sorted(rows.keys() | found.keys()):
         if rows.get(path, 0) != found.get(path, 0):
             raise InputError(
-                f"{path or 'a raw file'}: expected its {rows.get(path, 0):,} rows, found {found.get(path, 0):,} in the slot "
-                f"group; a group has the table's rows: use `on_error: null` for its columns, and the rows_per_file and `skip` "
-                f"that the table was made with, or --key"
+                f"{path or 'a raw file'}: expected its {rows.get(path, 0):,} rows, found "
+                f"{found.get(path, 0):,} in the slot group; a group has the table's rows: use "
+                "`on_error: null` for its columns, and the rows_per_file and `skip` that the "
+                "table was made with, or --key"
             )
     return reports
 
 
-def _publish(group: GroupJob, base: Snapshot, run: Run, report: ExtractReport, publish: delta.Publish | None) -> ExtractReport:
+def _publish(
+    group: GroupJob, base: Snapshot, run: Run, report: ExtractReport, publish: delta.Publish | None
+) -> ExtractReport:
     written = _written(run, report)
     metadata = groups_commit(group.job.run_id, base, written)
     try:
         version = publish_group(base, group.name, report.version, run.partitions, metadata, publish)
     except CommitConflictError as error:
         raise CommitConflictError(
-            f"{redact(base.url)}: the base of slot group {group.name!r} was replaced while this run was at work, and its files "
-            f"are stale; run it again ({error})"
+            f"{redact(base.url)}: the base of slot group {group.name!r} was replaced while this "
+            f"run was at work, and its files are stale; run it again ({error})"
         ) from None
     return replace(report, table_url=base.url, version=version, committed=version != base.version)
 

@@ -1,4 +1,6 @@
-"""One unit of a slot group's extraction: the raw rows that became one base data file, in a file beside it."""
+"""One unit of a slot group's extraction: the raw rows that became one base data file, in a file
+beside it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +14,9 @@ from featstore.table.metadata import FileMetadata
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The base data file that a unit's file is bound to, its rows and how they are cut, and the digest of what they are."""
+    """The base data file that a unit's file is bound to, its rows and how they are cut, and the
+    digest of what they are.
+    """
 
     base_path: str
     num_rows: int
@@ -22,7 +26,8 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupTask(UnitTask):
-    """What every unit of a slot group's run has in common: `table_url` is the group's, `targets` are by unit.
+    """What every unit of a slot group's run has in common: `table_url` is the group's, `targets`
+    are by unit.
 
     `bound_by` says how rows were found to be the base's: `input`, or `key {column}`.
     """
@@ -43,4 +48,6 @@ class GroupTask(UnitTask):
         return FileMetadata(spec_hash=self.spec.hash, spec_version=self.spec.version, base=base)
 
     def path(self, partition: Mapping[str, str], unit: int, attempt: int, part: int = 0) -> str:
-        return group_file_path(self.targets[unit].base_path, data_file_name(self.tag, unit, attempt, part))
+        return group_file_path(
+            self.targets[unit].base_path, data_file_name(self.tag, unit, attempt, part)
+        )

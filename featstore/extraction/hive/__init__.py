@@ -1,1 +1,3 @@
-"""Tables in a Hive metastore: `locations.py` says, and links, what it sees; `registration.py` tells it so."""
+"""Tables in a Hive metastore: `locations.py` says, and links, what it sees; `registration.py` tells
+it so.
+"""

@@ -1,8 +1,10 @@
-"""A snapshot as a Hive metastore sees it: columns, partitions and their locations, without a metastore.
+"""A snapshot as a Hive metastore sees it: columns, partitions and their locations, without a
+metastore.
 
-A location holds the committed files of one partition and nothing else: orphans of failed and speculative attempts lie beside
-live files in the table's own directories, and Hive reads whatever lies in a directory. So each state of a partition has a
-directory of its own, named by its content, with a second name for each of its files. It is never changed once it is complete.
+A location holds the committed files of one partition and nothing else: orphans of failed and
+speculative attempts lie beside live files in the table's own directories, and Hive reads whatever
+lies in a directory. So each state of a partition has a directory of its own, named by its content,
+with a second name for each of its files. It is never changed once it is complete.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,7 +51,9 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where one partition's committed files have a directory to themselves. `url` lies below the table's."""
+    """Where one partition's committed files have a directory to themselves. `url` lies below the
+    table's.
+    """
 
     partition: Mapping[str, str]
     url: str = field(repr=False)
@@ -57,21 +61,32 @@ class Location:
 
 
 def columns(schema: SlotSchema) -> tuple[Column, ...]:
-    """The columns of the data files in order, without partition keys. InputError for a type that Hive does not have."""
+    """The columns of the data files in order, without partition keys. InputError for a type that
+    Hive does not have.
+    """
     slots = {slot.name: _slot_comment(slot) for slot in schema.slots}
     return tuple(
-        Column(name=field.name, type=hive_type(field.type, field.name), comment=slots.get(field.name, ""))
+        Column(
+            name=field.name,
+            type=hive_type(field.type, field.name),
+            comment=slots.get(field.name, ""),
+        )
         for field in schema.to_arrow()
     )
 
 
 def partition_columns(schema: SlotSchema) -> tuple[Column, ...]:
     """The partition keys, which Hive has after all other columns."""
-    return tuple(Column(name=key.name, type=hive_type(key.type, key.name), comment="") for key in schema.partition_keys)
+    return tuple(
+        Column(name=key.name, type=hive_type(key.type, key.name), comment="")
+        for key in schema.partition_keys
+    )
 
 
 def hive_type(type_: pa.DataType, name: str) -> str:
-    """The Hive type that reads such a Parquet column; `name` is for the error. InputError where there is none."""
+    """The Hive type that reads such a Parquet column; `name` is for the error. InputError where
+    there is none.
+    """
     if type_ in _TYPES:
         return _TYPES[type_]
     if pa.types.is_timestamp(type_):
@@ -80,17 +95,28 @@ def hive_type(type_: pa.DataType, name: str) -> str:
         return f"decimal({type_.precision},{type_.scale})"
     if pa.types.is_map(type_):
         return f"map<{hive_type(type_.key_type, name)},{hive_type(type_.item_type, name)}>"
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+    if (
+        pa.types.is_list(type_)
+        or pa.types.is_large_list(type_)
+        or pa.types.is_fixed_size_list(type_)
+    ):
         return f"array<{hive_type(type_.value_type, name)}>"
     if pa.types.is_struct(type_):
-        return f"struct<{','.join(f'{field.name}:{hive_type(field.type, name)}' for field in type_)}>"
-    raise InputError(f"column {name!r} is {type_}, for which Hive has no type; leave it out of what the spec keeps")
+        return (
+            f"struct<{','.join(f'{field.name}:{hive_type(field.type, name)}' for field in type_)}>"
+        )
+    raise InputError(
+        f"column {name!r} is {type_}, for which Hive has no type; leave it out of what the spec "
+        f"keeps"
+    )
 
 
 def locations(snapshot: Snapshot) -> tuple[Location, ...]:
-    """Where the partitions of a snapshot are, or will be, for Hive, in path order: a pure function of their files.
+    """Where the partitions of a snapshot are, or will be, for Hive, in path order: a pure function
+    of their files.
 
-    InputError for what cannot be shown: a partition whose key is null, files of one partition with one name.
+    InputError for what cannot be shown: a partition whose key is null, files of one partition with
+    one name.
     """
     partitions: dict[str, list[DataFile]] = {}
     for file in snapshot.data_files:
@@ -101,7 +127,8 @@ def locations(snapshot: Snapshot) -> tuple[Location, ...]:
 def make_locations(wanted: Iterable[Location]) -> int:
     """Gives each file its name in its location; returns how many files the locations have.
 
-    Safe to repeat, and beside others who do the same: a name that is there is right, as names and files never change.
+    Safe to repeat, and beside others who do the same: a name that is there is right, as names and
+    files never change.
     """
     pairs = [(file.url, _linked(location, file)) for location in wanted for file in location.files]
     if not pairs:
@@ -111,13 +138,19 @@ def make_locations(wanted: Iterable[Location]) -> int:
 
 
 def remove_vacuumed(snapshot: Snapshot) -> int:
-    """Removes the locations of former states whose data files are gone from the table; returns how many files they had.
+    """Removes the locations of former states whose data files are gone from the table; returns how
+    many files they had.
 
-    So a location lasts as long as what it shows: until the table is vacuumed, with the grace that vacuum gives to readers.
+    So a location lasts as long as what it shows: until the table is vacuumed, with the grace that
+    vacuum gives to readers.
     """
     living = {_name(file) for file in snapshot.data_files}
     kept = living | {entry.name.rpartition("/")[2] for entry in list_files(snapshot.url)}
-    stale = [entry for entry in list_files(join(snapshot.url, HIVE_DIR)) if entry.name.rpartition("/")[2] not in kept]
+    stale = [
+        entry
+        for entry in list_files(join(snapshot.url, HIVE_DIR))
+        if entry.name.rpartition("/")[2] not in kept
+    ]
     for entry in stale:
         delete(entry.url)
     return len(stale)
@@ -133,10 +166,14 @@ def _location(snapshot: Snapshot, files: list[DataFile]) -> Location:
     partition = {key: value for key, value in files[0].partition.items() if value is not None}
     if len(partition) < len(files[0].partition):
         where = partition_path(files[0].partition)
-        raise InputError(f"{redact(snapshot.url)}: partition {where} has a null key, which cannot be registered; rewrite it")
+        raise InputError(
+            f"{redact(snapshot.url)}: partition {where} has a null key, which cannot be "
+            f"registered; rewrite it"
+        )
     if len({_name(file) for file in files}) < len(files):
         raise InputError(
-            f"{redact(snapshot.url)}: two data files of {partition_path(partition)} have one name; compact the partition"
+            f"{redact(snapshot.url)}: two data files of {partition_path(partition)} have one name; "
+            f"compact the partition"
         )
     return Location(
         partition=partition,
@@ -155,6 +192,8 @@ def _name(file: DataFile) -> str:
 
 def _slot_comment(slot: Slot) -> str:
     mark = "0" if slot.kind is SlotKind.ID else "NaN"
-    shown = mark if not slot.shape else f"[{mark}]" if slot.is_list else f"{slot.width} times {mark}"
+    shown = (
+        mark if not slot.shape else f"[{mark}]" if slot.is_list else f"{slot.width} times {mark}"
+    )
     number = "slot" if slot.number is None else f"slot {slot.number}"
     return f"{number}, {slot.kind}, {slot.shape_text}; missing is {shown}"

@@ -34,7 +34,8 @@ _NUM_ADDED_AT_ONCE = 100
 class Registration:
     """What a registration did to the metastore's table `name`, which now shows `version`.
 
-    `num_files` were given a name in a new location; `num_removed` names of vacuumed files were removed.
+    `num_files` were given a name in a new location; `num_removed` names of vacuumed files were
+    removed.
     """
 
     name: str
@@ -51,38 +52,52 @@ class Registration:
     @property
     def changed(self) -> bool:
         """Whether the metastore was told anything but a version number."""
-        return self.created or bool(self.num_added or self.num_switched or self.num_dropped or self.new_columns)
+        return self.created or bool(
+            self.num_added or self.num_switched or self.num_dropped or self.new_columns
+        )
 
     def __str__(self) -> str:
         shown = f"version {self.version} of {redact(self.table_url)}"
         if not self.changed:
             return f"nothing to do: {self.name} already shows what {shown} holds"
         text = (
-            f"{self.name} {'made; it' if self.created else 'now'} shows {shown}: {self.num_added:,} partitions added, "
-            f"{self.num_switched:,} switched, {self.num_dropped:,} dropped, {self.num_files:,} files linked"
+            f"{self.name} {'made; it' if self.created else 'now'} shows {shown}: "
+            f"{self.num_added:,} partitions added, "
+            f"{self.num_switched:,} switched, {self.num_dropped:,} dropped, {self.num_files:,} "
+            f"files linked"
         )
-        return text + (f", new columns {', '.join(self.new_columns)}" if self.new_columns and not self.created else "")
+        return text + (
+            f", new columns {', '.join(self.new_columns)}"
+            if self.new_columns and not self.created
+            else ""
+        )
 
 
 def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
-    """Makes or updates the external Hive table `name` (`db.table`), so that it shows the newest version of the Delta table.
+    """Makes or updates the external Hive table `name` (`db.table`), so that it shows the newest
+    version of the Delta table.
 
-    Each partition is switched in one step from its former files to its present ones, committed files only; a query that
-    has begun goes on with the former ones, which stay until the table is vacuumed. If the process dies half-way, some
-    partitions are switched, others not; the next registration does the rest. Two at once: both end at the newest version.
+    Each partition is switched in one step from its former files to its present ones, committed
+    files only; a query that has begun goes on with the former ones, which stay until the table is
+    vacuumed. If the process dies half-way, some partitions are switched, others not; the next
+    registration does the rest. Two at once: both end at the newest version.
 
-    TableNotFoundError without a Delta table; InputError where the metastore has no such database, or another table of
-    that name, or a column that Hive cannot have.
+    TableNotFoundError without a Delta table; InputError where the metastore has no such database,
+    or another table of that name, or a column that Hive cannot have.
     """
     _check_name(spark, name)
     report = _register_once(spark, open_delta(table_url), name)
-    while (newest := open_delta(table_url)).version != report.version:  # committed meanwhile, and maybe registered
+    while (
+        newest := open_delta(table_url)
+    ).version != report.version:  # committed meanwhile, and maybe registered
         report = _added(report, _register_once(spark, newest, name, since=report.version))
     spark.sql(f"REFRESH TABLE {name}")
     return report
 
 
-def _register_once(spark: "SparkSession", snapshot: Snapshot, name: str, since: int | None = None) -> Registration:
+def _register_once(
+    spark: "SparkSession", snapshot: Snapshot, name: str, since: int | None = None
+) -> Registration:
     if not snapshot.data_files:
         raise InputError(f"{redact(snapshot.url)} holds no rows; {name} is left as it is")
     properties = _properties(spark, name)
@@ -93,12 +108,18 @@ def _register_once(spark: "SparkSession", snapshot: Snapshot, name: str, since: 
     else:
         _check_ours(snapshot, name, properties)
         known = {column.name.lower() for column in spark.catalog.listColumns(name)}
-        _add_columns(spark, name, [column for column in new_columns if column.name.lower() not in known])
+        _add_columns(
+            spark, name, [column for column in new_columns if column.name.lower() not in known]
+        )
     before = _registered(snapshot, properties or {}, since)
     wanted = locations(snapshot)
     changed = [location for location in wanted if location.url not in before]
     num_files = make_locations(changed)
-    counts = _show(spark, name, wanted, changed) if snapshot.schema.partition_keys else _show_all(spark, name, changed)
+    counts = (
+        _show(spark, name, wanted, changed)
+        if snapshot.schema.partition_keys
+        else _show_all(spark, name, changed)
+    )
     done = {_TABLE: _identity(snapshot), _VERSION: str(snapshot.version), _DIGEST: snapshot.digest}
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_pairs(done)})")
     return Registration(
@@ -108,7 +129,9 @@ def _register_once(spark: "SparkSession", snapshot: Snapshot, name: str, since: 
         num_added=counts[0],
         num_switched=counts[1],
         num_dropped=counts[2],
-        new_columns=tuple(column.name for column in new_columns if column.name.lower() not in known),
+        new_columns=tuple(
+            column.name for column in new_columns if column.name.lower() not in known
+        ),
         num_files=num_files,
         num_removed=remove_vacuumed(snapshot),
         created=properties is None,
@@ -119,10 +142,16 @@ def _check_name(spark: "SparkSession", name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InputError(f"expected db.table, letters, digits and _ alone, found {name!r}")
     if spark.conf.get("spark.sql.catalogImplementation") != "hive":
-        raise InputError(f"{name}: this Spark session has no Hive metastore; make it with spark_session(..., hive=True)")
+        raise InputError(
+            f"{name}: this Spark session has no Hive metastore; make it with spark_session(..., "
+            f"hive=True)"
+        )
     database = name.partition(".")[0]
     if not spark.catalog.databaseExists(database):
-        raise InputError(f"{name}: the metastore has no database {database!r}; make it first: CREATE DATABASE {database}")
+        raise InputError(
+            f"{name}: the metastore has no database {database!r}; make it first: CREATE DATABASE "
+            f"{database}"
+        )
 
 
 def _properties(spark: "SparkSession", name: str) -> dict[str, str] | None:
@@ -135,16 +164,23 @@ def _properties(spark: "SparkSession", name: str) -> dict[str, str] | None:
 def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:
     if properties.get(_TABLE) != _identity(snapshot):
         what = "another table of featstore" if _TABLE in properties else "no table of featstore"
-        raise InputError(f"{name} is there, and shows {what}, not {redact(snapshot.url)}; take another name, or drop it")
+        raise InputError(
+            f"{name} is there, and shows {what}, not {redact(snapshot.url)}; take another name, or "
+            f"drop it"
+        )
 
 
 def _identity(snapshot: Snapshot) -> str:
-    """Names the table's place. Not the URL itself: Spark hides properties that look like secrets, `url` among them."""
+    """Names the table's place. Not the URL itself: Spark hides properties that look like secrets,
+    `url` among them.
+    """
     return hashlib.sha256(hive_root(snapshot.url).encode()).hexdigest()
 
 
 def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | None) -> set[str]:
-    """The locations that the metastore was told when it was last brought up to a version, as far as that is still known."""
+    """The locations that the metastore was told when it was last brought up to a version, as far as
+    that is still known.
+    """
     version = since if since is not None else properties.get(_VERSION)
     try:
         before = None if version is None else open_delta(snapshot.url, int(version))
@@ -158,8 +194,10 @@ def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | 
 def _create(spark: "SparkSession", snapshot: Snapshot, name: str, wanted: Sequence[Column]) -> None:
     keys = partition_columns(snapshot.schema)
     spark.sql(
-        f"CREATE EXTERNAL TABLE {name} ({_declared(wanted)}) {f'PARTITIONED BY ({_declared(keys)})' if keys else ''} "
-        f"STORED AS PARQUET LOCATION {_text(hive_root(snapshot.url))} TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})"
+        f"CREATE EXTERNAL TABLE {name} ({_declared(wanted)}) "
+        f"{f'PARTITIONED BY ({_declared(keys)})' if keys else ''} "
+        f"STORED AS PARQUET LOCATION {_text(hive_root(snapshot.url))} TBLPROPERTIES "
+        f"({_pairs({_TABLE: _identity(snapshot)})})"
     )
 
 
@@ -168,9 +206,14 @@ def _add_columns(spark: "SparkSession", name: str, wanted: Sequence[Column]) -> 
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({_declared(wanted)})")
 
 
-def _show(spark: "SparkSession", name: str, wanted: Iterable[Location], changed: Iterable[Location]) -> tuple[int, int, int]:
+def _show(
+    spark: "SparkSession", name: str, wanted: Iterable[Location], changed: Iterable[Location]
+) -> tuple[int, int, int]:
     """Adds, switches and drops partitions, in this order; returns how many of each."""
-    shown = {_path(p): p for p in (_shown(row[0]) for row in spark.sql(f"SHOW PARTITIONS {name}").collect())}
+    shown = {
+        _path(p): p
+        for p in (_shown(row[0]) for row in spark.sql(f"SHOW PARTITIONS {name}").collect())
+    }
     present = {_path(location.partition): location for location in wanted}
     added = [location for path, location in present.items() if path not in shown]
     for first in range(0, len(added), _NUM_ADDED_AT_ONCE):
@@ -178,7 +221,10 @@ def _show(spark: "SparkSession", name: str, wanted: Iterable[Location], changed:
         spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(clauses)}")
     switched = [location for location in changed if _path(location.partition) in shown]
     for location in switched:
-        spark.sql(f"ALTER TABLE {name} {_partition(location.partition)} SET LOCATION {_text(location.url)}")
+        spark.sql(
+            f"ALTER TABLE {name} {_partition(location.partition)} SET LOCATION "
+            f"{_text(location.url)}"
+        )
     dropped = [partition for path, partition in shown.items() if path not in present]
     for partition in dropped:
         spark.sql(f"ALTER TABLE {name} DROP IF EXISTS {_partition(partition)}")
@@ -195,7 +241,9 @@ def _path(partition: Mapping[str, str]) -> str:
     return partition_path({key.lower(): value for key, value in partition.items()})
 
 
-def _show_all(spark: "SparkSession", name: str, changed: Sequence[Location]) -> tuple[int, int, int]:
+def _show_all(
+    spark: "SparkSession", name: str, changed: Sequence[Location]
+) -> tuple[int, int, int]:
     """The one location of a table without partition keys."""
     for location in changed:
         spark.sql(f"ALTER TABLE {name} SET LOCATION {_text(location.url)}")
@@ -219,7 +267,8 @@ def _added(one: Registration, other: Registration) -> Registration:
 
 def _declared(wanted: Iterable[Column]) -> str:
     return ", ".join(
-        f"{_name(column.name)} {column.type}" + (f" COMMENT {_text(column.comment)}" if column.comment else "")
+        f"{_name(column.name)} {column.type}"
+        + (f" COMMENT {_text(column.comment)}" if column.comment else "")
         for column in wanted
     )
 
@@ -229,7 +278,10 @@ def _clause(location: Location) -> str:
 
 
 def _partition(partition: Mapping[str, str]) -> str:
-    return f"PARTITION ({', '.join(f'{_name(key)}={_text(value)}' for key, value in partition.items())})"
+    return (
+        f"PARTITION "
+        f"({', '.join(f'{_name(key)}={_text(value)}' for key, value in partition.items())})"
+    )
 
 
 def _pairs(properties: Mapping[str, str]) -> str:

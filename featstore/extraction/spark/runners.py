@@ -1,8 +1,8 @@
 """Extraction on Spark: the only use of pyspark in the package.
 
-Spark schedules, retries and scales; each task writes its data file itself with the same code as the local runner and
-returns one row per file. The driver collects those rows once and commits once. The lazy frame is never handed out:
-evaluating it twice would write twice.
+Spark schedules, retries and scales; each task writes its data file itself with the same code as the
+local runner and returns one row per file. The driver collects those rows once and commits once. The
+lazy frame is never handed out: evaluating it twice would write twice.
 """
 
 import importlib
@@ -63,13 +63,16 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL_S = 0.5
 _REPORT_COLUMNS = (
-    "path string, num_rows long, size_bytes long, crc32 long, counts string, num_rows_skipped long, examples string"
+    "path string, num_rows long, size_bytes long, crc32 long, counts string, num_rows_skipped "
+    "long, examples string"
 )
 _WORKER_MODULES = {"pyarrow": "pyarrow", "numpy": "numpy", "featstore.extraction.unit": "featstore"}
 _Result = TypeVar("_Result")
 
 
-def spark_session(app: str, conf: Mapping[str, str] | None = None, *, hive: bool = False) -> "SparkSession":
+def spark_session(
+    app: str, conf: Mapping[str, str] | None = None, *, hive: bool = False
+) -> "SparkSession":
     """The running session, or a new one whose workers use this interpreter. The caller stops it.
 
     MissingDependencyError where no Java of version 17 or newer can be found or installed from pip.
@@ -89,12 +92,16 @@ def spark_session(app: str, conf: Mapping[str, str] | None = None, *, hive: bool
 
 
 def check_workers(context: "SparkContext") -> None:
-    """Runs one tiny task. MissingDependencyError where the workers' interpreter lacks a package that extraction needs."""
+    """Runs one tiny task. MissingDependencyError where the workers' interpreter lacks a package
+    that extraction needs.
+    """
     found = run_checked(context, lambda: context.parallelize([0], 1).map(_import_probe()).collect())
     for module, reason in found[0].items():
         raise MissingDependencyError(
-            f"Spark's Python workers run {context.pythonExec}, which cannot import {module} ({reason}): install "
-            f"{_WORKER_MODULES[module]} for it, or point PYSPARK_PYTHON to an interpreter that has it"
+            f"Spark's Python workers run {context.pythonExec}, which cannot import {module} "
+            f"({reason}): install "
+            f"{_WORKER_MODULES[module]} for it, or point PYSPARK_PYTHON to an interpreter that has "
+            f"it"
         )
 
 
@@ -104,7 +111,9 @@ class SparkRunner:
     def __init__(self, spark: "SparkSession") -> None:
         self._context = spark.sparkContext
 
-    def __call__(self, task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+    def __call__(
+        self, task: UnitTask, units: Sequence[Unit], progress: Progress
+    ) -> list[UnitReport]:
         check_workers(self._context)
         tally = _Tally(self._context, progress, len(units))
         run = partial(_run_units, task, tally.num_files, tally.num_rows)
@@ -115,16 +124,21 @@ class SparkRunner:
 class SparkKeyRunner:
     """Puts rows beside those of a table by key, one Spark task per partition of the table.
 
-    A task has a partition's keys and new columns in memory, and as many threads as its host has cores: give it
-    `spark.task.cpus`, and memory beside the JVM's (`spark.executor.memoryOverhead`), accordingly.
+    A task has a partition's keys and new columns in memory, and as many threads as its host has
+    cores: give it `spark.task.cpus`, and memory beside the JVM's (`spark.executor.memoryOverhead`),
+    accordingly.
     """
 
     def __init__(self, spark: "SparkSession") -> None:
         self._context = spark.sparkContext
 
-    def __call__(self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress) -> list[UnitReport]:
+    def __call__(
+        self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
+    ) -> list[UnitReport]:
         check_workers(self._context)
-        tally = _Tally(self._context, progress, sum(len(partition.files) for partition in partitions))
+        tally = _Tally(
+            self._context, progress, sum(len(partition.files) for partition in partitions)
+        )
         run = partial(_run_keyed, task, tally.num_files, tally.num_rows)
         tasks = self._context.parallelize(partitions, len(partitions)).mapPartitions(run)
         return _collect(self._context, tasks.collect, tally)
@@ -138,21 +152,31 @@ class SparkFitRunner:
 
     def __call__(self, task: FitTask, units: Sequence[Unit]) -> list[States]:
         check_workers(self._context)
-        states = self._context.parallelize(units, len(units)).mapPartitions(partial(_fit_partition, task))
+        states = self._context.parallelize(units, len(units)).mapPartitions(
+            partial(_fit_partition, task)
+        )
         return [run_checked(self._context, lambda: states.treeReduce(merge_states))]
 
 
 def extract_dataframe(
-    job: ExtractJob, dataframe: "DataFrame", *, progress: Progress = ignore_progress, commit: CommitFunction = delta.commit
+    job: ExtractJob,
+    dataframe: "DataFrame",
+    *,
+    progress: Progress = ignore_progress,
+    commit: CommitFunction = delta.commit,
 ) -> ExtractReport:
-    """Extracts a DataFrame into one partition of the table, as one commit. `job.input_url` only names it in errors.
+    """Extracts a DataFrame into one partition of the table, as one commit. `job.input_url` only
+    names it in errors.
 
-    What a query will read cannot be named, so every run commits, unless its run id has been committed before. Row order
-    holds within a data file only. The number of files in total, as told to `progress`, is 0: it is not known before the end.
+    What a query will read cannot be named, so every run commits, unless its run id has been
+    committed before. Row order holds within a data file only. The number of files in total, as told
+    to `progress`, is 0: it is not known before the end.
     """
     started_s = time.monotonic()
     if job.partition_from_path:
-        raise InputError("a DataFrame has no paths to take a partition from; give its partition as key=value")
+        raise InputError(
+            "a DataFrame has no paths to take a partition from; give its partition as key=value"
+        )
     context = dataframe.sparkSession.sparkContext
     base = open_table_or_none(job.table_url)
     partition = in_key_order(job.partition, base)
@@ -184,7 +208,9 @@ class _Tally:
 
 
 def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Tally) -> _Result:
-    """Runs one job while reporting its progress; an interrupt, or a failure to report, cancels the job."""
+    """Runs one job while reporting its progress; an interrupt, or a failure to report, cancels the
+    job.
+    """
     group = f"featstore-{uuid.uuid4().hex}"
 
     def run() -> _Result:
@@ -221,7 +247,9 @@ def run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Res
 
 
 def _import_probe() -> Callable[[object], dict[str, str]]:
-    """A function that tells, on a worker, which modules cannot be imported. Nested, so that it is sent by value."""
+    """A function that tells, on a worker, which modules cannot be imported. Nested, so that it is
+    sent by value.
+    """
     modules = tuple(_WORKER_MODULES)
 
     def probe(_: object) -> dict[str, str]:
@@ -237,7 +265,10 @@ def _import_probe() -> Callable[[object], dict[str, str]]:
 
 
 def _run_units(
-    task: UnitTask, num_files: "Accumulator[int]", num_rows: "Accumulator[int]", units: Iterator[Unit]
+    task: UnitTask,
+    num_files: "Accumulator[int]",
+    num_rows: "Accumulator[int]",
+    units: Iterator[Unit],
 ) -> Iterator[UnitReport]:
     """Runs on a worker: the units of one Spark task, written under the name of this attempt."""
     from pyspark import TaskContext
@@ -252,9 +283,14 @@ def _run_units(
 
 
 def _run_keyed(
-    task: GroupTask, num_files: "Accumulator[int]", num_rows: "Accumulator[int]", partitions: Iterator[KeyedPartition]
+    task: GroupTask,
+    num_files: "Accumulator[int]",
+    num_rows: "Accumulator[int]",
+    partitions: Iterator[KeyedPartition],
 ) -> Iterator[UnitReport]:
-    """Runs on a worker: the partitions of one Spark task, written under the name of this attempt."""
+    """Runs on a worker: the partitions of one Spark task, written under the name of this
+    attempt.
+    """
     from pyspark import TaskContext
 
     attempt = TaskContext.get().taskAttemptId()
@@ -285,7 +321,9 @@ def _write_partition(
     num_rows: "Accumulator[int]",
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Runs on a worker: one partition of the DataFrame into data files of about `rows_per_file` rows."""
+    """Runs on a worker: one partition of the DataFrame into data files of about `rows_per_file`
+    rows.
+    """
     from pyspark import TaskContext
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
@@ -293,7 +331,10 @@ def _write_partition(
     for part, first in enumerate(numbered):
         extractor = Extractor(task.spec)
         path = task.path(partition, unit, attempt, part)
-        extracted = (run_batch(extractor, batch, partition, origin) for batch, origin in itertools.chain([first], numbered))
+        extracted = (
+            run_batch(extractor, batch, partition, origin)
+            for batch, origin in itertools.chain([first], numbered)
+        )
         gathering = Gathering(extractor, wanted=task.spec.output.statistics)
         with kept_memory():
             written = _write_file(task, path, extractor.schema, gathering.watch(extracted))
@@ -304,7 +345,9 @@ def _write_partition(
         yield _report_row(unit_report(path, partition, written, extractor))
 
 
-def _numbered(batches: Iterator[pa.RecordBatch], source: str) -> Iterator[tuple[pa.RecordBatch, Origin]]:
+def _numbered(
+    batches: Iterator[pa.RecordBatch], source: str
+) -> Iterator[tuple[pa.RecordBatch, Origin]]:
     """The batches that have rows, and where each begins in its Spark partition."""
     origin = Origin(source=source)
     for batch in batches:
@@ -313,14 +356,20 @@ def _numbered(batches: Iterator[pa.RecordBatch], source: str) -> Iterator[tuple[
             origin = origin.after(batch.num_rows)
 
 
-def _write_file(task: UnitTask, path: str, schema: SlotSchema, batches: Iterator[pa.RecordBatch]) -> DataFileReport | None:
-    """One data file from as many of the batches as it takes, the others being left for the next; none without rows."""
+def _write_file(
+    task: UnitTask, path: str, schema: SlotSchema, batches: Iterator[pa.RecordBatch]
+) -> DataFileReport | None:
+    """One data file from as many of the batches as it takes, the others being left for the next;
+    none without rows.
+    """
     url, output = join(task.table_url, path), task.spec.output
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return None
-    with open_data_file(url, schema, task.file_metadata(), output.rows_per_row_group, output.compression) as writer:
+    with open_data_file(
+        url, schema, task.file_metadata(), output.rows_per_row_group, output.compression
+    ) as writer:
         for batch in itertools.chain([first], filled):
             writer.write(batch)
             if writer.num_rows >= output.rows_per_file:

@@ -1,4 +1,6 @@
-"""Windows as read to blocks in the order of delivery: as they lie, or gathered into the memory of their batches."""
+"""Windows as read to blocks in the order of delivery: as they lie, or gathered into the memory of
+their batches.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +21,22 @@ from featstore.tensors.pool import Pool
 
 
 class Assembler:
-    """Makes blocks of windows, in one thread. It foresees where batches end, so that shuffled rows are gathered into them; a
-    batch that ends elsewhere, where rows of a lost claim are left out, is put together when it is asked for."""
+    """Makes blocks of windows, in one thread. It foresees where batches end, so that shuffled rows
+    are gathered into them; a batch that ends elsewhere, where rows of a lost claim are left out, is
+    put together when it is asked for."""
 
-    def __init__(self, request: Request, batch_size: int, stats: Stats, skip: Skip | None = None) -> None:
+    def __init__(
+        self, request: Request, batch_size: int, stats: Stats, skip: Skip | None = None
+    ) -> None:
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
         self._num_rows = 0
         self._left_out: set[tuple[int, int, int]] = set()
         self._pool, self._scratch = Pool(), Pool()
 
     def blocks(self, window: Window) -> list[Block]:
-        """The window's rows, those delivered earlier aside: one block in the file's order, one for each batch when shuffled."""
+        """The window's rows, those delivered earlier aside: one block in the file's order, one for
+        each batch when shuffled.
+        """
         if window.work.claim.key in self._left_out:
             return []
         with self._stats.timed("assemble_s"):
@@ -45,7 +52,9 @@ class Assembler:
             return blocks
 
     def leaves_out(self, window: Window, error: BaseException) -> bool:
-        """Whether a window that failed is left out, with what follows of its split: told `skip` then."""
+        """Whether a window that failed is left out, with what follows of its split: told `skip`
+        then.
+        """
         if self._skip is None or not is_bad_file(error):
             return False
         self._left_out.add(window.work.claim.key)
@@ -64,7 +73,9 @@ class Assembler:
 
     def _gathered(self, window: Window, index: Array, origin: Origin, begin: int) -> list[Block]:
         rows, num_rows = window.picked.rows, len(index)
-        if num_rows < rows.num_rows:  # What is left out must not be looked at: a null label of it is no error.
+        if (
+            num_rows < rows.num_rows
+        ):  # What is left out must not be looked at: a null label of it is no error.
             chosen = np.sort(index)
             rows, index = rows.take(chosen), np.searchsorted(chosen, index)
         pieces = rows.pieces()
@@ -73,7 +84,9 @@ class Assembler:
         extras = extras.take(pa.array(index)) if extras.num_columns else extras
         del rows, pieces
         cuts = self._cuts(begin, num_rows)
-        packed = gather_batches(columns, places_of(index[begin:], cuts - begin), self._pool, self._scratch)
+        packed = gather_batches(
+            columns, places_of(index[begin:], cuts - begin), self._pool, self._scratch
+        )
         return [
             Block(
                 num_rows=end - first,
@@ -90,9 +103,13 @@ class Assembler:
         return {key: [columns[key] for columns in converted] for key in converted[0]}
 
     def _cuts(self, begin: int, num_rows: int) -> Array:
-        """Where batches end among rows `begin` to `num_rows`, which themselves come first and last."""
+        """Where batches end among rows `begin` to `num_rows`, which themselves come first and
+        last.
+        """
         missing = self._batch_size - self._num_rows % self._batch_size
-        return np.array([begin, *range(begin + missing, num_rows, self._batch_size), num_rows], np.int64)
+        return np.array(
+            [begin, *range(begin + missing, num_rows, self._batch_size), num_rows], np.int64
+        )
 
 
 def _origin(window: Window, places: Array | None) -> Origin:

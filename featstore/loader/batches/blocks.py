@@ -14,11 +14,13 @@ from featstore.tensors.packed import Packed
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a block lies in its split's stream of rows, which counts every row of the file, delivered or not.
+    """Where a block lies in its split's stream of rows, which counts every row of the file,
+    delivered or not.
 
-    The block stands for the stream's rows `first_row` to `end_row`. `places` are the rows that passed the filters, counted
-    from `first_row`, or None where all did. `is_last`: the claim ends here. `fence` and `part` tell claims of one split apart;
-    `split_rows` is how many rows the split has.
+    The block stands for the stream's rows `first_row` to `end_row`. `places` are the rows that
+    passed the filters, counted from `first_row`, or None where all did. `is_last`: the claim ends
+    here. `fence` and `part` tell claims of one split apart; `split_rows` is how many rows the split
+    has.
     """
 
     split_index: int
@@ -45,8 +47,13 @@ class Origin:
 
     def stretch(self, begin: int, end: int, num_rows: int) -> "Origin":
         """Where rows `begin` to `end` of the block's `num_rows` lie, as a block of their own."""
-        first_row, end_row = self.through(begin, num_rows) if begin else self.first_row, self.through(end, num_rows)
-        places = None if self.places is None else self.places[begin:end] - (first_row - self.first_row)
+        first_row, end_row = (
+            self.through(begin, num_rows) if begin else self.first_row,
+            self.through(end, num_rows),
+        )
+        places = (
+            None if self.places is None else self.places[begin:end] - (first_row - self.first_row)
+        )
         is_last = self.is_last and end == num_rows
         return replace(self, first_row=first_row, end_row=end_row, places=places, is_last=is_last)
 
@@ -78,15 +85,27 @@ class Block:
     @cached_property
     def num_lists(self) -> int:
         """How many columns have offsets that are yet to be counted from each batch's first row."""
-        return 0 if self.packed is not None else sum(isinstance(values, Ragged) for values in self.columns.values())
+        return (
+            0
+            if self.packed is not None
+            else sum(isinstance(values, Ragged) for values in self.columns.values())
+        )
 
     @property
     def size_bytes(self) -> int:
         """The memory that the block keeps, views of Arrow's buffers included."""
         if self.packed is not None:
-            return sum(buffer.nbytes for buffer in self.packed.buffers.values()) + int(self.extras.nbytes)
-        return sum(_size_bytes(values) for values in self.columns.values()) + int(self.extras.nbytes)
+            return sum(buffer.nbytes for buffer in self.packed.buffers.values()) + int(
+                self.extras.nbytes
+            )
+        return sum(_size_bytes(values) for values in self.columns.values()) + int(
+            self.extras.nbytes
+        )
 
 
 def _size_bytes(values: Values) -> int:
-    return values.values.nbytes + values.offsets.nbytes if isinstance(values, Ragged) else values.nbytes
+    return (
+        values.values.nbytes + values.offsets.nbytes
+        if isinstance(values, Ragged)
+        else values.nbytes
+    )

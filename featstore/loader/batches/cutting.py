@@ -11,14 +11,15 @@ from featstore.loader.batches.slicing import Slices, Span, Spans
 from featstore.tensors.batch import Batch
 from featstore.tensors.pool import Pool
 
-# Batches whose tensors are made together, and the bytes of their lists' offsets, which each of them keeps: with more of them a
-# call costs less for each, and their memory is no longer near.
+# Batches whose tensors are made together, and the bytes of their lists' offsets, which each of them
+# keeps: with more of them a call costs less for each, and their memory is no longer near.
 _AT_ONCE, _AT_ONCE_BYTES = 32, 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The spans of one batch, and what is delivered with it. Without spans: progress for which there is no batch.
+    """The spans of one batch, and what is delivered with it. Without spans: progress for which
+    there is no batch.
 
     `pool`: memory for what is put together of them.
     """
@@ -51,11 +52,17 @@ def _extras(spans: tuple[Span, ...]) -> pa.Table:
 
 
 def cut(
-    blocks: Iterable[Block], batch_size: int, *, drop_last: bool, is_lost: Callable[[Span], bool] = lambda _: False
+    blocks: Iterable[Block],
+    batch_size: int,
+    *,
+    drop_last: bool,
+    is_lost: Callable[[Span], bool] = lambda _: False,
 ) -> Iterator[Cut]:
-    """Cuts the blocks, in their order, into batches of `batch_size` rows; the last may be shorter, or is dropped.
+    """Cuts the blocks, in their order, into batches of `batch_size` rows; the last may be shorter,
+    or is dropped.
 
-    Lets go of a block once its last row is cut off. Leaves out the rest of a block from a span on that `is_lost`.
+    Lets go of a block once its last row is cut off. Leaves out the rest of a block from a span on
+    that `is_lost`.
     """
     spans: list[Span] = []
     segments: list[Segment] = []
@@ -80,9 +87,13 @@ def cut(
 
 
 def _spans(block: Block, missing: int, batch_size: int, pool: Pool) -> Iterator[Span]:
-    """The block's rows in pieces: the first completes a batch that lacks `missing` rows. An empty block is one empty piece."""
+    """The block's rows in pieces: the first completes a batch that lacks `missing` rows. An empty
+    block is one empty piece.
+    """
     first, end = block.begin, block.num_rows
-    if block.packed is not None and end - first <= missing:  # gathered for a batch of its own, or for a part of one
+    if (
+        block.packed is not None and end - first <= missing
+    ):  # gathered for a batch of its own, or for a part of one
         yield Span(block, first, end)
         return
     if missing < batch_size and first < end:

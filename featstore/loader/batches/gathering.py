@@ -1,4 +1,6 @@
-"""A shuffled window's columns, gathered into its batches' memory: packed, one buffer per dtype, as they are delivered."""
+"""A shuffled window's columns, gathered into its batches' memory: packed, one buffer per dtype, as
+they are delivered.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,24 +35,40 @@ class _Item:
     row_shape: tuple[int, ...] = ()
 
 
-def gather_batches(columns: dict[Key, list[Values]], places: Places, pool: Pool, scratch: Pool) -> list[Packed]:
-    """The batches of a window, one for each part of `places`, in memory of the pool; pieces are joined in that of `scratch`.
+def gather_batches(
+    columns: dict[Key, list[Values]], places: Places, pool: Pool, scratch: Pool
+) -> list[Packed]:
+    """The batches of a window, one for each part of `places`, in memory of the pool; pieces are
+    joined in that of `scratch`.
 
-    Takes each column's pieces out of `columns` when it has gathered them, so that their memory can go.
+    Takes each column's pieces out of `columns` when it has gathered them, so that their memory can
+    go.
     """
-    joined = {key: joined_offsets(_lists(pieces)) for key, pieces in columns.items() if isinstance(pieces[0], Ragged)}
+    joined = {
+        key: joined_offsets(_lists(pieces))
+        for key, pieces in columns.items()
+        if isinstance(pieces[0], Ragged)
+    }
     offsets = _offsets(joined, places, scratch)
-    items = [item for key, pieces in columns.items() for item in _items(key, pieces, places, offsets.get(key))]
+    items = [
+        item
+        for key, pieces in columns.items()
+        for item in _items(key, pieces, places, offsets.get(key))
+    ]
     buffers, bases, starts = _layout(items, pool)
     waiting = iter(zip(items, starts, strict=True))
     for item, begins in waiting:
         pieces, out = columns.pop(item.key), buffers[item.dtype]
         if item.key not in joined:
-            values = joined_values([piece for piece in pieces if not isinstance(piece, Ragged)], scratch.take)
+            values = joined_values(
+                [piece for piece in pieces if not isinstance(piece, Ragged)], scratch.take
+            )
             gather_values(values, places, begins, out)
             continue
         values = joined_values(list(map(list_values, _lists(pieces))), scratch.take)
-        gather_lists(Ragged(values, joined.pop(item.key)), places, begins, begins + item.counts, out)
+        gather_lists(
+            Ragged(values, joined.pop(item.key)), places, begins, begins + item.counts, out
+        )
         offset_item, begins = next(waiting)
         _spread(offsets.pop(item.key), begins, offset_item.counts, buffers[offset_item.dtype])
     return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]
@@ -59,7 +77,11 @@ def gather_batches(columns: dict[Key, list[Values]], places: Places, pool: Pool,
 def _offsets(joined: dict[Key, Array], places: Places, scratch: Pool) -> dict[Key, Array]:
     """Each column's gathered offsets, all in one piece of scratch memory."""
     size = len(places) + places.num_parts
-    memory = scratch.take(8 * size * len(joined))[: 8 * size * len(joined)].view(np.int64).reshape(-1, size)
+    memory = (
+        scratch.take(8 * size * len(joined))[: 8 * size * len(joined)]
+        .view(np.int64)
+        .reshape(-1, size)
+    )
     for offsets, out in zip(joined.values(), memory, strict=True):
         gather_offsets(offsets, places, out)
     return dict(zip(joined, memory, strict=True))
@@ -69,7 +91,9 @@ def _lists(pieces: list[Values]) -> list[Ragged]:
     return [piece for piece in pieces if isinstance(piece, Ragged)]
 
 
-def _items(key: Key, pieces: list[Values], places: Places, offsets: Array | None) -> Iterator[_Item]:
+def _items(
+    key: Key, pieces: list[Values], places: Places, offsets: Array | None
+) -> Iterator[_Item]:
     first, rows = pieces[0], places.part_rows
     if isinstance(first, Ragged):
         assert offsets is not None
@@ -78,14 +102,21 @@ def _items(key: Key, pieces: list[Values], places: Places, offsets: Array | None
         yield _Item(key=key, dtype=offsets.dtype, counts=rows + 1)
     else:
         shape = first.shape[1:]
-        yield _Item(key=key, dtype=first.dtype, counts=rows * int(np.prod(shape, dtype=np.int64)), row_shape=shape)
+        yield _Item(
+            key=key,
+            dtype=first.dtype,
+            counts=rows * int(np.prod(shape, dtype=np.int64)),
+            row_shape=shape,
+        )
 
 
 Buffers = dict[np.dtype[Any], Array]
 
 
 def _layout(items: list[_Item], pool: Pool) -> tuple[Buffers, Buffers, list[Array]]:
-    """A buffer of each dtype, in it where each batch begins (num_parts + 1,), and where each item does in each batch."""
+    """A buffer of each dtype, in it where each batch begins (num_parts + 1,), and where each item
+    does in each batch.
+    """
     buffers: Buffers = {}
     bases: Buffers = {}
     starts: dict[int, Array] = {}
@@ -96,7 +127,9 @@ def _layout(items: list[_Item], pool: Pool) -> tuple[Buffers, Buffers, list[Arra
         begins = base[:-1] + np.cumsum(counts, axis=0) - counts
         starts |= dict(zip(numbers, begins, strict=True))
         bases[dtype] = base
-        buffers[dtype] = pool.take(int(base[-1]) * dtype.itemsize)[: int(base[-1]) * dtype.itemsize].view(dtype)
+        buffers[dtype] = pool.take(int(base[-1]) * dtype.itemsize)[
+            : int(base[-1]) * dtype.itemsize
+        ].view(dtype)
     return buffers, bases, [np.ascontiguousarray(starts[number]) for number in range(len(items))]
 
 
@@ -107,9 +140,13 @@ def _spread(offsets: Array, begins: Array, counts: Array, out: Array) -> None:
         out[begin : begin + end - first] = offsets[first:end]
 
 
-def _packed(items: list[_Item], starts: list[Array], buffers: Buffers, bases: Buffers, part: int) -> Packed:
+def _packed(
+    items: list[_Item], starts: list[Array], buffers: Buffers, bases: Buffers, part: int
+) -> Packed:
     ranges = {dtype: (int(base[part]), int(base[part + 1])) for dtype, base in bases.items()}
-    tensors = {dtype: tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()}
+    tensors = {
+        dtype: tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()
+    }
     places: dict[Key, tuple[Place, ...]] = {}
     for item, begins in zip(items, starts, strict=True):
         count, row = int(item.counts[part]), item.row_shape

@@ -39,12 +39,17 @@ class _Room:
 def _joined(parts: Sequence[Values], room: _Room) -> Column:
     lists = [part for part in parts if isinstance(part, Ragged)]
     if lists:
-        return Jagged(tensor_of(_values([part.values for part in lists], room)), tensor_of(_offsets(lists, room)))
+        return Jagged(
+            tensor_of(_values([part.values for part in lists], room)),
+            tensor_of(_offsets(lists, room)),
+        )
     return tensor_of(_values([part for part in parts if not isinstance(part, Ragged)], room))
 
 
 def _values(parts: Sequence[Array], room: _Room) -> Array:
-    out = room.take(sum(part.size for part in parts), parts[0].dtype).reshape(-1, *parts[0].shape[1:])
+    out = room.take(sum(part.size for part in parts), parts[0].dtype).reshape(
+        -1, *parts[0].shape[1:]
+    )
     return np.concatenate(parts, out=out)
 
 
@@ -59,7 +64,9 @@ def _size_bytes(parts: Sequence[Values]) -> int:
     lists = [part for part in parts if isinstance(part, Ragged)]
     if not lists:
         return _aligned(sum(part.nbytes for part in parts if not isinstance(part, Ragged)))
-    return _aligned(sum(part.values.nbytes for part in lists)) + _aligned(8 * (sum(map(len, lists)) + 1))
+    return _aligned(sum(part.values.nbytes for part in lists)) + _aligned(
+        8 * (sum(map(len, lists)) + 1)
+    )
 
 
 def _aligned(num_bytes: int) -> int:

@@ -1,5 +1,5 @@
-"""Two threads ahead of the consumer: one decodes, the other puts in order what was decoded. Each has one owner, one queue, one
-close()."""
+"""Two threads ahead of the consumer: one decodes, the other puts in order what was decoded. Each
+has one owner, one queue, one close()."""
 
 import threading
 from collections import deque
@@ -20,7 +20,9 @@ Windows = Generator[Window, None, None]
 
 
 class Handoff(Generic[Item]):
-    """From one producer to one consumer, one at a time: what is put waits until it is taken, and more `ahead` of it."""
+    """From one producer to one consumer, one at a time: what is put waits until it is taken, and
+    more `ahead` of it.
+    """
 
     def __init__(self, ahead: int = 0) -> None:
         self._ahead = ahead
@@ -30,7 +32,9 @@ class Handoff(Generic[Item]):
         self._error: BaseException | None = None
 
     def put(self, item: Item) -> bool:
-        """Waits until at most `ahead` items wait, this one included; False once the handoff is closed."""
+        """Waits until at most `ahead` items wait, this one included; False once the handoff is
+        closed.
+        """
         with self._changed:
             if not self._is_closed:
                 self._items.append(item)
@@ -40,18 +44,23 @@ class Handoff(Generic[Item]):
             return not self._is_closed
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing follows; the consumer gets the error, if there is one, after what was put before it."""
+        """Nothing follows; the consumer gets the error, if there is one, after what was put before
+        it.
+        """
         with self._changed:
             self._has_ended, self._error = True, error
             self._changed.notify_all()
 
     def get(self) -> Item | None:
-        """The next, or None at the end; raises what the producer ended with, and StateError once the handoff is closed."""
+        """The next, or None at the end; raises what the producer ended with, and StateError once
+        the handoff is closed.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._has_ended or bool(self._items))
             if self._is_closed:
                 raise StateError(
-                    "this iteration was closed before its end, by close(), an error or a newer iteration; iterate anew"
+                    "this iteration was closed before its end, by close(), an error or a newer "
+                    "iteration; iterate anew"
                 )
             if self._items:
                 item = self._items.popleft()
@@ -79,18 +88,28 @@ class Parcel:
 
 
 class Pipeline:
-    """Runs an iterator of windows in a thread of its own, and their assembling in another, ahead of the consumer. One consumer;
-    close() from any thread.
+    """Runs an iterator of windows in a thread of its own, and their assembling in another, ahead of
+    the consumer. One consumer; close() from any thread.
 
-    The threads are daemons only so that the interpreter's exit gets as far as the finalizers, one of which closes and joins.
+    The threads are daemons only so that the interpreter's exit gets as far as the finalizers, one
+    of which closes and joins.
     """
 
-    def __init__(self, windows: Windows, assembler: Assembler, budget: Budget, stats: Stats, waits: str = "wait_s") -> None:
+    def __init__(
+        self,
+        windows: Windows,
+        assembler: Assembler,
+        budget: Budget,
+        stats: Stats,
+        waits: str = "wait_s",
+    ) -> None:
         self._budget, self._stats, self._waits = budget, stats, waits
         self._decoded, self._parcels = Handoff[Window](), Handoff[Parcel](ahead=1)
         self._threads = (
             _thread("featstore-decode", fill, self._decoded, windows),
-            _thread("featstore-assemble", _assemble, assembler, budget, self._decoded, self._parcels),
+            _thread(
+                "featstore-assemble", _assemble, assembler, budget, self._decoded, self._parcels
+            ),
         )
 
     def blocks(self) -> Iterator[Block]:
@@ -105,7 +124,9 @@ class Pipeline:
             self._budget.exchange(parcel.held_bytes, 0)
 
     def close(self) -> None:
-        """Ends and joins the threads; whatever the windows' iterator waits for must have been woken."""
+        """Ends and joins the threads; whatever the windows' iterator waits for must have been
+        woken.
+        """
         self._budget.close()
         for handoff in (self._decoded, self._parcels):
             handoff.close()
@@ -115,7 +136,9 @@ class Pipeline:
 
 
 class Ahead(Generic[Item]):
-    """Runs an iterator in a thread of its own, two items ahead of the consumer. One consumer; close() from any thread."""
+    """Runs an iterator in a thread of its own, two items ahead of the consumer. One consumer;
+    close() from any thread.
+    """
 
     def __init__(self, items: Generator[Item, None, None], stats: Stats) -> None:
         self._stats, self._taken = stats, Handoff[Item](ahead=2)
@@ -145,7 +168,9 @@ def _thread(name: str, target: Callable[..., None], *of: object) -> threading.Th
 
 
 def fill(taken: Handoff[Item], items: Generator[Item, None, None]) -> None:
-    """A thread's work. It knows the handoff and not its owner, so that nobody's garbage is kept alive by it."""
+    """A thread's work. It knows the handoff and not its owner, so that nobody's garbage is kept
+    alive by it.
+    """
     error: BaseException | None = None
     try:
         with closing(items):
@@ -156,7 +181,9 @@ def fill(taken: Handoff[Item], items: Generator[Item, None, None]) -> None:
     taken.end(error)
 
 
-def _assemble(assembler: Assembler, budget: Budget, decoded: Handoff[Window], parcels: Handoff[Parcel]) -> None:
+def _assemble(
+    assembler: Assembler, budget: Budget, decoded: Handoff[Window], parcels: Handoff[Parcel]
+) -> None:
     """A thread's work, as `fill`."""
     error: BaseException | None = None
     try:
@@ -179,4 +206,6 @@ def _parcel(assembler: Assembler, budget: Budget, window: Window) -> Parcel:
         if not assembler.leaves_out(window, error):
             raise
         blocks = deque()
-    return Parcel(blocks, budget.exchange(window.held_bytes, sum(block.size_bytes for block in blocks)))
+    return Parcel(
+        blocks, budget.exchange(window.held_bytes, sum(block.size_bytes for block in blocks))
+    )

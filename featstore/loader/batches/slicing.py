@@ -22,7 +22,9 @@ Made = Mapping[Key, Column]
 
 
 class Unpacked(Mapping[Key, Values]):
-    """Packed columns as arrays, made when one is first asked for: most are delivered as they are."""
+    """Packed columns as arrays, made when one is first asked for: most are delivered as they
+    are.
+    """
 
     def __init__(self, packed: Packed) -> None:
         self._packed = packed
@@ -33,7 +35,11 @@ class Unpacked(Mapping[Key, Values]):
 
     def __getitem__(self, key: Key) -> Values:
         column = self._made[key]
-        return Ragged(array_of(column.values), array_of(column.offsets)) if isinstance(column, Jagged) else array_of(column)
+        return (
+            Ragged(array_of(column.values), array_of(column.offsets))
+            if isinstance(column, Jagged)
+            else array_of(column)
+        )
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._packed.keys)
@@ -43,8 +49,9 @@ class Unpacked(Mapping[Key, Values]):
 
 
 class Slices:
-    """Consecutive stretches of a block's rows, `num_rows` each from `first` on. The tensors of all of them are made when those
-    of one are asked for: one call for each column instead of one for each view."""
+    """Consecutive stretches of a block's rows, `num_rows` each from `first` on. The tensors of all
+    of them are made when those of one are asked for: one call for each column instead of one for
+    each view."""
 
     __slots__ = ("_block", "_cuts", "_made", "_num_rows", "_pool")
 
@@ -56,7 +63,9 @@ class Slices:
     def made(self, number: int) -> Made:
         """The columns of the stretch of this number."""
         if self._made is None:
-            with torch.inference_mode(False):  # whoever asks for the first, others of them may be trained on
+            with torch.inference_mode(
+                False
+            ):  # whoever asks for the first, others of them may be trained on
                 self._made = self._make()
         return self._made[number]
 
@@ -71,7 +80,9 @@ class Slices:
             if not isinstance(values, Ragged)
         }
         for at, (key, values) in enumerate(lists.items()):
-            made[key] = list(map(Jagged, self._values(values), offsets[at * count : (at + 1) * count]))
+            made[key] = list(
+                map(Jagged, self._values(values), offsets[at * count : (at + 1) * count])
+            )
         parts = zip(*[made[key] for key in columns], strict=True)
         return [dict(zip(columns, part, strict=True)) for part in parts]
 
@@ -87,12 +98,16 @@ class Slices:
         memory = self._pool.take(8 * size * len(columns))[: 8 * size * len(columns)].view(np.int64)
         for at, offsets in enumerate(columns):
             rebased(offsets, self._cuts, memory[at * size : (at + 1) * size])
-        return torch.unsafe_split_with_sizes(torch.from_numpy(memory), [self._num_rows + 1] * (count * len(columns)))
+        return torch.unsafe_split_with_sizes(
+            torch.from_numpy(memory), [self._num_rows + 1] * (count * len(columns))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows `begin` to `end` of a block, the stretch `number` of its `slices` where it is one of them."""
+    """Rows `begin` to `end` of a block, the stretch `number` of its `slices` where it is one of
+    them.
+    """
 
     block: Block
     begin: int
@@ -127,7 +142,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The columns of a batch: views of a block, or, where it straddles blocks, put together in memory of the pool."""
+    """The columns of a batch: views of a block, or, where it straddles blocks, put together in
+    memory of the pool.
+    """
 
     spans: Sequence[Span]
     pool: Pool

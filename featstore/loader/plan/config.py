@@ -37,22 +37,31 @@ KEYS = (
 Options = TypeVar("Options")
 
 
-def load_train_config(source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The arguments of `FeatureLoader` that a config file, by path or URL, or a mapping gives; `overrides` replace its keys.
+def load_train_config(
+    source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The arguments of `FeatureLoader` that a config file, by path or URL, or a mapping gives;
+    `overrides` replace its keys.
 
-    A relative `table` is relative to the working directory. ConfigError for what is no config, for unknown keys (with the
-    nearest), and where `table` or `slots` is missing.
+    A relative `table` is relative to the working directory. ConfigError for what is no config, for
+    unknown keys (with the nearest), and where `table` or `slots` is missing.
     """
     name = "training config" if isinstance(source, Mapping) else redact(str(source))
     config = dict(source) if isinstance(source, Mapping) else _parse(str(source), name)
     config |= overrides or {}
     for key in config:
         if key not in KEYS:
-            raise ConfigError(f"{name}: unknown key {key!r}{nearest(str(key), KEYS)}; there are {', '.join(KEYS)}")
+            raise ConfigError(
+                f"{name}: unknown key {key!r}{nearest(str(key), KEYS)}; there are {', '.join(KEYS)}"
+            )
     for key in ("table", "slots"):
         if config.get(key) is None:
             raise ConfigError(f"{name}: expected a key {key!r}, found none")
-    return {"labels": (), "extras": (), **{key: value for key, value in config.items() if value is not None}}
+    return {
+        "labels": (),
+        "extras": (),
+        **{key: value for key, value in config.items() if value is not None},
+    }
 
 
 def _parse(url: str, name: str) -> dict[str, Any]:
@@ -64,12 +73,18 @@ def _parse(url: str, name: str) -> dict[str, Any]:
     except DocumentError as error:
         raise ConfigError(f"{name}: expected YAML, found: {error}") from None
     if not isinstance(config, dict):
-        raise ConfigError(f"{name}: expected keys such as table and slots, found {type(config).__name__}")
+        raise ConfigError(
+            f"{name}: expected keys such as table and slots, found {type(config).__name__}"
+        )
     return config
 
 
-def as_options(kind: type[Options], value: Options | Mapping[str, Any] | None, what: str) -> Options | None:
-    """An option object as it is, or made of a mapping with the same keys. ConfigError for unknown keys."""
+def as_options(
+    kind: type[Options], value: Options | Mapping[str, Any] | None, what: str
+) -> Options | None:
+    """An option object as it is, or made of a mapping with the same keys. ConfigError for unknown
+    keys.
+    """
     if value is None or isinstance(value, kind):
         return value
     if not isinstance(value, Mapping):
@@ -77,5 +92,8 @@ def as_options(kind: type[Options], value: Options | Mapping[str, Any] | None, w
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for key in value:
         if key not in known:
-            raise ConfigError(f"{what}: unknown key {key!r}{nearest(str(key), known)}; there are {', '.join(known)}")
+            raise ConfigError(
+                f"{what}: unknown key {key!r}{nearest(str(key), known)}; there are "
+                f"{', '.join(known)}"
+            )
     return kind(**value)

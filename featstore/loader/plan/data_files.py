@@ -1,6 +1,7 @@
 """The data files that a loader reads: those whose partitions can match its `where`.
 
-In rank order they are streamed anew for each part of an epoch, so that a worker keeps those of one part only.
+In rank order they are streamed anew for each part of an epoch, so that a worker keeps those of one
+part only.
 """
 
 import heapq
@@ -19,7 +20,9 @@ _LARGEST = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A file's partition values, and whether they alone decide that all of its rows match `where`."""
+    """A file's partition values, and whether they alone decide that all of its rows match
+    `where`.
+    """
 
     values: Mapping[str, str | None]
     is_decided: bool
@@ -30,35 +33,60 @@ Files = Mapping[str, Listed]
 
 
 def matching_files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
-    """The data files whose partitions can match `where`, by path. SelectionError where there are none of those in the table."""
+    """The data files whose partitions can match `where`, by path. SelectionError where there are
+    none of those in the table.
+    """
     files = matching(snapshot, request)
     if snapshot.data_files and not files and request.where is not None:
-        found = ", ".join(sorted({"/".join(f"{k}={v}" for k, v in file.partition.items()) for file in snapshot.data_files})[:5])
-        raise SelectionError(f"where {short(request.where.text)!r}: matches no partition of the table, which has {found}")
+        found = ", ".join(
+            sorted(
+                {
+                    "/".join(f"{k}={v}" for k, v in file.partition.items())
+                    for file in snapshot.data_files
+                }
+            )[:5]
+        )
+        raise SelectionError(
+            f"where {short(request.where.text)!r}: matches no partition of the table, which has "
+            f"{found}"
+        )
     return files
 
 
 def matching(snapshot: Snapshot, request: Request) -> dict[str, Listed]:
-    """The data files whose partitions can match `where`, by path, with the files of slot groups that have what is read."""
-    return {file.path: (file, partition) for file, partition in selected(snapshot, request, snapshot.data_files)}
+    """The data files whose partitions can match `where`, by path, with the files of slot groups
+    that have what is read.
+    """
+    return {
+        file.path: (file, partition)
+        for file, partition in selected(snapshot, request, snapshot.data_files)
+    }
 
 
 def selected(snapshot: Snapshot, request: Request, files: Iterable[DataFile]) -> Iterator[Listed]:
-    """Those of the snapshot's files that are read, one after the other; the groups are the snapshot's."""
-    read = {slot.name for slot in request.selection.slots} | {field.name for field in request.selection.others}
+    """Those of the snapshot's files that are read, one after the other; the groups are the
+    snapshot's.
+    """
+    read = {slot.name for slot in request.selection.slots} | {
+        field.name for field in request.selection.others
+    }
     groups = {group.name for group in snapshot.groups if group.has(read)}
     for file in files:
         matches = None if request.where is None else request.where.matches_partition(file.partition)
         if matches is not False:
             chosen = (
-                replace(file, groups=tuple(group for group in file.groups if group.group in groups)) if file.groups else file
+                replace(file, groups=tuple(group for group in file.groups if group.group in groups))
+                if file.groups
+                else file
             )
             yield chosen, Partition(values=file.partition, is_decided=matches is True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Census:
-    """What is to be known of the whole: the digests of table and plan, how many splits, and the largest of the files."""
+    """What is to be known of the whole: the digests of table and plan, how many splits, and the
+    largest of the files.
+    """
 
     table: str
     plan: str
@@ -68,8 +96,8 @@ class Census:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """`stream` lists the snapshot's files by path, each time the same; `select` gives those that are read, `cut` makes
-    splits of some. All three one after the other, keeping none."""
+    """`stream` lists the snapshot's files by path, each time the same; `select` gives those that
+    are read, `cut` makes splits of some. All three one after the other, keeping none."""
 
     stream: Callable[[], Iterator[DataFile]]
     select: Callable[[Iterable[DataFile]], Iterator[Listed]]
@@ -87,7 +115,9 @@ class Listing:
                 yield split
 
         plan = plan_digest(counting(), seed=seed, epoch=0, shuffle=shuffle)
-        return Census(table=table.hexdigest(), plan=plan, num_splits=num_splits, largest=largest.files)
+        return Census(
+            table=table.hexdigest(), plan=plan, num_splits=num_splits, largest=largest.files
+        )
 
     def part(self, part: MiniEpoch, num_splits: int) -> tuple[Files, tuple[Split, ...]]:
         """The part's splits in its order, and the files that they are of."""
@@ -110,7 +140,9 @@ class _Largest:
 
     def add(self, item: Listed) -> None:
         path, size_bytes = item[0].path, sum(part.size_bytes for part in item[0].parts)
-        if path in self.files or (len(self._heap) == self._limit and size_bytes <= self._heap[0][0]):
+        if path in self.files or (
+            len(self._heap) == self._limit and size_bytes <= self._heap[0][0]
+        ):
             return
         self.files[path] = item
         heapq.heappush(self._heap, (size_bytes, path))

@@ -1,4 +1,6 @@
-"""Fewer negatives: rows whose label is 0 are drawn by a hash, and those that are left weigh more."""
+"""Fewer negatives: rows whose label is 0 are drawn by a hash, and those that are left weigh
+more.
+"""
 
 from dataclasses import dataclass
 
@@ -12,10 +14,12 @@ from featstore.reading.buffers import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Negatives:
-    """Of the rows whose `label` is 0, `rate` are kept, and weigh 1 / rate as much. ConfigError for what cannot be.
+    """Of the rows whose `label` is 0, `rate` are kept, and weigh 1 / rate as much. ConfigError for
+    what cannot be.
 
-    Which ones follows from `seed` and the row's value of `column`, as in `sample(column, rate, seed)`; without a column from
-    the path of its data file and its place in it. Those of a lower rate are among those of a higher one.
+    Which ones follows from `seed` and the row's value of `column`, as in `sample(column, rate,
+    seed)`; without a column from the path of its data file and its place in it. Those of a lower
+    rate are among those of a higher one.
     """
 
     label: str
@@ -24,10 +28,20 @@ class Negatives:
     column: str | None = None
 
     def __post_init__(self) -> None:
-        is_rate = isinstance(self.rate, int | float) and not isinstance(self.rate, bool) and 0 < self.rate <= 1
+        is_rate = (
+            isinstance(self.rate, int | float)
+            and not isinstance(self.rate, bool)
+            and 0 < self.rate <= 1
+        )
         if not is_rate:
-            raise ConfigError(f"negatives.rate: expected a number above 0 and up to 1, found {self.rate!r}")
-        is_seed = isinstance(self.seed, int) and not isinstance(self.seed, bool) and -(2**31) <= self.seed < 2**31
+            raise ConfigError(
+                f"negatives.rate: expected a number above 0 and up to 1, found {self.rate!r}"
+            )
+        is_seed = (
+            isinstance(self.seed, int)
+            and not isinstance(self.seed, bool)
+            and -(2**31) <= self.seed < 2**31
+        )
         if not is_seed:
             raise ConfigError(f"negatives.seed: expected an int32, found {self.seed!r}")
 

@@ -1,4 +1,6 @@
-"""Who reads what, where nobody asks a store: the orders `static`, `rank` and `replay` as claims of one worker."""
+"""Who reads what, where nobody asks a store: the orders `static`, `rank` and `replay` as claims of
+one worker.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,11 +24,12 @@ DYNAMIC, STATIC, RANK, REPLAY = KINDS = ("dynamic", "static", "rank", "replay")
 class Ordering:
     """Who reads which rows of an epoch.
 
-    `dynamic`: who claims them. `static`: the epoch's rows in one order, dealt out batch by batch, whatever the number of
-    workers. `rank`: each worker has its part of the splits, in `mini_epochs` parts of its own, drawn anew each epoch.
-    `replay`: what each worker delivered in an earlier epoch, as `recording` has it: a file that
-    `featstore dispatch receipt --save` wrote, or what is in it, as `FeatureLoader.recorded_order()` gives; None where the
-    loader's dispatch store holds the recorded run under its `run_id`. ConfigError for what cannot be.
+    `dynamic`: who claims them. `static`: the epoch's rows in one order, dealt out batch by batch,
+    whatever the number of workers. `rank`: each worker has its part of the splits, in `mini_epochs`
+    parts of its own, drawn anew each epoch. `replay`: what each worker delivered in an earlier
+    epoch, as `recording` has it: a file that `featstore dispatch receipt --save` wrote, or what is
+    in it, as `FeatureLoader.recorded_order()` gives; None where the loader's dispatch store holds
+    the recorded run under its `run_id`. ConfigError for what cannot be.
     """
 
     kind: str = DYNAMIC
@@ -36,13 +39,23 @@ class Ordering:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"order: expected one of {', '.join(KINDS)}, found {self.kind!r}")
-        if isinstance(self.mini_epochs, bool) or not isinstance(self.mini_epochs, int) or self.mini_epochs < 1:
-            raise ConfigError(f"order.mini_epochs: expected an integer of 1 or more, found {self.mini_epochs!r}")
+        if (
+            isinstance(self.mini_epochs, bool)
+            or not isinstance(self.mini_epochs, int)
+            or self.mini_epochs < 1
+        ):
+            raise ConfigError(
+                f"order.mini_epochs: expected an integer of 1 or more, found {self.mini_epochs!r}"
+            )
         if self.mini_epochs > 1 and self.kind != RANK:
-            raise ConfigError(f"order.mini_epochs: only order rank has mini-epochs, found {self.mini_epochs} with {self.kind}")
+            raise ConfigError(
+                f"order.mini_epochs: only order rank has mini-epochs, found {self.mini_epochs} "
+                f"with {self.kind}"
+            )
         if self.recording is not None and self.kind != REPLAY:
             raise ConfigError(
-                f"order.recording: order replay takes a recorded order, and no other one does, found one with {self.kind}"
+                f"order.recording: order replay takes a recorded order, and no other one does, "
+                f"found one with {self.kind}"
             )
         if self.recording is not None and not isinstance(self.recording, Recording):
             object.__setattr__(self, "recording", _load(self.recording))
@@ -60,8 +73,11 @@ class Ordering:
         """The recorded order that the options hold."""
         return self.recording if isinstance(self.recording, Recording) else None
 
-    def claims(self, plan: Plan, seat: Seat, batch_rows: int, done: Done, recording: Recording | None) -> Iterator[Claim]:
-        """What the worker reads of an epoch in static order, or, with a recording, replayed, in its order.
+    def claims(
+        self, plan: Plan, seat: Seat, batch_rows: int, done: Done, recording: Recording | None
+    ) -> Iterator[Claim]:
+        """What the worker reads of an epoch in static order, or, with a recording, replayed, in its
+        order.
 
         ConfigError where a recorded order is of another plan, epoch or number of workers.
         """
@@ -71,22 +87,30 @@ class Ordering:
 
     def mini_epoch(self, number: int, seed: int, epoch: int, seat: Seat) -> MiniEpoch:
         """A worker's part of an epoch in rank order."""
-        return MiniEpoch(seed=seed, epoch=epoch, seat=seat, number=number, num_mini_epochs=self.mini_epochs)
+        return MiniEpoch(
+            seed=seed, epoch=epoch, seat=seat, number=number, num_mini_epochs=self.mini_epochs
+        )
 
 
 def _recorded(recording: Recording, plan: Plan, seat: Seat) -> Iterator[Stretch]:
     if (recording.plan, recording.epoch) != (plan.digest, plan.epoch):
         raise ConfigError(
-            f"order.recording: of epoch {recording.epoch} of plan {recording.plan}, found epoch {plan.epoch} of plan "
-            f"{plan.digest}: table version, selection, seed and split sizes must be those of the recorded run; call "
+            f"order.recording: of epoch {recording.epoch} of plan {recording.plan}, found epoch "
+            f"{plan.epoch} of plan "
+            f"{plan.digest}: table version, selection, seed and split sizes must be those of the "
+            f"recorded run; call "
             "set_epoch with its epoch"
         )
     if recording.num_workers > seat.num_workers:
-        raise ConfigError(f"order.recording: of {recording.num_workers} workers, found {seat.num_workers}")
+        raise ConfigError(
+            f"order.recording: of {recording.num_workers} workers, found {seat.num_workers}"
+        )
     return recording.of(seat.worker)
 
 
-def _without(done: Done, stretches: Iterable[Stretch], plan: Plan | Mapping[int, Split]) -> Iterator[Stretch]:
+def _without(
+    done: Done, stretches: Iterable[Stretch], plan: Plan | Mapping[int, Split]
+) -> Iterator[Stretch]:
     """The stretches without what was delivered of them."""
     for stretch in stretches:
         row = stretch.first
@@ -108,7 +132,14 @@ def rank_claims(splits: Iterable[Split], positions: Iterable[int], done: Done) -
 def _claims(plan: Plan | Mapping[int, Split], stretches: Iterable[Stretch]) -> Iterator[Claim]:
     for stretch in stretches:
         split, first = plan[stretch.index], stretch.first
-        yield Claim(index=stretch.index, split=split, fence=1, start_row=first, part=first, end_row=stretch.end)
+        yield Claim(
+            index=stretch.index,
+            split=split,
+            fence=1,
+            start_row=first,
+            part=first,
+            end_row=stretch.end,
+        )
 
 
 def _load(source: Any) -> Recording:
@@ -120,4 +151,6 @@ def _load(source: Any) -> Recording:
     except (FileNotFoundError, ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"order.recording: {redact(str(source))}: expected a recorded order: {error}") from error
+        raise ConfigError(
+            f"order.recording: {redact(str(source))}: expected a recorded order: {error}"
+        ) from error

@@ -23,8 +23,9 @@ _DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16
 class SlotRequest:
     """A slot and how it is delivered: ids in `[0, buckets)`, lists cut after `max_len` elements.
 
-    `pad`: a list as a matrix (num_rows, pad), cut or filled up with the missing mark, so that an id of 0, or NaN, is no value.
-    `dtype`: int32 for ids below 2^31, float16 or bfloat16 for floats; None is int64 or float32.
+    `pad`: a list as a matrix (num_rows, pad), cut or filled up with the missing mark, so that an id
+    of 0, or NaN, is no value. `dtype`: int32 for ids below 2^31, float16 or bfloat16 for floats;
+    None is int64 or float32.
     """
 
     slot: Slot
@@ -36,13 +37,19 @@ class SlotRequest:
     @property
     def key(self) -> list[object]:
         """What the digest has of it; options that came later are in it only where they are used."""
-        later = {name: value for name, value in (("pad", self.pad), ("dtype", self.dtype)) if value is not None}
+        later = {
+            name: value
+            for name, value in (("pad", self.pad), ("dtype", self.dtype))
+            if value is not None
+        }
         return [self.slot.name, self.buckets, self.max_len, *([later] if later else [])]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRequest:
-    """A numeric column delivered as float32, and what a null in it does: `raise`, `drop` the row, or become a value."""
+    """A numeric column delivered as float32, and what a null in it does: `raise`, `drop` the row,
+    or become a value.
+    """
 
     field: pa.Field
     null: str | float = RAISE
@@ -83,21 +90,28 @@ class Request:
         return self._others_of(self.where.columns if self.where else ())
 
     def reads(self, *, is_decided: bool) -> tuple[Selection | None, Selection]:
-        """What is read first to say which rows are delivered, None where all are, and the rest; `is_decided`: `where` is true
-        of them all."""
+        """What is read first to say which rows are delivered, None where all are, and the rest;
+        `is_decided`: `where` is true of them all."""
         return self._reads[is_decided]
 
     @cached_property
     def _reads(self) -> tuple[tuple[Selection | None, Selection], ...]:
-        """Of files whose partitions do not decide, and of those that do: looked up for every file, so made only once."""
+        """Of files whose partitions do not decide, and of those that do: looked up for every file,
+        so made only once.
+        """
         first = [self._filter_selection(is_decided=is_decided) for is_decided in (False, True)]
-        return tuple((each, self.selection if each is None else self.selection.without(each)) for each in first)
+        return tuple(
+            (each, self.selection if each is None else self.selection.without(each))
+            for each in first
+        )
 
     def _filter_selection(self, *, is_decided: bool) -> Selection | None:
         names = set() if is_decided or self.where is None else set(self.where.columns)
         names |= {label.name for label in self.labels if label.null == DROP}
         names |= self.negatives.columns if self.negatives else set()
-        return Selection(slots=self._slots_of(names), others=self._others_of(names)) if names else None
+        return (
+            Selection(slots=self._slots_of(names), others=self._others_of(names)) if names else None
+        )
 
     def _slots_of(self, names: Collection[str]) -> tuple[Slot, ...]:
         return tuple(slot for slot in self.schema if slot.name in names)
@@ -114,7 +128,12 @@ class Request:
         names = self.negatives.columns if self.negatives else ()
         chosen = (*(item.slot for item in self.slots), *self.where_slots, *self._slots_of(names))
         slots = {slot.name: slot for slot in chosen}
-        fields = (*(item.field for item in self.numbers), *self.extras, *self.where_others, *self._others_of(names))
+        fields = (
+            *(item.field for item in self.numbers),
+            *self.extras,
+            *self.where_others,
+            *self._others_of(names),
+        )
         others = {field.name: field for field in fields if field.name not in self.partition_keys}
         return Selection(slots=tuple(slots.values()), others=tuple(others.values()))
 
@@ -143,7 +162,9 @@ def resolve(
     where: str | None = None,
     negatives: Negatives | None = None,
 ) -> Request:
-    """The request for these arguments. ConfigError or SelectionError for what the table cannot give."""
+    """The request for these arguments. ConfigError or SelectionError for what the table cannot
+    give.
+    """
     chosen = _slots(schema, _items("slots", slots))
     numbers = tuple(_label(schema, item) for item in _items("labels", labels))
     if not chosen and not numbers:
@@ -151,7 +172,9 @@ def resolve(
     return Request(
         slots=chosen,
         labels=numbers,
-        weight=None if weight is None else LabelRequest(field=_number_field(schema, weight, "weight")),
+        weight=None
+        if weight is None
+        else LabelRequest(field=_number_field(schema, weight, "weight")),
         extras=tuple(_extra(schema, name) for name in _items("extras", extras)),
         where=None if where is None else parse_where(where, _types(schema)),
         negatives=_drawn(schema, negatives, [label.name for label in numbers]),
@@ -166,7 +189,9 @@ def _items(what: str, items: Any) -> list[Any]:
 
 
 def _slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
-    """Each selected slot once, in the order of first mention; options of a dict also refine what a glob selected."""
+    """Each selected slot once, in the order of first mention; options of a dict also refine what a
+    glob selected.
+    """
     options: dict[str, Mapping[str, Any]] = {}
     patterns = []
     for item in items:
@@ -178,8 +203,12 @@ def _slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
         elif isinstance(item, str):
             patterns.append(item)
         else:
-            raise ConfigError(f"slots: expected a name or {{name: ..., buckets: ...}}, found {item!r}")
-    return tuple(_slot(schema[name], options.get(name, {})) for name in select(patterns, schema.names))
+            raise ConfigError(
+                f"slots: expected a name or {{name: ..., buckets: ...}}, found {item!r}"
+            )
+    return tuple(
+        _slot(schema[name], options.get(name, {})) for name in select(patterns, schema.names)
+    )
 
 
 def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
@@ -187,41 +216,60 @@ def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
     max_len = _count(slot, options, "max_len", minimum=1)
     pad = _count(slot, options, "pad", minimum=1)
     if buckets is not None and slot.kind is not SlotKind.ID:
-        raise ConfigError(f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot")
+        raise ConfigError(
+            f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot"
+        )
     if buckets is not None and slot.num_indices is not None:
-        raise ConfigError(f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out buckets")
+        raise ConfigError(
+            f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out "
+            f"buckets"
+        )
     if max_len is not None and not slot.is_list:
-        raise ConfigError(f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}")
+        raise ConfigError(
+            f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}"
+        )
     if pad is not None and not slot.is_list:
         raise ConfigError(f"slots: {slot.name!r}: pad is for lists, found shape {slot.shape_text}")
     if pad is not None and max_len is not None:
-        raise ConfigError(f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too")
-    return SlotRequest(slot=slot, buckets=buckets, max_len=max_len, pad=pad, dtype=_dtype(slot, options, buckets))
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too"
+        )
+    return SlotRequest(
+        slot=slot, buckets=buckets, max_len=max_len, pad=pad, dtype=_dtype(slot, options, buckets)
+    )
 
 
 def _dtype(slot: Slot, options: Mapping[str, Any], buckets: int | None) -> str | None:
-    """The dtype where it is not the kind's own. ConfigError for one that the slot's values do not fit."""
+    """The dtype where it is not the kind's own. ConfigError for one that the slot's values do not
+    fit.
+    """
     if options.get("dtype") is None:
         return None
     known, dtype = _DTYPES[slot.kind], str(options["dtype"]).removeprefix("torch.")
     if dtype not in known:
         raise ConfigError(
-            f"slots: {slot.name!r}: expected dtype {' or '.join(known)} for {slot.kind} slots, found {dtype!r}"
+            f"slots: {slot.name!r}: expected dtype {' or '.join(known)} for {slot.kind} slots, "
+            f"found {dtype!r}"
             f"{nearest(dtype, known)}"
         )
     num_ids = slot.num_indices if buckets is None else buckets
     if dtype == "int32" and (num_ids is None or num_ids > 2**31):
         found = "signs of 63 bits" if num_ids is None else f"ids below {num_ids}"
         raise ConfigError(
-            f"slots: {slot.name!r}: dtype int32 is for ids below 2^31, found {found}: give buckets of 2^31 or less"
+            f"slots: {slot.name!r}: dtype int32 is for ids below 2^31, found {found}: give buckets "
+            f"of 2^31 or less"
         )
     return None if dtype == known[0] else dtype
 
 
 def _count(slot: Slot, options: Mapping[str, Any], key: str, *, minimum: int) -> int | None:
     value = options.get(key)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
-        raise ConfigError(f"slots: {slot.name!r}: expected {key} of {minimum} or more, found {value!r}")
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int) or value < minimum
+    ):
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected {key} of {minimum} or more, found {value!r}"
+        )
     return value
 
 
@@ -236,24 +284,39 @@ def _label(schema: SlotSchema, item: Any) -> LabelRequest:
     null = item.get("null", RAISE)
     is_value = isinstance(null, int | float) and not isinstance(null, bool)
     if not is_value and null not in (RAISE, DROP):
-        raise ConfigError(f"labels: {name!r}: expected null: drop, raise or a number, found {null!r}")
-    return LabelRequest(field=_number_field(schema, name, "labels"), null=float(null) if is_value else null)
+        raise ConfigError(
+            f"labels: {name!r}: expected null: drop, raise or a number, found {null!r}"
+        )
+    return LabelRequest(
+        field=_number_field(schema, name, "labels"), null=float(null) if is_value else null
+    )
 
 
-def _drawn(schema: SlotSchema, negatives: Negatives | None, labels: Sequence[str]) -> Negatives | None:
+def _drawn(
+    schema: SlotSchema, negatives: Negatives | None, labels: Sequence[str]
+) -> Negatives | None:
     """The negatives, if their label is one of the labels, and their column one that has a hash."""
     if negatives is None:
         return None
     if negatives.label not in labels:
         raise ConfigError(
-            f"negatives.label: expected one of labels, found {negatives.label!r}{nearest(negatives.label, labels)}"
+            f"negatives.label: expected one of labels, found "
+            f"{negatives.label!r}{nearest(negatives.label, labels)}"
         )
     if negatives.column is not None:
         type_ = _field(schema, negatives.column, "negatives.column").type
-        kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean, pa.types.is_timestamp)
-        if not any(is_kind(type_) for is_kind in kinds) or any(key.name == negatives.column for key in schema.partition_keys):
+        kinds = (
+            pa.types.is_integer,
+            pa.types.is_string,
+            pa.types.is_boolean,
+            pa.types.is_timestamp,
+        )
+        if not any(is_kind(type_) for is_kind in kinds) or any(
+            key.name == negatives.column for key in schema.partition_keys
+        ):
             raise ConfigError(
-                f"negatives.column: {negatives.column!r}: expected a scalar column of the data files that has a text form, "
+                f"negatives.column: {negatives.column!r}: expected a scalar column of the data "
+                f"files that has a text form, "
                 f"found {type_}"
             )
     return negatives
@@ -263,7 +326,9 @@ def _known_keys(what: str, item: Mapping[str, Any], known: set[str]) -> str:
     """The item's name, after a look at its keys."""
     for key in item:
         if key not in known:
-            raise ConfigError(f"{what}: unknown key {key!r} in {dict(item)}{nearest(str(key), known)}")
+            raise ConfigError(
+                f"{what}: unknown key {key!r} in {dict(item)}{nearest(str(key), known)}"
+            )
     if not isinstance(item.get("name"), str):
         raise ConfigError(f"{what}: expected a name in {dict(item)}")
     return str(item["name"])
@@ -276,21 +341,34 @@ def _types(schema: SlotSchema) -> dict[str, pa.DataType]:
 def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
     if name in schema:
         return schema[name].to_field(nullable=True)
-    found = next((field for field in (*schema.others, *schema.partition_keys) if field.name == name), None)
+    found = next(
+        (field for field in (*schema.others, *schema.partition_keys) if field.name == name), None
+    )
     if found is None:
-        raise SelectionError(f"{what}: no column {name!r} in the table{nearest(name, list(_types(schema)))}")
+        raise SelectionError(
+            f"{what}: no column {name!r} in the table{nearest(name, list(_types(schema)))}"
+        )
     return found.with_nullable(True)
 
 
 def _extra(schema: SlotSchema, name: str) -> pa.Field:
     if name in schema and schema[name].number is not None:
-        raise ConfigError(f"extras: {name!r} is a slot: select it under slots, to get it as tensors")
+        raise ConfigError(
+            f"extras: {name!r} is a slot: select it under slots, to get it as tensors"
+        )
     return _field(schema, name, "extras")
 
 
 def _number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:
     field = _field(schema, name, what)
-    is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type)
+    is_number = (
+        pa.types.is_integer(field.type)
+        or pa.types.is_floating(field.type)
+        or pa.types.is_boolean(field.type)
+    )
     if not is_number or any(key.name == name for key in schema.partition_keys):
-        raise ConfigError(f"{what}: {name!r}: expected a scalar numeric column of the data files, found {field.type}")
+        raise ConfigError(
+            f"{what}: {name!r}: expected a scalar numeric column of the data files, found "
+            f"{field.type}"
+        )
     return field

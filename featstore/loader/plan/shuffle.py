@@ -1,7 +1,8 @@
 """Windows of row groups, and the order of rows in a window.
 
-A split's stream of rows is a pure function of seed, epoch, the split's place in the plan and the options here: any worker
-that takes a split over, at any row of its stream, delivers the same rows from there.
+A split's stream of rows is a pure function of seed, epoch, the split's place in the plan and the
+options here: any worker that takes a split over, at any row of its stream, delivers the same rows
+from there.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ from featstore.reading.buffers import Array
 class Shuffle:
     """How rows are mixed. Splits come in a seeded order.
 
-    `window_rows`: rows change places within windows of consecutive row groups of one split, each window the fewest row
-    groups that hold so many rows. `interleave`: so many splits are open at once and give a window in turn.
+    `window_rows`: rows change places within windows of consecutive row groups of one split, each
+    window the fewest row groups that hold so many rows. `interleave`: so many splits are open at
+    once and give a window in turn.
     """
 
     window_rows: int = 100_000
@@ -28,7 +30,9 @@ class Shuffle:
         for name in ("window_rows", "interleave"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"shuffle.{name}: expected an integer of 1 or more, found {value!r}")
+                raise ConfigError(
+                    f"shuffle.{name}: expected an integer of 1 or more, found {value!r}"
+                )
 
 
 def windows(row_group_rows: Sequence[int], window_rows: int | None) -> list[range]:
@@ -49,10 +53,12 @@ def windows(row_group_rows: Sequence[int], window_rows: int | None) -> list[rang
 def permutation(num_rows: int, *key: int) -> Array:
     """The order of a window's rows: int64 (num_rows,), keyed by seed, epoch, split and window.
 
-    It sorts the raw output of Philox, which numpy promises never to change; `Generator.permutation` has no such promise.
+    It sorts the raw output of Philox, which numpy promises never to change; `Generator.permutation`
+    has no such promise.
     """
     bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(num_rows)
-    # Rows in the lowest bits sort along, several times as fast as by argsort; and alike, where the bits above them all differ.
+    # Rows in the lowest bits sort along, several times as fast as by argsort; and alike, where the
+    # bits above them all differ.
     shift = np.uint64(num_rows.bit_length())
     keys = bits >> shift << shift | np.arange(num_rows, dtype=np.uint64)
     keys.sort()

@@ -1,4 +1,6 @@
-"""Data files to splits: whole, or cut at their row groups, which takes a look into the footers of the large ones."""
+"""Data files to splits: whole, or cut at their row groups, which takes a look into the footers of
+the large ones.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -18,10 +20,13 @@ def split_size(options: Dispatch) -> SplitSize | None:
     return None if options.split_rows is None else SplitSize(num_rows=options.split_rows)
 
 
-def make_splits(files: Iterable[DataFile], size: SplitSize | None = None, *, accepts_bad: bool = False) -> Iterator[Split]:
+def make_splits(
+    files: Iterable[DataFile], size: SplitSize | None = None, *, accepts_bad: bool = False
+) -> Iterator[Split]:
     """The splits of the files, in their order. Opens those that are larger than `size`.
 
-    DataFileError for one that is none, unless `accepts_bad`: then it is one split, whose reader says so.
+    DataFileError for one that is none, unless `accepts_bad`: then it is one split, whose reader
+    says so.
     """
     for file in files:
         whole = Split(path=file.path, num_rows=file.num_rows)
@@ -39,7 +44,11 @@ def make_splits(files: Iterable[DataFile], size: SplitSize | None = None, *, acc
 
 
 def _is_large(file: DataFile, size: SplitSize) -> bool:
-    return file.num_rows > size.num_rows if size.num_rows is not None else file.size_bytes > (size.size_bytes or 0)
+    return (
+        file.num_rows > size.num_rows
+        if size.num_rows is not None
+        else file.size_bytes > (size.size_bytes or 0)
+    )
 
 
 def _row_groups(file: DataFile) -> RowGroups:

@@ -23,8 +23,12 @@ from featstore.tensors.writable import writable
 NO_EXTRAS = pa.table({})
 
 
-def passing(rows: Rows, first_row: int, request: Request, partition: Partition, counts: Counter[str]) -> Array:
-    """Which rows get into batches: bool (num_rows,). Counts the others. The rows begin with `first_row` of their file."""
+def passing(
+    rows: Rows, first_row: int, request: Request, partition: Partition, counts: Counter[str]
+) -> Array:
+    """Which rows get into batches: bool (num_rows,). Counts the others. The rows begin with
+    `first_row` of their file.
+    """
     mask = np.ones(rows.num_rows, bool)
     if request.where is not None and not partition.is_decided:
         mask = _as_bool(request.where.mask(_where_table(rows, request, partition)))
@@ -58,10 +62,14 @@ def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Value
     for label in request.labels:
         columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
     if request.weight is not None:
-        columns[WEIGHT, request.weight.name] = writable(_number(rows, request.weight, "weight", counts))
+        columns[WEIGHT, request.weight.name] = writable(
+            _number(rows, request.weight, "weight", counts)
+        )
     if request.negatives is not None:
         key = (WEIGHT, request.weight.name if request.weight is not None else "negatives")
-        columns[key] = request.negatives.weighted(columns[LABEL, request.negatives.label], columns.get(key))
+        columns[key] = request.negatives.weighted(
+            columns[LABEL, request.negatives.label], columns.get(key)
+        )
     return columns
 
 
@@ -70,11 +78,15 @@ def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table
     if not request.extras:
         return NO_EXTRAS
     columns = [
-        _constant(field, partition, rows.num_rows) if field.name in request.partition_keys else rows.other(field)
+        _constant(field, partition, rows.num_rows)
+        if field.name in request.partition_keys
+        else rows.other(field)
         for field in request.extras
     ]
     columns = [nan_to_null(column) for column in columns]
-    return pa.table(columns, schema=pa.schema([field.remove_metadata() for field in request.extras]))
+    return pa.table(
+        columns, schema=pa.schema([field.remove_metadata() for field in request.extras])
+    )
 
 
 def _drawn(rows: Rows, first_row: int, request: Request, negatives: Negatives) -> Array:
@@ -91,7 +103,9 @@ def _drawn(rows: Rows, first_row: int, request: Request, negatives: Negatives) -
 
 
 def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
-    """What tells rows apart. MissingValueError where it is missing: such rows would be drawn all, or none."""
+    """What tells rows apart. MissingValueError where it is missing: such rows would be drawn all,
+    or none.
+    """
     if name in request.schema:
         slot = request.schema[name]
         column = marks_to_nulls(pa.table({name: rows.slot_column(slot)}), [slot]).column(0)
@@ -99,7 +113,8 @@ def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
         column = rows.other(request.schema.to_arrow(nullable=True).field(name))
     if column.null_count:
         raise MissingValueError(
-            f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of {rows.num_rows} rows: leave it "
+            f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of "
+            f"{rows.num_rows} rows: leave it "
             "out to draw rows by their places"
         )
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
@@ -111,8 +126,15 @@ def _number(rows: Rows, label: LabelRequest, what: str, counts: Counter[str]) ->
         return values
     num_nulls = int(np.count_nonzero(~valid))
     if label.null in (RAISE, DROP):
-        fix = f"; `{{name: {label.name}, null: drop}}` leaves such rows out, `null: 0` gives a value" if what == "label" else ""
-        raise MissingValueError(f"{rows.file_name}: {what} {label.name!r} is null in {num_nulls} of {rows.num_rows} rows{fix}")
+        fix = (
+            f"; `{{name: {label.name}, null: drop}}` leaves such rows out, `null: 0` gives a value"
+            if what == "label"
+            else ""
+        )
+        raise MissingValueError(
+            f"{rows.file_name}: {what} {label.name!r} is null in {num_nulls} of {rows.num_rows} "
+            f"rows{fix}"
+        )
     counts["null_labels_filled"] += num_nulls
     return np.where(valid, values, np.float32(label.null))
 

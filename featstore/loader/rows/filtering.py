@@ -1,4 +1,6 @@
-"""Row groups read in two steps where rows are filtered: what the filter reads first, and the rest where any row passes."""
+"""Row groups read in two steps where rows are filtered: what the filter reads first, and the rest
+where any row passes.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,9 +26,9 @@ from featstore.reading.reader import Rows
 class Picked:
     """Some row groups as read.
 
-    `mask`: which of their rows pass, bool (num_rows,), None where all do. `rows`: at least those, in the file's order; `at`
-    says for each of the row groups' rows where in `rows` it is, if it is there; None where all are. `num_following`: how many
-    rows of a row group follow its slice.
+    `mask`: which of their rows pass, bool (num_rows,), None where all do. `rows`: at least those,
+    in the file's order; `at` says for each of the row groups' rows where in `rows` it is, if it is
+    there; None where all are. `num_following`: how many rows of a row group follow its slice.
     """
 
     rows: Rows
@@ -35,8 +37,8 @@ class Picked:
     num_following: int = 0
 
     def index(self, order: Array | None) -> tuple[Array | None, Array | None]:
-        """Which of `rows` to deliver, in this order of the row groups' rows (None: the file's), and the places in the order
-        of those that pass; None each where that is all."""
+        """Which of `rows` to deliver, in this order of the row groups' rows (None: the file's), and
+        the places in the order of those that pass; None each where that is all."""
         if self.mask is None:
             return order, None
         places = np.flatnonzero(self.mask if order is None else self.mask[order])
@@ -45,7 +47,9 @@ class Picked:
 
 
 class FilteredReader:
-    """Reads row groups of one data file, and of its slot groups' files. The caller closes the footers; one thread."""
+    """Reads row groups of one data file, and of its slot groups' files. The caller closes the
+    footers; one thread.
+    """
 
     def __init__(
         self,
@@ -59,10 +63,17 @@ class FilteredReader:
         most_room_bytes: int | None = None,
     ) -> None:
         """`most_room_bytes`: as of `RowGroupReader`."""
-        self._footer, self._request, self._partition, self._stats = footer, request, partition, stats
+        self._footer, self._request, self._partition, self._stats = (
+            footer,
+            request,
+            partition,
+            stats,
+        )
         self._counts = stats.counts
         self._filter: RowsReader | None = None
-        reader = partial(aligned_reader, footer, groups, use_threads=use_threads, most_room_bytes=most_room_bytes)
+        reader = partial(
+            aligned_reader, footer, groups, use_threads=use_threads, most_room_bytes=most_room_bytes
+        )
         first, rest = request.reads(is_decided=partition.is_decided)
         if first is not None:
             self._filter = reader(first)
@@ -93,13 +104,22 @@ class FilteredReader:
         mask = np.concatenate([np.ones(0, bool), *masks])
         if mask.all():
             return Picked(rows=picked)
-        is_read = np.concatenate([np.full(len(mask), index in kept) for index, mask in zip(row_groups, masks, strict=True)])
+        is_read = np.concatenate(
+            [
+                np.full(len(mask), index in kept)
+                for index, mask in zip(row_groups, masks, strict=True)
+            ]
+        )
         return Picked(rows=picked, mask=mask, at=None if is_read.all() else np.cumsum(is_read) - 1)
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Picked] | None:
-        """A row group's rows, at most so many at a time; None where they can only be read together."""
+        """A row group's rows, at most so many at a time; None where they can only be read
+        together.
+        """
         found = None if self._filter is not None else self._rest.slices(row_group, num_rows)
-        return None if found is None else self._sliced(found, self._footer.row_group_rows[row_group])
+        return (
+            None if found is None else self._sliced(found, self._footer.row_group_rows[row_group])
+        )
 
     def _sliced(self, slices: Iterator[Rows], num_left: int) -> Iterator[Picked]:
         for rows in slices:
@@ -115,10 +135,14 @@ class FilteredReader:
         return max(reader.room_bytes(row_groups) for reader in self._readers)
 
     def _judged(self) -> Array | None:
-        """Which row groups can match by their statistics, None where there is nothing to judge by."""
+        """Which row groups can match by their statistics, None where there is nothing to judge
+        by.
+        """
         if self._filter is None or self._request.where is None or self._partition.is_decided:
             return None
-        return may_match(self._filter.parts, self._request, lambda field: partition_value(field, self._partition))
+        return may_match(
+            self._filter.parts, self._request, lambda field: partition_value(field, self._partition)
+        )
 
     def _metered(self, reader: RowsReader, row_groups: Sequence[int]) -> Rows:
         with self._meters[reader].metered(row_groups):
@@ -153,11 +177,12 @@ def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
 
 
 class Meter:
-    """Says which columns the bytes that one reader reads belong to, and the time that decoding them takes. One thread.
+    """Says which columns the bytes that one reader reads belong to, and the time that decoding them
+    takes. One thread.
 
-    The columns of a row group are decoded side by side: the time of a read is shared out among them by their uncompressed
-    bytes, as `decode_s`. What converting each slot to buffers takes is measured, as `assemble_s`, by the thread that does it
-    (decode.py).
+    The columns of a row group are decoded side by side: the time of a read is shared out among them
+    by their uncompressed bytes, as `decode_s`. What converting each slot to buffers takes is
+    measured, as `assemble_s`, by the thread that does it (decode.py).
     """
 
     def __init__(self, reader: RowsReader, stats: Stats) -> None:

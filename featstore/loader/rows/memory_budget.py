@@ -1,4 +1,6 @@
-"""How many bytes of decoded rows are held at once, from before they are decoded until the consumer asks for what follows."""
+"""How many bytes of decoded rows are held at once, from before they are decoded until the consumer
+asks for what follows.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -7,14 +9,15 @@ from contextlib import contextmanager
 from featstore.errors import StateError
 
 CLOSED = "this iteration was closed before its end; iterate anew"
-# A row group that takes more than this share of the budget is decoded in slices, so many of which fit into it.
+# A row group that takes more than this share of the budget is decoded in slices, so many of which
+# fit into it.
 _SHARE, _NUM_SLICES = 2, 4
 _ROOM_SHARE = 4  # decoding may take one part in so many besides what is decoded
 
 
 class Budget:
-    """Bytes that are taken and given back, by any thread; None for no limit. What exceeds the budget alone has to wait until
-    nothing else is held, and then goes.
+    """Bytes that are taken and given back, by any thread; None for no limit. What exceeds the
+    budget alone has to wait until nothing else is held, and then goes.
 
     `closed`: one byte, 0 until it is closed, for what cannot ask Python.
     """
@@ -36,7 +39,9 @@ class Budget:
 
     @property
     def most_room_bytes(self) -> int | None:
-        """What decoding may take besides what is decoded; None for no limit. A column alone may take more."""
+        """What decoding may take besides what is decoded; None for no limit. A column alone may
+        take more.
+        """
         return None if self._max_bytes is None else self._max_bytes // _ROOM_SHARE
 
     def num_slices(self, size_bytes: int) -> int:
@@ -46,7 +51,9 @@ class Budget:
         return -(-size_bytes * _NUM_SLICES // self._max_bytes)
 
     def take(self, size_bytes: int) -> int:
-        """Waits until so many bytes fit, and holds them; the number again. StateError once it is closed."""
+        """Waits until so many bytes fit, and holds them; the number again. StateError once it is
+        closed.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self.is_closed or self._fits(size_bytes))
             if self.is_closed:
@@ -78,4 +85,8 @@ class Budget:
             self._changed.notify_all()
 
     def _fits(self, size_bytes: int) -> bool:
-        return self._max_bytes is None or not self._held_bytes or self._held_bytes + size_bytes <= self._max_bytes
+        return (
+            self._max_bytes is None
+            or not self._held_bytes
+            or self._held_bytes + size_bytes <= self._max_bytes
+        )

@@ -18,7 +18,8 @@ Parts = Sequence[tuple[Footer, FileColumns]]
 def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa.Scalar]) -> Flags:
     """For each row group, whether any row of it can match the request's `where`; there must be one.
 
-    `parts`: the files that its columns are read from. `constants` gives the value of a partition key.
+    `parts`: the files that its columns are read from. `constants` gives the value of a partition
+    key.
     """
     assert request.where is not None
     rows = parts[-1][0].row_group_rows
@@ -45,9 +46,11 @@ def _place(parts: Parts, name: str, *, of: str) -> tuple[Footer, str | None]:
     return parts[-1][0], None
 
 
-def _range(footer: Footer, name: str | None, type_: pa.DataType, rows: Sequence[int]) -> Range | None:
-    """What the file's statistics say of a column; None for a type whose statistics are left alone. Of NaN, which is null to
-    `where`, they say nothing."""
+def _range(
+    footer: Footer, name: str | None, type_: pa.DataType, rows: Sequence[int]
+) -> Range | None:
+    """What the file's statistics say of a column; None for a type whose statistics are left alone.
+    Of NaN, which is null to `where`, they say nothing."""
     if name is None:
         return _constant(pa.scalar(None, type_), len(rows))
     stored = footer.schema.field(name).type
@@ -60,18 +63,31 @@ def _range(footer: Footer, name: str | None, type_: pa.DataType, rows: Sequence[
         low, high = (_bounds(statistics, side, stored).cast(type_) for side in ("min", "max"))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
-    num_nulls = [None if found is None or not found.has_null_count else found.null_count for found in statistics]
+    num_nulls = [
+        None if found is None or not found.has_null_count else found.null_count
+        for found in statistics
+    ]
     return Range(
         low=low,
         high=high,
-        may_be_null=np.array([count != 0 or pa.types.is_floating(stored) for count in num_nulls], bool),
-        may_be_value=np.array([count is None or count < num for count, num in zip(num_nulls, rows, strict=True)], bool),
+        may_be_null=np.array(
+            [count != 0 or pa.types.is_floating(stored) for count in num_nulls], bool
+        ),
+        may_be_value=np.array(
+            [count is None or count < num for count, num in zip(num_nulls, rows, strict=True)], bool
+        ),
     )
 
 
 def _has_bounds(type_: pa.DataType) -> bool:
     """Whether statistics of the type are in the order of its values."""
-    kinds = (pa.types.is_signed_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_float32, pa.types.is_float64)
+    kinds = (
+        pa.types.is_signed_integer,
+        pa.types.is_boolean,
+        pa.types.is_string,
+        pa.types.is_float32,
+        pa.types.is_float64,
+    )
     return any(is_kind(type_) for is_kind in kinds) or _is_time(type_)
 
 
@@ -84,7 +100,11 @@ def _bounds(statistics: Sequence[pq.Statistics | None], side: str, type_: pa.Dat
     ends = ("min_raw", "max_raw") if _is_time(type_) else ("min", "max")
     values: list[Any] = []
     for found in statistics:
-        low, high = (getattr(found, end) for end in ends) if found is not None and found.has_min_max else (None, None)
+        low, high = (
+            (getattr(found, end) for end in ends)
+            if found is not None and found.has_min_max
+            else (None, None)
+        )
         is_known = low == low and high == high  # NaN is not
         values.append((low if side == "min" else high) if is_known else None)
     if not _is_time(type_):
@@ -93,7 +113,9 @@ def _bounds(statistics: Sequence[pq.Statistics | None], side: str, type_: pa.Dat
 
 
 def _with_zero_as_null(range_: Range | None) -> Range | None:
-    """The range of an id slot, whose mark of missing is null to `where`: bounds around it say that it may be there."""
+    """The range of an id slot, whose mark of missing is null to `where`: bounds around it say that
+    it may be there.
+    """
     if range_ is None:
         return None
     bounds = zip(range_.low.to_pylist(), range_.high.to_pylist(), strict=True)

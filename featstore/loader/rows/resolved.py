@@ -1,4 +1,6 @@
-"""Where a selection's columns are in files of one schema, as most of a table are: looked for only in the first."""
+"""Where a selection's columns are in files of one schema, as most of a table are: looked for only
+in the first.
+"""
 
 from collections import deque
 
@@ -9,7 +11,9 @@ _MAX_KEPT = 4
 
 
 class Resolved:
-    """What was found last of a few selections, each of them one and the same object. For one thread."""
+    """What was found last of a few selections, each of them one and the same object. For one
+    thread.
+    """
 
     def __init__(self) -> None:
         self._found: deque[tuple[Selection, Layout, FileColumns]] = deque(maxlen=_MAX_KEPT)

@@ -1,4 +1,6 @@
-"""A slot's values as read to what a batch has of them: cut, in buckets, padded, in another dtype."""
+"""A slot's values as read to what a batch has of them: cut, in buckets, padded, in another
+dtype.
+"""
 
 import numpy as np
 
@@ -11,7 +13,9 @@ def shaped(values: Values, item: SlotRequest) -> Values:
     """The slot's values as they were asked for."""
     if isinstance(values, Ragged):
         return _shaped_lists(values, item)
-    return _converted(values if item.buckets is None else bucketed(values, item.buckets), item.dtype)
+    return _converted(
+        values if item.buckets is None else bucketed(values, item.buckets), item.dtype
+    )
 
 
 def bucketed(values: Array, buckets: int) -> Array:
@@ -23,7 +27,9 @@ def bucketed(values: Array, buckets: int) -> Array:
 
 
 def padded(ragged: Ragged, width: int, missing: float) -> Array:
-    """Lists as a matrix (num_rows, width): the first `width` elements of each, then the missing mark."""
+    """Lists as a matrix (num_rows, width): the first `width` elements of each, then the missing
+    mark.
+    """
     ragged = truncate(ragged, width)
     matrix = np.full((len(ragged), width), missing, dtype=ragged.values.dtype)
     is_value = np.arange(width) < np.diff(ragged.offsets)[:, None]
@@ -42,7 +48,9 @@ def _shaped_lists(values: Ragged, item: SlotRequest) -> Values:
 
 
 def _converted(values: Array, dtype: str | None) -> Array:
-    """Indices below 2^31 fit int32, as the request was checked; what is too large for float16 becomes an infinity."""
+    """Indices below 2^31 fit int32, as the request was checked; what is too large for float16
+    becomes an infinity.
+    """
     if dtype is None:
         return values
     if dtype == "bfloat16":

@@ -1,4 +1,6 @@
-"""Where a split's data file and the files of its slot groups are read: in place, or staged one after the other."""
+"""Where a split's data file and the files of its slot groups are read: in place, or staged one
+after the other.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,14 +32,19 @@ class Parts:
 def parts_in_place(file: DataFile) -> Parts:
     """The files where they are."""
     source, *sources = (local_path(part.url) or open_read(part.url) for part in file.parts)
-    groups = (GroupSource(path=group.path, source=found) for group, found in zip(file.groups, sources, strict=True))
+    groups = (
+        GroupSource(path=group.path, source=found)
+        for group, found in zip(file.groups, sources, strict=True)
+    )
     return Parts(source=source, groups=tuple(groups))
 
 
 def parts_staged(file: DataFile, staged: Staged, stream: Iterator[Staged]) -> Parts:
-    """The files of a split whose data file is `staged`; those of its slot groups are the next of the stream.
+    """The files of a split whose data file is `staged`; those of its slot groups are the next of
+    the stream.
 
-    All of them are let go of together, also where the stream ends or breaks before the last of them.
+    All of them are let go of together, also where the stream ends or breaks before the last of
+    them.
     """
     parts = [staged]
 

@@ -41,11 +41,12 @@ class GroupSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A claimed split and where its file is read: a local path, or an open remote file; `release` lets go of a staged one.
+    """A claimed split and where its file is read: a local path, or an open remote file; `release`
+    lets go of a staged one.
 
     `held`: the bytes that are there of a file staged by ranges, None for all. `is_checked`: as of
-    `Footer`. `groups`: the files of slot groups beside it.
-    `reserve(through)` says how far the split may be delivered, None where the claim is lost; `fail` that it cannot be read.
+    `Footer`. `groups`: the files of slot groups beside it. `reserve(through)` says how far the
+    split may be delivered, None where the claim is lost; `fail` that it cannot be read.
     """
 
     claim: Claim
@@ -77,12 +78,16 @@ class Order:
 
     def permutation(self, num_rows: int, split_index: int, window: int) -> Array | None:
         """The order of rows in a window, or None for the file's own."""
-        return permutation(num_rows, self.seed, self.epoch, split_index, window) if self.shuffle else None
+        return (
+            permutation(num_rows, self.seed, self.epoch, split_index, window)
+            if self.shuffle
+            else None
+        )
 
 
 class Memo:
-    """The window that was read last, kept where the next claim is likely to be of the same one. For one thread, and one
-    selection."""
+    """The window that was read last, kept where the next claim is likely to be of the same one. For
+    one thread, and one selection."""
 
     def __init__(self) -> None:
         self._key: tuple[str, range] | None = None
@@ -97,10 +102,12 @@ class Memo:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Rows of one split as read, before they are put in order: those of a window of row groups, or a slice of a large one.
+    """Rows of one split as read, before they are put in order: those of a window of row groups, or
+    a slice of a large one.
 
-    They stand for the stream's rows `first_row` to `end_row`. `order`: how they are delivered, as of `Order.permutation`,
-    so far as the claim goes. `held_bytes`: what was taken of the memory budget for them.
+    They stand for the stream's rows `first_row` to `end_row`. `order`: how they are delivered, as
+    of `Order.permutation`, so far as the claim goes. `held_bytes`: what was taken of the memory
+    budget for them.
     """
 
     work: Work
@@ -138,7 +145,9 @@ class SplitReader:
             self._footer = self._open(work.source, work.claim.split.path, resolved, work.is_checked)
             try:
                 for part in work.groups:
-                    self._groups.append(self._open(part.source, part.path, resolved, part.is_checked))
+                    self._groups.append(
+                        self._open(part.source, part.path, resolved, part.is_checked)
+                    )
                 self._reader = FilteredReader(
                     self._footer,
                     self._groups,
@@ -148,7 +157,10 @@ class SplitReader:
                     use_threads=use_threads,
                     most_room_bytes=self._budget.most_room_bytes,
                 )
-                held = {work.claim.split.path: work.held, **{group.path: group.held for group in work.groups}}
+                held = {
+                    work.claim.split.path: work.held,
+                    **{group.path: group.held for group in work.groups},
+                }
                 for footer, columns in self._reader.parts:
                     require_held(footer, columns, held[footer.name])
                 self._windows = self._cut()
@@ -159,12 +171,17 @@ class SplitReader:
 
     @property
     def is_finished(self) -> bool:
-        return self._has_ended or self._next >= len(self._windows) or 0 < self._work.claim.end_row <= self._row
+        return (
+            self._has_ended
+            or self._next >= len(self._windows)
+            or 0 < self._work.claim.end_row <= self._row
+        )
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Which of several open splits gives the next window: the least. A function of positions alone, so that a resumed
-        loader goes on in the same order: a split in the middle of a window first, then the one with the fewest windows read."""
+        """Which of several open splits gives the next window: the least. A function of positions
+        alone, so that a resumed loader goes on in the same order: a split in the middle of a window
+        first, then the one with the fewest windows read."""
         return self._row >= self._work.claim.start_row, self._next
 
     def fail(self) -> None:
@@ -177,8 +194,9 @@ class SplitReader:
         note(self._work.claim, self._through, error)
 
     def read(self) -> Iterator[Window]:
-        """The next window, in slices where it takes much memory; there must be one. An empty one where the rest of the claim
-        went to another worker, none where all of it did: then the split is finished."""
+        """The next window, in slices where it takes much memory; there must be one. An empty one
+        where the rest of the claim went to another worker, none where all of it did: then the split
+        is finished."""
         end_row = self._end_row(self._row + self._num_rows(self._windows[self._next]))
         through = self._work.reserve(end_row)
         self._has_ended = through is None or through < end_row
@@ -192,35 +210,52 @@ class SplitReader:
         self._row += self._num_rows(groups)
         size_bytes = self._reader.size_bytes(groups)
         num_slices = 1 if self._order.shuffle else self._budget.num_slices(size_bytes)
-        if num_slices > 1 and len(groups) == 1 and (slices := self._slices(groups[0], num_slices)) is not None:
+        if (
+            num_slices > 1
+            and len(groups) == 1
+            and (slices := self._slices(groups[0], num_slices)) is not None
+        ):
             self._stats.counts["row_groups_sliced"] += 1
             yield from self._sliced(slices, size_bytes // num_slices)
             return
         needed_bytes = size_bytes * (2 if self._order.shuffle else 1)
         room_bytes = self._room_bytes(groups)
-        with self._budget.held(needed_bytes + room_bytes) as held_bytes, self._stats.timed("decode_s"):
+        with (
+            self._budget.held(needed_bytes + room_bytes) as held_bytes,
+            self._stats.timed("decode_s"),
+        ):
             path = self._work.claim.split.path
-            picked = self._reader.read(groups) if self._memo is None else self._memo.read(path, groups, self._reader)
+            picked = (
+                self._reader.read(groups)
+                if self._memo is None
+                else self._memo.read(path, groups, self._reader)
+            )
             order = self._order.permutation(self._row - first_row, self._work.claim.index, number)
         held_bytes = self._budget.exchange(held_bytes, needed_bytes)
         yield self._window(picked, order, first_row, self._row, held_bytes)
 
     def _room_bytes(self, groups: range) -> int:
-        """What decoding takes besides the decoded rows; says so where one column alone takes more than it may."""
+        """What decoding takes besides the decoded rows; says so where one column alone takes more
+        than it may.
+        """
         room_bytes, most = self._reader.room_bytes(groups), self._budget.most_room_bytes
         if most is not None and room_bytes > most:
             self._stats.counts["row_groups_beyond_budget"] += len(groups)
             if self._stats.counts["row_groups_beyond_budget"] == len(groups):
                 _LOG.warning(
-                    "%s: decoding one column takes %d bytes besides its rows, more than the quarter of memory_budget that "
-                    "is kept for that (%d): it goes on alone; raise memory_budget, or write smaller row groups (told once)",
+                    "%s: decoding one column takes %d bytes besides its rows, more than the "
+                    "quarter of memory_budget that "
+                    "is kept for that (%d): it goes on alone; raise memory_budget, or write "
+                    "smaller row groups (told once)",
                     *(self._work.claim.split.path, room_bytes, most),
                 )
         return room_bytes
 
     def _slices(self, group: int, num_slices: int) -> Iterator[Picked] | None:
         rows = max(_MIN_SLICE_ROWS, -(-self._footer.row_group_rows[group] // num_slices))
-        return self._reader.slices(group, rows) if rows < self._footer.row_group_rows[group] else None
+        return (
+            self._reader.slices(group, rows) if rows < self._footer.row_group_rows[group] else None
+        )
 
     def _sliced(self, slices: Iterator[Picked], size_bytes: int) -> Iterator[Window]:
         """A row group's slices, but those that were delivered whole, as far as the claim goes."""
@@ -238,9 +273,14 @@ class SplitReader:
             at = self._row - picked.num_following
             if at > self._work.claim.start_row or at >= self._end_row(self._row):
                 return picked, at
-        raise DataFileError(f"{self._work.claim.split.path}: expected {self._row} rows, as its footer says, found fewer")
+        raise DataFileError(
+            f"{self._work.claim.split.path}: expected {self._row} rows, as its footer says, found "
+            f"fewer"
+        )
 
-    def _window(self, picked: Picked, order: Array | None, first_row: int, row: int, held_bytes: int) -> Window:
+    def _window(
+        self, picked: Picked, order: Array | None, first_row: int, row: int, held_bytes: int
+    ) -> Window:
         """The rows from `first_row` to `row` of the stream, as far as the claim goes."""
         self._through = self._end_row(row)
         left = self._through - first_row
@@ -261,7 +301,9 @@ class SplitReader:
         self._close_files()
         self._work.release()
 
-    def _open(self, source: Path | BinaryIO, path: str, resolved: Resolved, is_checked: bool) -> Footer:
+    def _open(
+        self, source: Path | BinaryIO, path: str, resolved: Resolved, is_checked: bool
+    ) -> Footer:
         return StoppingFooter(source, path, self._budget, resolved, is_checked=is_checked)
 
     def _close_files(self) -> None:
@@ -269,15 +311,21 @@ class SplitReader:
             footer.close()
 
     def _cut(self) -> list[range]:
-        """The windows of the split, as ranges of the file's row groups; one without row groups for a file without rows."""
+        """The windows of the split, as ranges of the file's row groups; one without row groups for
+        a file without rows.
+        """
         split, rows = self._work.claim.split, self._footer.row_group_rows
         cuts = split_windows(split, rows, self._order.window_rows)
         if (found := sum(sum(rows[cut.start : cut.stop]) for cut in cuts)) != split.num_rows:
-            raise DataFileError(f"{split.path}: expected {split.num_rows} rows, as the table says, found {found}")
+            raise DataFileError(
+                f"{split.path}: expected {split.num_rows} rows, as the table says, found {found}"
+            )
         return cuts or [range(0)]
 
     def _skip_delivered(self) -> None:
-        """Passes over windows that were delivered whole; the last one stays, to say that the split has ended."""
+        """Passes over windows that were delivered whole; the last one stays, to say that the split
+        has ended.
+        """
         while self._next < len(self._windows) - 1:
             after = self._row + self._num_rows(self._windows[self._next])
             if after > self._work.claim.start_row:
@@ -291,11 +339,16 @@ class SplitReader:
         return sum(self._footer.row_group_rows[index] for index in window)
 
 
-def split_windows(split: Split, row_group_rows: Sequence[int], window_rows: int | None) -> list[range]:
+def split_windows(
+    split: Split, row_group_rows: Sequence[int], window_rows: int | None
+) -> list[range]:
     """The windows of a split, as ranges of its file's row groups."""
     first = split.first_row_group
     end = len(row_group_rows) if split.last_row_group is None else split.last_row_group + 1
-    return [range(cut.start + first, cut.stop + first) for cut in windows(row_group_rows[first:end], window_rows)]
+    return [
+        range(cut.start + first, cut.stop + first)
+        for cut in windows(row_group_rows[first:end], window_rows)
+    ]
 
 
 def boundaries(split: Split, footer: Footer, window_rows: int | None) -> list[int]:
@@ -305,9 +358,13 @@ def boundaries(split: Split, footer: Footer, window_rows: int | None) -> list[in
 
 
 def read_windows(
-    work: Iterator[Work], open_split: Callable[[Work], SplitReader], width: int, skip: Skip | None = None
+    work: Iterator[Work],
+    open_split: Callable[[Work], SplitReader],
+    width: int,
+    skip: Skip | None = None,
 ) -> Generator[Window, None, None]:
-    """The windows of all splits, `width` of them open at a time; closes what it opened, however it ends.
+    """The windows of all splits, `width` of them open at a time; closes what it opened, however it
+    ends.
 
     With `skip`, which is told of them, what is left of a split that cannot be read is left out.
     """
@@ -348,7 +405,9 @@ def _next_window(found: Iterator[Window], split: SplitReader, skip: Skip | None)
         return None
 
 
-def _opened(item: Work, open_split: Callable[[Work], SplitReader], skip: Skip | None) -> list[SplitReader]:
+def _opened(
+    item: Work, open_split: Callable[[Work], SplitReader], skip: Skip | None
+) -> list[SplitReader]:
     """The open split, or nothing where it is left out."""
     try:
         return [open_split(item)]

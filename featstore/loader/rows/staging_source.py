@@ -1,4 +1,6 @@
-"""What staging is told of data files: which ranges a selection reads, and whether a staged file is sound."""
+"""What staging is told of data files: which ranges a selection reads, and whether a staged file is
+sound.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,11 +16,19 @@ from featstore.table.snapshot import DataFile
 def stage_items(file: DataFile, key: object) -> Iterator[StageItem]:
     """What is staged of a data file: the file itself, then those of its slot groups."""
     for part in file.parts:
-        yield StageItem(key=key, url=part.url, size_bytes=part.size_bytes, version=part.version, crc32=part.crc32)
+        yield StageItem(
+            key=key,
+            url=part.url,
+            size_bytes=part.size_bytes,
+            version=part.version,
+            crc32=part.crc32,
+        )
 
 
 def staging_source(selection: Selection, *, accepts_bad: bool = False) -> Source:
-    """The source of a stager for readers of this selection; with `accepts_bad` also of files that these will refuse."""
+    """The source of a stager for readers of this selection; with `accepts_bad` also of files that
+    these will refuse.
+    """
 
     def plan_ranges(tail: bytes, size_bytes: int, name: str) -> tuple[Span, ...] | int:
         try:
@@ -32,7 +42,7 @@ def staging_source(selection: Selection, *, accepts_bad: bool = False) -> Source
 
 
 def check(path: Path, name: str, held: Sequence[Span]) -> None:
-    """DataFileError, with `name`, where the file has no footer that can be read, or a page in `held` is
-    not what was written."""
+    """DataFileError, with `name`, where the file has no footer that can be read, or a page in
+    `held` is not what was written."""
     with Footer(path, name) as footer:
         require_intact(footer, held)

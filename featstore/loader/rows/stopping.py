@@ -10,8 +10,9 @@ from featstore.reading.footer import FileColumns, Footer, Selection
 
 
 class StoppingFooter(Footer):
-    """A file whose columns are read until the budget is closed, then StateError: whoever closes an iteration waits for the
-    thread that decodes, and so for a column at most instead of a row group."""
+    """A file whose columns are read until the budget is closed, then StateError: whoever closes an
+    iteration waits for the thread that decodes, and so for a column at most instead of a row
+    group."""
 
     def __init__(
         self,

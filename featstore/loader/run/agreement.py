@@ -8,7 +8,8 @@ from featstore.loader.run.tail import JOIN, Agreed, Counted, Steps
 
 
 def agreement(job: Job, begun: Pass, start: LoaderState) -> Steps | None:
-    """By counting where the order is static, else through the store; None where ranks may end apart, or there is only one.
+    """By counting where the order is static, else through the store; None where ranks may end
+    apart, or there is only one.
 
     DispatchError where what was said in an earlier start of the run is still in the store.
     """
@@ -19,8 +20,10 @@ def agreement(job: Job, begun: Pass, start: LoaderState) -> Steps | None:
         return Counted(num_steps)
     if begun.is_repeated:
         raise DispatchError(
-            f"tail {job.tail}: this pass was begun before, in an earlier start of the run, and ranks do not know how many "
-            "steps were made then: load the state of a checkpoint in all ranks, or choose another run_id"
+            f"tail {job.tail}: this pass was begun before, in an earlier start of the run, and "
+            f"ranks do not know how many "
+            "steps were made then: load the state of a checkpoint in all ranks, or choose another "
+            "run_id"
         )
     prefix = f"{begun.prefix}{begun.first_epoch}/"
     return Agreed(job.tail, begun.address.open(), prefix, place, patience_s=job.terms.stall_s)

@@ -18,7 +18,9 @@ class Boundaries:
         self._known: dict[str, list[int]] = {}
 
     def of(self, split: Split) -> list[int]:
-        """Where a split of another worker may be cut; nowhere in a file that cannot be read, as its own worker will say."""
+        """Where a split of another worker may be cut; nowhere in a file that cannot be read, as its
+        own worker will say.
+        """
         if split.id not in self._known:
             url = self._job.files[split.path][0].url
             window_rows = self._job.shuffle.window_rows if self._job.shuffle else None

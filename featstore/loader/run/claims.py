@@ -38,8 +38,9 @@ class Claims:
     def num_rows_left(self, limits: Limits | None) -> int:
         """How many rows of the claims are not delivered.
 
-        `limits`: where claims end now, as others may have cut off rows, or None where it was not said; those that are not among
-        them have ended or are lost. None where nobody is asked for claims.
+        `limits`: where claims end now, as others may have cut off rows, or None where it was not
+        said; those that are not among them have ended or are lost. None where nobody is asked for
+        claims.
         """
         num_rows = 0
         for key, claim in self.open.items():

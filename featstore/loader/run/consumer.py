@@ -25,10 +25,11 @@ class Owner(Protocol):
 
 
 class Iteration:
-    """The batches of one pass. Letting go of it, as a loop does that ends or breaks, ends its threads.
+    """The batches of one pass. Letting go of it, as a loop does that ends or breaks, ends its
+    threads.
 
-    `owner` lives as long as the iteration does: it keeps the directories that the run uses. Without a `run` one is begun
-    when the first batch is asked for.
+    `owner` lives as long as the iteration does: it keeps the directories that the run uses. Without
+    a `run` one is begun when the first batch is asked for.
     """
 
     def __init__(self, owner: Owner, run: Run | None) -> None:
@@ -68,8 +69,9 @@ class Iteration:
             raise
 
     def run_ahead(self) -> "Iteration":
-        """From now on another thread than the consumer's asks for batches: what it is handed counts as given, and then as
-        delivered, only when the consumer says so by `give` and `acknowledge`."""
+        """From now on another thread than the consumer's asks for batches: what it is handed counts
+        as given, and then as delivered, only when the consumer says so by `give` and
+        `acknowledge`."""
         run = self._run or self._take(self._owner.begin_run())
         run.run_ahead()
         return self
@@ -89,12 +91,17 @@ class Iteration:
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state with the batch that was handed out last counted as delivered, as torchdata's StatefulDataLoader
-        expects of an iterator. After the last batch it is of the epoch that was read, and not of the next."""
-        return self._owner.state_dict() if self._run is None else self._run.state_handed_over.to_json()
+        """The loader's state with the batch that was handed out last counted as delivered, as
+        torchdata's StatefulDataLoader expects of an iterator. After the last batch it is of the
+        epoch that was read, and not of the next."""
+        return (
+            self._owner.state_dict() if self._run is None else self._run.state_handed_over.to_json()
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there. Waits for the other workers of a DataLoader, each of which has a state of its own."""
+        """Goes on from there. Waits for the other workers of a DataLoader, each of which has a
+        state of its own.
+        """
         self._close()
         self._owner.load_state_dict(state)
         self._take(self._owner.begin_run())
@@ -110,7 +117,9 @@ class Iteration:
         return None if with_rows is None else run.hand_over(with_rows)
 
     def _in_step(self, run: Run, steps: Steps, with_rows: Cut | None) -> Batch | None:
-        """The batch of a step that all ranks make: these rows, padding, or None where no rank goes on."""
+        """The batch of a step that all ranks make: these rows, padding, or None where no rank goes
+        on.
+        """
         self._num_steps += 1
         if with_rows is None:
             return self._padding(run) if steps.pads(self._num_steps) else None
@@ -139,11 +148,16 @@ class Iteration:
 
 
 def _require_open(run: Run) -> None:
-    """StateError where the run was closed before its end; StopIteration where that is its end, of a table that is followed."""
+    """StateError where the run was closed before its end; StopIteration where that is its end, of a
+    table that is followed.
+    """
     if run.is_closed and not run.is_exhausted:
         if run.follows:
             raise StopIteration
-        raise StateError("this iteration was closed before its end, by close(), an error or a newer one; iterate anew")
+        raise StateError(
+            "this iteration was closed before its end, by close(), an error or a newer one; "
+            "iterate anew"
+        )
 
 
 def _nothing() -> None:

@@ -144,7 +144,9 @@ class Delivery:
             self._claims.clear()
 
     def reopen(self) -> None:
-        """The end does not hold, as rows of the last epoch are unread: the state is that of before it."""
+        """The end does not hold, as rows of the last epoch are unread: the state is that of before
+        it.
+        """
         self.require_own_process()
         with self._lock:
             if self._ended is not None:

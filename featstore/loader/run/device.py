@@ -21,11 +21,13 @@ _Sent = tuple[Callable[[], Batch], dict[str, Any] | None]
 
 
 class DeviceFeed:
-    """Each iteration is one over `source`, a loader or a DataLoader over one, with its batches on `device`; `prefetch` of them
-    are there, or on their way, ahead of the loop. ConfigError for a prefetch below 1.
+    """Each iteration is one over `source`, a loader or a DataLoader over one, with its batches on
+    `device`; `prefetch` of them are there, or on their way, ahead of the loop. ConfigError for a
+    prefetch below 1.
 
-    On CUDA a batch is one copy out of one pinned buffer, on a stream of its own that the loop's stream waits for. What the
-    loop has not been given does not count as delivered, however far the feed is ahead.
+    On CUDA a batch is one copy out of one pinned buffer, on a stream of its own that the loop's
+    stream waits for. What the loop has not been given does not count as delivered, however far the
+    feed is ahead.
     """
 
     def __init__(self, source: Iterable[Batch], device: Device, *, prefetch: int = 2) -> None:
@@ -34,7 +36,11 @@ class DeviceFeed:
         self._source, self._device, self._prefetch = source, torch.device(device), prefetch
 
     def __iter__(self) -> "Feeding":
-        copy = CudaCopies(self._device).begin if self._device.type == "cuda" else _plain_copy(self._device)
+        copy = (
+            CudaCopies(self._device).begin
+            if self._device.type == "cuda"
+            else _plain_copy(self._device)
+        )
         return Feeding(iter(self._source), copy, self._prefetch)
 
 
@@ -49,7 +55,9 @@ class Feeding:
         self._queue, self._has_ended = Handoff[_Sent](ahead=prefetch - 1), False
         copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
         # A daemon for the reason that batches/pipeline.py gives.
-        thread = threading.Thread(target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True)
+        thread = threading.Thread(
+            target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True
+        )
         self._end = when_gone(self, _Ending(self._queue, self._iteration, thread))
         thread.start()
 
@@ -76,8 +84,8 @@ class Feeding:
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """The source's state with the batch that the loop was given last counted as delivered. That of
-        a StatefulDataLoader itself counts what the feed has fetched ahead, too.
+        """The source's state with the batch that the loop was given last counted as delivered. That
+        of a StatefulDataLoader itself counts what the feed has fetched ahead, too.
 
         StateError where the source has no state.
         """
@@ -112,7 +120,9 @@ class CudaCopies:
             copied.record()
 
         def end() -> Batch:
-            """The allocator knows the memory as the side stream's: it must not be given away while this one uses it."""
+            """The allocator knows the memory as the side stream's: it must not be given away while
+            this one uses it.
+            """
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(copied)
             moved.memory.record_stream(stream)
@@ -140,7 +150,9 @@ def _pinned(num_bytes: int) -> torch.Tensor:
 class _Ending:
     """Ends the thread of a feed that nobody holds any more."""
 
-    def __init__(self, queue: Handoff[Any], iteration: Iteration | None, thread: threading.Thread) -> None:
+    def __init__(
+        self, queue: Handoff[Any], iteration: Iteration | None, thread: threading.Thread
+    ) -> None:
         self._queue, self._iteration, self._thread = queue, iteration, thread
 
     def __call__(self) -> None:

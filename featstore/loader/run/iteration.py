@@ -1,4 +1,6 @@
-"""One pass over a loader's epochs: claims to work, work to blocks, blocks to batches, batches to delivered progress."""
+"""One pass over a loader's epochs: claims to work, work to blocks, blocks to batches, batches to
+delivered progress.
+"""
 
 import logging
 import os
@@ -31,7 +33,13 @@ from featstore.loader.rows.staging_source import stage_items
 from featstore.loader.run.agreement import agreement
 from featstore.loader.run.boundaries import Boundaries
 from featstore.loader.run.delivery import BatchSlice, Delivery
-from featstore.loader.run.endings import ALL_DONE, FOLLOWED_BY_WORKER, QUARANTINED, SEVERAL_EPOCHS, UNREAD
+from featstore.loader.run.endings import (
+    ALL_DONE,
+    FOLLOWED_BY_WORKER,
+    QUARANTINED,
+    SEVERAL_EPOCHS,
+    UNREAD,
+)
 from featstore.loader.run.job import Job
 from featstore.loader.run.padding import some_rows
 from featstore.loader.run.passes import Pass
@@ -54,14 +62,27 @@ class _Closeable(Protocol):
 
 
 class Run:
-    """The threads and the position of one pass in one process; one consumer, close() from any thread."""
+    """The threads and the position of one pass in one process; one consumer, close() from any
+    thread.
+    """
 
-    def __init__(self, job: Job, begun: Pass, start: LoaderState, *, stats: Stats, stager: Stager | None) -> None:
-        self._job, self._begun, self._stats, self._stager = job.at(start.followed), begun, stats, stager
+    def __init__(
+        self, job: Job, begun: Pass, start: LoaderState, *, stats: Stats, stager: Stager | None
+    ) -> None:
+        self._job, self._begun, self._stats, self._stager = (
+            job.at(start.followed),
+            begun,
+            stats,
+            stager,
+        )
         self.follows = job.follow is not None
         if self.follows and begun.is_dataloader:
             raise ConfigError(FOLLOWED_BY_WORKER)
-        self._follower = None if job.follow is None or start.followed is None else Follower(job.follow, start.followed)
+        self._follower = (
+            None
+            if job.follow is None or start.followed is None
+            else Follower(job.follow, start.followed)
+        )
         self._worker = f"{start.workers[0]}-{os.getpid()}"
         self._delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
         self._reports = Reports(self._delivery, stats, job.terms.lease_s)
@@ -77,7 +98,11 @@ class Run:
         self._opening = threading.RLock()
         # The consumer waits for the last of the threads.
         self._waits = "wait_s" if job.transform is None else "transform_wait_s"
-        self._bar = RowBar("train", job.num_rows_left(start), wait_s=stats.seconds["wait_s"]) if job.shows(start) else None
+        self._bar = (
+            RowBar("train", job.num_rows_left(start), wait_s=stats.seconds["wait_s"])
+            if job.shows(start)
+            else None
+        )
         self._has_ended, self.batch_size = False, job.batch_size
         self.steps = agreement(job, begun, start)
 
@@ -101,8 +126,8 @@ class Run:
         return self._has_ended or self._delivery.is_stopped
 
     def stop(self) -> None:
-        """The ranks agreed to make no further step: the pass ends before its rows have ended, once the
-        batches before are delivered."""
+        """The ranks agreed to make no further step: the pass ends before its rows have ended, once
+        the batches before are delivered."""
         coordinator = self._reports.coordinator
         limits = None if coordinator is None else coordinator.limits()
         self._delivery.stop(self._begun.first_epoch + self._job.num_epochs, limits)
@@ -110,8 +135,8 @@ class Run:
     def finish(self) -> None:
         """No step follows, as the ranks agreed or because no rows are left.
 
-        DispatchError where ranks in step have agreed to stop and a holder that is silent has rows of
-        the pass.
+        DispatchError where ranks in step have agreed to stop and a holder that is silent has rows
+        of the pass.
         """
         self._await_delivery()
         # Here the last batch is acknowledged, the store knows of it, and an agreed stop has taken
@@ -127,13 +152,15 @@ class Run:
             raise
 
     def _require_nothing_unread(self) -> None:
-        """Waits for signs of life of those who hold rows, at most a lease. What was dropped on purpose
-        is counted."""
+        """Waits for signs of life of those who hold rows, at most a lease. What was dropped on
+        purpose is counted."""
         if not self._job.ordering.is_dynamic:
             return
         lease_s, unread = self._job.terms.lease_s, []
         with closing(self._begun.address.open()) as store:
-            for epoch in range(self._begun.first_epoch, self._begun.first_epoch + self._job.num_epochs):
+            for epoch in range(
+                self._begun.first_epoch, self._begun.first_epoch + self._job.num_epochs
+            ):
                 keys = EpochKeys(self._begun.prefix, epoch)
                 unread += silent_leases(store, keys, lease_s, threading.Event())
                 if self._job.tail == PAD:
@@ -148,16 +175,24 @@ class Run:
 
     @property
     def state_handed_over(self) -> LoaderState:
-        """As `state`, with the batch that was handed over last; after the end of the pass, all of its last epoch.
+        """As `state`, with the batch that was handed over last; after the end of the pass, all of
+        its last epoch.
 
-        StateError for a DataLoader's worker in a pass of several epochs: others may be in another one.
+        StateError for a DataLoader's worker in a pass of several epochs: others may be in another
+        one.
         """
-        if self._begun.is_dataloader and self._begun.place.num_workers > 1 and self._job.num_epochs > 1:
+        if (
+            self._begun.is_dataloader
+            and self._begun.place.num_workers > 1
+            and self._job.num_epochs > 1
+        ):
             raise StateError(SEVERAL_EPOCHS.format(num=self._job.num_epochs))
         return self._delivery.state_with_given
 
     def cuts(self) -> Iterator[Cut]:
-        """The batches of all epochs that are left, each to be delivered before the next is asked for."""
+        """The batches of all epochs that are left, each to be delivered before the next is asked
+        for.
+        """
         end = self._begun.first_epoch + self._job.num_epochs
         finds_all_done = self._begun.is_repeated
         for epoch in self._epochs(end):
@@ -174,25 +209,33 @@ class Run:
             self._judge(epoch, self._times().since(before))
             self._end_epoch(is_last=epoch + 1 == end and not self.follows)
         if finds_all_done and not self.follows:
-            told = ALL_DONE.format(first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url)
+            told = ALL_DONE.format(
+                first=self._begun.first_epoch, last=end - 1, url=self._begun.address.url
+            )
             if not self._job.ends_finished:
                 raise DispatchError(told)
             _LOG.warning("%s", told)
         self._has_ended = True
         if self._quarantined:
-            told = QUARANTINED.format(num=self._job.terms.max_failures, splits="; ".join(self._quarantined))
+            told = QUARANTINED.format(
+                num=self._job.terms.max_failures, splits="; ".join(self._quarantined)
+            )
             if self._job.on_bad_file != SKIP:
                 raise DispatchError(told)
             _LOG.warning("%s", told)
 
     def _epochs(self, end: int) -> Iterator[int]:
-        """The epochs of the pass; of a followed table one for each plan, which the job is then of."""
+        """The epochs of the pass; of a followed table one for each plan, which the job is then
+        of.
+        """
         epoch = self._delivery.epoch
         if self._follower is None:
             yield from range(epoch, end)
             return
         address, closed = self._begun.address, self._delivery.closed
-        while (new := self._follower.next(address, EpochKeys(self._begun.prefix, epoch), closed)) is not None:
+        while (
+            new := self._follower.next(address, EpochKeys(self._begun.prefix, epoch), closed)
+        ) is not None:
             self._job = self._job.of_plan(new)
             self._boundaries = Boundaries(self._job)
             self._delivery.begin_plan(**self._plan_of_state())
@@ -221,30 +264,41 @@ class Run:
             self._begun.left_open.name()
         try:
             with self._coordinate(epoch) as coordinator, self._settling():
-                while not self.is_closed and (claim := self._awaited(coordinator, epoch)) is not None:
+                while (
+                    not self.is_closed and (claim := self._awaited(coordinator, epoch)) is not None
+                ):
                     yield from self._read(chain([claim], coordinator.claims(WaitFor.NOTHING)))
-                    if self._delivery.has_failed and not self.is_closed:  # It is offered again, until it is quarantined.
+                    if (
+                        self._delivery.has_failed and not self.is_closed
+                    ):  # It is offered again, until it is quarantined.
                         self._reports.settle()
                 if not self.is_closed:
                     self._finds_done = not self._has_claimed and bool(coordinator.found_all_done)
                     if self._ends_apart and not coordinator.is_done:
                         self._begun.left_open.note(EpochKeys(self._begun.prefix, epoch))
-                    self._quarantined += [f"epoch {epoch}: {split}" for split in coordinator.quarantined]
+                    self._quarantined += [
+                        f"epoch {epoch}: {split}" for split in coordinator.quarantined
+                    ]
         finally:
             self._reports.end()
 
     @property
     def _ends_apart(self) -> bool:
-        """Whether this rank ends while others, which live, may still hold rows. Of a DataLoader's workers the last one says so.
-        Ranks that agree on their last step look for unread rows after it: what `drop` leaves out on purpose is none."""
+        """Whether this rank ends while others, which live, may still hold rows. Of a DataLoader's
+        workers the last one says so. Ranks that agree on their last step look for unread rows after
+        it: what `drop` leaves out on purpose is none."""
         is_last = not self._begun.is_dataloader or self._is_last_sibling
         return self._in_step and self.steps is None and is_last
 
     def _ordered(self, epoch: int) -> Iterator[Cut]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""
-        seat = Seat(worker=self._begun.place.static_index, num_workers=self._begun.place.num_workers)
+        seat = Seat(
+            worker=self._begun.place.static_index, num_workers=self._begun.place.num_workers
+        )
         whole = self._job
-        for job, claims in whole.turns(epoch, seat, self._delivery.done, partial(self._recorded, epoch)):
+        for job, claims in whole.turns(
+            epoch, seat, self._delivery.done, partial(self._recorded, epoch)
+        ):
             self._job = job
             del job
             if not self.is_closed:
@@ -272,8 +326,13 @@ class Run:
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         if self._bar is not None:
-            self._bar.show(batch.num_rows, self._stats, self._stager.stats().staged_bytes if self._stager else 0)
-        # Last: after an error here a thread that runs ahead would wait for a batch that nobody gets.
+            self._bar.show(
+                batch.num_rows,
+                self._stats,
+                self._stager.stats().staged_bytes if self._stager else 0,
+            )
+        # Last: after an error here a thread that runs ahead would wait for a batch that nobody
+        # gets.
         self.add(added)
         return batch
 
@@ -282,11 +341,15 @@ class Run:
         return shared(batch) if self._begun.is_dataloader else batch
 
     def require_own_process(self) -> None:
-        """DispatchError in a process that was forked off: its copy has no threads, and its rows are the parent's."""
+        """DispatchError in a process that was forked off: its copy has no threads, and its rows are
+        the parent's.
+        """
         self._delivery.require_own_process()
 
     def run_ahead(self) -> None:
-        """From now on a thread asks for batches ahead of the consumer, who gets each by `give()`."""
+        """From now on a thread asks for batches ahead of the consumer, who gets each by
+        `give()`.
+        """
         self._delivery.run_ahead()
 
     def add(self, added: BatchSlice) -> None:
@@ -295,7 +358,9 @@ class Run:
             self._reports.tell(is_complete=True)
 
     def give(self) -> None:
-        """The oldest batch that the thread which runs ahead was handed is in the consumer's hands."""
+        """The oldest batch that the thread which runs ahead was handed is in the consumer's
+        hands.
+        """
         self._delivery.give()
 
     def acknowledge(self) -> None:
@@ -303,7 +368,9 @@ class Run:
         self._reports.tell(is_complete=self._delivery.acknowledge())
 
     def wait(self) -> None:
-        """A thread that runs ahead waits until all that it added is delivered, or the run closed."""
+        """A thread that runs ahead waits until all that it added is delivered, or the run
+        closed.
+        """
         self._delivery.wait()
 
     def _await_delivery(self) -> None:
@@ -312,7 +379,9 @@ class Run:
         self._reports.tell(is_complete=True)
 
     def close(self) -> None:
-        """Gives claims back, ends and joins the threads, lets go of files. May be called more than once."""
+        """Gives claims back, ends and joins the threads, lets go of files. May be called more than
+        once.
+        """
         if not self._delivery.close():
             return
         with ExitStack() as parts:
@@ -331,8 +400,9 @@ class Run:
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
-        """However it ends, tells the store what was delivered, and what could not be read, before the
-        coordinator gives it back. A loop that is behind first gets the batches from before an error."""
+        """However it ends, tells the store what was delivered, and what could not be read, before
+        the coordinator gives it back. A loop that is behind first gets the batches from before an
+        error."""
         try:
             yield
         except Exception:
@@ -347,14 +417,21 @@ class Run:
             plan=self._job.plan(epoch),
             prefix=self._begun.prefix,
             worker=self._worker,
-            terms=replace(self._job.terms, boundaries=self._boundaries.of, is_staged=self._is_staged, in_step=self._in_step),
+            terms=replace(
+                self._job.terms,
+                boundaries=self._boundaries.of,
+                is_staged=self._is_staged,
+                in_step=self._in_step,
+            ),
             done=self._delivery.done,
         )
         self._reports.begin(coordinator)
         return coordinator
 
     def _read(self, claims: Iterable[Claim]) -> Iterator[Cut]:
-        """Batches of all that can be claimed without waiting for others; the last of them may be short."""
+        """Batches of all that can be claimed without waiting for others; the last of them may be
+        short.
+        """
         claims = self._noted(claims)
         order = Order(seed=self._job.seed, epoch=self._delivery.epoch, shuffle=self._job.shuffle)
 
@@ -362,7 +439,8 @@ class Run:
         memo = None if self._job.ordering.is_dynamic else Memo()
 
         def open_split(work: Work) -> SplitReader:
-            # Workers of a DataLoader are many: each decodes on one core, as torch computes on one there.
+            # Workers of a DataLoader are many: each decodes on one core, as torch computes on one
+            # there.
             use_threads = not self._begun.is_dataloader
             return SplitReader(
                 work,
@@ -377,11 +455,18 @@ class Run:
 
         work = self._direct(claims) if self._stager is None else self._staged(self._stager, claims)
         skip = self._bad_files.skip if self._job.on_bad_file == SKIP else None
-        windows = self._stats.paced(read_windows(work, open_split, order.interleave, skip), "decode_room_s")
+        windows = self._stats.paced(
+            read_windows(work, open_split, order.interleave, skip), "decode_room_s"
+        )
         assembler = Assembler(self._job.request, self._job.batch_size, self._stats, skip)
         pipeline = Pipeline(windows, assembler, budget, self._stats, self._waits)
         self._opened(pipeline)
-        cuts = cut(pipeline.blocks(), self._job.batch_size, drop_last=self._job.drop_last, is_lost=self._reports.is_lost)
+        cuts = cut(
+            pipeline.blocks(),
+            self._job.batch_size,
+            drop_last=self._job.drop_last,
+            is_lost=self._reports.is_lost,
+        )
         if self._job.transform is None:
             yield from cuts
         else:
@@ -404,11 +489,13 @@ class Run:
             part.close()
 
     def _awaited(self, coordinator: Coordinator, epoch: int) -> Claim | None:
-        """A claim for a worker that holds none, as whoever waits for leases of others must: they may be waiting too.
+        """A claim for a worker that holds none, as whoever waits for leases of others must: they
+        may be waiting too.
 
-        A rank that trains in step with others cannot deliver its last batch before this one goes on, so nobody waits for those
-        that live. A DataLoader asks its workers in turn, so only the last of them to end waits for workers elsewhere: while
-        it waits the others have nothing to deliver. Independent workers wait until every lease is final.
+        A rank that trains in step with others cannot deliver its last batch before this one goes
+        on, so nobody waits for those that live. A DataLoader asks its workers in turn, so only the
+        last of them to end waits for workers elsewhere: while it waits the others have nothing to
+        deliver. Independent workers wait until every lease is final.
         """
         if self._begun.is_dataloader and not self._is_last_sibling:
             claim = next(coordinator.claims(WaitFor.NOTHING), None)
@@ -428,12 +515,18 @@ class Run:
         coordinator = self._reports.coordinator
         if coordinator is None:
             return work
-        return replace(work, reserve=partial(coordinator.reserve, claim), fail=partial(self._delivery.fail, claim))
+        return replace(
+            work,
+            reserve=partial(coordinator.reserve, claim),
+            fail=partial(self._delivery.fail, claim),
+        )
 
     def _is_staged(self, path: str) -> bool:
         """Whether the host has the file in its cache already."""
         file, _ = self._job.files[path]
-        return self._stager is not None and self._stager.has(file.url, file.size_bytes, file.version)
+        return self._stager is not None and self._stager.has(
+            file.url, file.size_bytes, file.version
+        )
 
     def _direct(self, claims: Iterable[Claim]) -> Iterator[Work]:
         """Files read where they are."""
@@ -441,9 +534,11 @@ class Run:
             yield self._work(claim, parts_in_place(self._file(claim)))
 
     def _staged(self, stager: Stager, claims: Iterable[Claim]) -> Iterator[Work]:
-        """Files brought to the local disk first, in a thread of the stager's that takes the claims, unless it leaves one where
-        it is."""
-        stream = stager.stage(item for claim in claims for item in stage_items(self._file(claim), claim))
+        """Files brought to the local disk first, in a thread of the stager's that takes the claims,
+        unless it leaves one where it is."""
+        stream = stager.stage(
+            item for claim in claims for item in stage_items(self._file(claim), claim)
+        )
         self._opened(StagedStream(stream), is_first=True)
         for staged in stream:
             claim = staged.key

@@ -29,8 +29,8 @@ from featstore.table.snapshot import DataFile
 class Job:
     """What a loader reads and how: equal in all of its workers.
 
-    `in_step`: as of `Dispatch.in_step`, None for `auto`. `ends_finished`: a pass that an earlier start of the run has read
-    ends empty, and is no error.
+    `in_step`: as of `Dispatch.in_step`, None for `auto`. `ends_finished`: a pass that an earlier
+    start of the run has read ends empty, and is no error.
     """
 
     request: Request
@@ -63,7 +63,9 @@ class Job:
         return replace(self, listing=listing, census=census, table=self.table or census.table)
 
     def part(self, part: MiniEpoch) -> "Job":
-        """The job with the files of one part and no others; `splits` are in the order of `part.positions`."""
+        """The job with the files of one part and no others; `splits` are in the order of
+        `part.positions`.
+        """
         assert self.listing is not None
         assert self.census is not None
         files, splits = self.listing.part(part, self.census.num_splits)
@@ -71,10 +73,17 @@ class Job:
 
     def of_plan(self, new: NewFiles) -> "Job":
         """The job with the files of one plan of a followed table."""
-        return replace(self, files=new.files, splits=tuple(self.cut(file for file, _ in new.files.values())), table=new.table)
+        return replace(
+            self,
+            files=new.files,
+            splits=tuple(self.cut(file for file, _ in new.files.values())),
+            table=new.table,
+        )
 
     def at(self, followed: Followed | None) -> "Job":
-        """The job as it was where a state was saved: of the plan that was then under way, if the table is followed."""
+        """The job as it was where a state was saved: of the plan that was then under way, if the
+        table is followed.
+        """
         if self.follow is None or followed in (None, (None, self.follow.version)):
             return self
         return self.of_plan(self.follow.files(followed))
@@ -82,14 +91,22 @@ class Job:
     def turns(
         self, epoch: int, seat: Seat, done: Done, recorded: Callable[[str], Recording]
     ) -> Iterator[tuple["Job", Iterator[Claim]]]:
-        """What a worker reads of an epoch in an order for which nobody is asked: claims on this job, or on each part of
-        it in turn.
+        """What a worker reads of an epoch in an order for which nobody is asked: claims on this
+        job, or on each part of it in turn.
 
-        `recorded` looks up what a loader of this key recorded of the epoch, where a replay was given no recording.
+        `recorded` looks up what a loader of this key recorded of the epoch, where a replay was
+        given no recording.
         """
         if self.listing is None:
-            recording = self.ordering.given if self.ordering.given or not self.ordering.is_replay else recorded(self.key)
-            yield self, self.ordering.claims(self.plan(epoch), seat, self.batch_size, done, recording)
+            recording = (
+                self.ordering.given
+                if self.ordering.given or not self.ordering.is_replay
+                else recorded(self.key)
+            )
+            yield (
+                self,
+                self.ordering.claims(self.plan(epoch), seat, self.batch_size, done, recording),
+            )
             return
         for number in range(self.ordering.mini_epochs):
             yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, seat), done)
@@ -114,21 +131,33 @@ class Job:
         return self.plan(epoch=0).digest if self.census is None else self.census.plan
 
     def plan(self, epoch: int) -> Plan:
-        return Plan(splits=self.splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None)
+        return Plan(
+            splits=self.splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None
+        )
 
     @property
     def filters_rows(self) -> bool:
         """Whether rows are left out that have to be read first."""
         is_decided = all(partition.is_decided for _, partition in self.files.values())
         drops = any(number.null == DROP_ROW for number in self.request.numbers)
-        return drops or self.request.negatives is not None or (self.request.where is not None and not is_decided)
+        return (
+            drops
+            or self.request.negatives is not None
+            or (self.request.where is not None and not is_decided)
+        )
 
     def num_static_batches(self, start: LoaderState, seat: Seat) -> int:
         """How many batches a worker gets in static order of the epochs that are left."""
         plan = self.plan(start.epoch)
-        before = sum(end - first for index, rows in start.done.items() for first, end in as_ranges(rows, plan[index].num_rows))
+        before = sum(
+            end - first
+            for index, rows in start.done.items()
+            for first, end in as_ranges(rows, plan[index].num_rows)
+        )
         later = start.first_epoch + self.num_epochs - start.epoch - 1
-        count = partial(num_static_batches, seat=seat, batch_rows=self.batch_size, drop_last=self.drop_last)
+        count = partial(
+            num_static_batches, seat=seat, batch_rows=self.batch_size, drop_last=self.drop_last
+        )
         return count(plan.num_rows - before) + later * count(plan.num_rows)
 
     def shows(self, start: LoaderState) -> bool:
@@ -137,26 +166,42 @@ class Job:
 
     def num_rows_left(self, start: LoaderState) -> int | None:
         """How many rows a pass has left for its only worker; None where that is not known."""
-        if start.num_workers > 1 or self.filters_rows or self.follow is not None or self.listing is not None:
+        if (
+            start.num_workers > 1
+            or self.filters_rows
+            or self.follow is not None
+            or self.listing is not None
+        ):
             return None
         plan = self.plan(start.epoch)
-        before = sum(end - first for index, rows in start.done.items() for first, end in as_ranges(rows, plan[index].num_rows))
+        before = sum(
+            end - first
+            for index, rows in start.done.items()
+            for first, end in as_ranges(rows, plan[index].num_rows)
+        )
         return (start.first_epoch + self.num_epochs - start.epoch) * plan.num_rows - before
 
     def num_steps(self, start: LoaderState, place: Place) -> int | None:
-        """How many steps a worker makes if all ranks make equally many, as `tail` says; None where it cannot be counted."""
+        """How many steps a worker makes if all ranks make equally many, as `tail` says; None where
+        it cannot be counted.
+        """
         if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
             return None
         seats = [Seat(worker=rank, num_workers=place.num_ranks) for rank in range(place.num_ranks)]
         counts = [self.num_static_batches(start, seat) for seat in seats]
         per_rank = place.num_workers // place.num_ranks
-        return -((place.index % per_rank - (min(counts) if self.tail == DROP else max(counts))) // per_rank)
+        return -(
+            (place.index % per_rank - (min(counts) if self.tail == DROP else max(counts)))
+            // per_rank
+        )
 
     @property
     def key(self) -> str:
-        """Names what is read, and so the keys in the store of all who share its reading: 16 hex digits.
+        """Names what is read, and so the keys in the store of all who share its reading: 16 hex
+        digits.
 
-        A followed table is named by its URL, as those who share it may come at different versions of it.
+        A followed table is named by its URL, as those who share it may come at different versions
+        of it.
         """
         what = self.plan_digest if self.follow is None else f"follow {self.follow.url} {self.seed}"
         return hashlib.sha256(f"{what}\n{self.request.digest}".encode()).hexdigest()[:16]

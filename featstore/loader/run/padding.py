@@ -1,4 +1,6 @@
-"""A batch that is delivered again, so that a rank without rows takes part in a step: with weights of zero."""
+"""A batch that is delivered again, so that a rank without rows takes part in a step: with weights
+of zero.
+"""
 
 from collections.abc import Iterable
 from contextlib import closing
@@ -41,16 +43,23 @@ class Weightless:
 
 
 def _weightless(key: Key, column: Column) -> Column:
-    return torch.zeros_like(column) if key[0] == WEIGHT and isinstance(column, torch.Tensor) else column
+    return (
+        torch.zeros_like(column)
+        if key[0] == WEIGHT and isinstance(column, torch.Tensor)
+        else column
+    )
 
 
 def padding_of(batch: Batch) -> Batch:
     """The batch's rows again, `is_padding`, its weights zero where there are weights."""
-    return Batch(Weightless(batch.columns), num_rows=batch.num_rows, extras=batch.extras, is_padding=True)
+    return Batch(
+        Weightless(batch.columns), num_rows=batch.num_rows, extras=batch.extras, is_padding=True
+    )
 
 
 def some_rows(jobs: Iterable[Job]) -> Cut:
-    """Rows of the first split that has some, read where its file is, for a rank that has none to repeat.
+    """Rows of the first split that has some, read where its file is, for a rank that has none to
+    repeat.
 
     StateError where there are none at all.
     """
@@ -67,4 +76,7 @@ def some_rows(jobs: Iterable[Job]) -> Cut:
                 for some in cut(blocks, job.batch_size, drop_last=False):
                     if some.spans:
                         return some
-    raise StateError("tail pad: this rank has no rows to pad with, and no split has any: choose tail join, or another `where`")
+    raise StateError(
+        "tail pad: this rank has no rows to pad with, and no split has any: choose tail join, or "
+        "another `where`"
+    )

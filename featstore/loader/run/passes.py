@@ -1,8 +1,8 @@
 """Which store a loader's workers meet in, under which keys, and which epoch each iteration is.
 
-An iteration over a loader is a pass: `num_epochs` epochs. Workers of one DataLoader agree on a pass without talking: all of
-them name it alike (the DataLoader's base seed and how often they were iterated), and the store numbers the names in the
-order in which they first come up.
+An iteration over a loader is a pass: `num_epochs` epochs. Workers of one DataLoader agree on a pass
+without talking: all of them name it alike (the DataLoader's base seed and how often they were
+iterated), and the store numbers the names in the order in which they first come up.
 """
 
 import hashlib
@@ -31,11 +31,12 @@ _STORE, _LEFT = "store.sqlite", "left"
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One iteration: its store, the prefix of its keys, its number since the last restore, and its first epoch.
+    """One iteration: its store, the prefix of its keys, its number since the last restore, and its
+    first epoch.
 
-    `is_repeated`: a worker of this index has begun the same pass before, in an earlier start of the run or another loader.
-    `siblings`: the prefix of keys that only the workers of one DataLoader use in this pass. `left_open`: epochs that ended for
-    this loader before all was read.
+    `is_repeated`: a worker of this index has begun the same pass before, in an earlier start of the
+    run or another loader. `siblings`: the prefix of keys that only the workers of one DataLoader
+    use in this pass. `left_open`: epochs that ended for this loader before all was read.
     """
 
     address: StoreAddress
@@ -48,8 +49,8 @@ class Pass:
     left_open: LeftOpen
 
     def is_last_sibling(self, epoch: int) -> bool:
-        """Says that this worker of a DataLoader has nothing left to claim of an epoch; whether all of its siblings had said so
-        before. To be called once for each epoch."""
+        """Says that this worker of a DataLoader has nothing left to claim of an epoch; whether all
+        of its siblings had said so before. To be called once for each epoch."""
         with closing(self.address.open()) as store:
             return store.add(f"{self.siblings}{epoch}/ended", 1) >= self.place.num_siblings
 
@@ -63,26 +64,37 @@ class Pass:
 
 
 class Passes:
-    """Numbers the passes of one loader and of its copies in DataLoader workers. Belongs to the process that made it."""
+    """Numbers the passes of one loader and of its copies in DataLoader workers. Belongs to the
+    process that made it.
+    """
 
     def __init__(self, options: Dispatch, loader_key: str, num_epochs: int) -> None:
-        if options.run_id is None and _torchrun_id() is None and options.store.startswith(("sqlite:", "tcp:")):
+        if (
+            options.run_id is None
+            and _torchrun_id() is None
+            and options.store.startswith(("sqlite:", "tcp:"))
+        ):
             raise ConfigError(
-                f"dispatch: expected a run_id with store {options.store!r}, found none: what a run has read stays in the "
-                "store, so a second run under the same name would find nothing left; give each run a run_id of its own, "
+                f"dispatch: expected a run_id with store {options.store!r}, found none: what a run "
+                f"has read stays in the "
+                "store, so a second run under the same name would find nothing left; give each run "
+                "a run_id of its own, "
                 "equal in all of its workers (torchrun --rdzv-id does)"
             )
         self._options, self._loader_key, self._num_epochs = options, loader_key, num_epochs
         self._client = uuid.uuid4().hex
         self._owner = os.getpid()
         self._in_job = in_job = options.store == AUTO and num_processes(os.environ) > 1
-        # What is shared beyond this process and its workers: a store that was named, or that of the job.
+        # What is shared beyond this process and its workers: a store that was named, or that of the
+        # job.
         self._shared = _shared_address(options, in_job)
-        # Memory for this process, made again in a copy that was sent to another one; workers meet in the run directory.
+        # Memory for this process, made again in a copy that was sent to another one; workers meet
+        # in the run directory.
         self._memory = bind(f"memory://{self._client}") if self._shared is None else None
         self._private = PrivateDirectory() if self._shared is None else None
         self._first_epoch = 0
-        # The store of a job outlives a restart of its workers, which read anew unless a state is loaded.
+        # The store of a job outlives a restart of its workers, which read anew unless a state is
+        # loaded.
         self._restart, self._num_restores = (_restart_count() if in_job else 0), 0
 
     def begin(self, place: Place) -> Pass:
@@ -113,13 +125,17 @@ class Passes:
         )
 
     def recording(self, epoch: int | None) -> Recording:
-        """What was recorded of an epoch that this loader, or another worker's, read last. DispatchError where nothing was."""
+        """What was recorded of an epoch that this loader, or another worker's, read last.
+        DispatchError where nothing was.
+        """
         for address in self._addresses():
             with closing(address.open()) as store:
                 found = recorded_by(store, self._loader_key, self._run_id, epoch)
             if found is not None:
                 return found
-        raise DispatchError(NOT_RECORDED.format(epoch="(any)" if epoch is None else epoch, run_id=self._run_id))
+        raise DispatchError(
+            NOT_RECORDED.format(epoch="(any)" if epoch is None else epoch, run_id=self._run_id)
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass begins with this epoch."""
@@ -140,8 +156,9 @@ class Passes:
     def restore(self, state: str, first_epoch: int, place: Place) -> None:
         """Forgets all passes: the next has number 0, under keys that are new to this run.
 
-        Workers that restore together find the same keys: all of a launch restore the same state equally often. A launch
-        after it, from the same state once more, must not meet the keys under which the last one has read.
+        Workers that restore together find the same keys: all of a launch restore the same state
+        equally often. A launch after it, from the same state once more, must not meet the keys
+        under which the last one has read.
         """
         self._num_restores += 1
         launch = f"{state}-{_restart_count()}-{place.num_workers}"
@@ -150,17 +167,25 @@ class Passes:
         self._first_epoch = first_epoch
 
     def meet(self, share: LoaderState, place: Place) -> LoaderState:
-        """Goes on with the other workers of a DataLoader, each of which has a share of the state; returns all of it.
+        """Goes on with the other workers of a DataLoader, each of which has a share of the state;
+        returns all of it.
 
-        Those that start after them, and the loader that they are copies of, hear of it in the store.
+        Those that start after them, and the loader that they are copies of, hear of it in the
+        store.
         """
         if self._shared is not None and not self._in_job:
             raise StateError(
-                f"loader state: of one DataLoader worker, for a loader with store {self._options.store!r}: expected auto, "
-                "in which workers can tell who is of their launch; unite the states with FeatureLoader.merge_states([...])"
+                f"loader state: of one DataLoader worker, for a loader with store "
+                f"{self._options.store!r}: expected auto, "
+                "in which workers can tell who is of their launch; unite the states with "
+                "FeatureLoader.merge_states([...])"
             )
         told = self._prefix
-        alike = told if self._shared is None else run_prefix(self._run_id, restart=self._restart, loader=self._loader_key)
+        alike = (
+            told
+            if self._shared is None
+            else run_prefix(self._run_id, restart=self._restart, loader=self._loader_key)
+        )
         with closing(self._address(place).open()) as store:
             name, state = united(store, alike, place, share)
             self._restart, self._first_epoch = _hashed(f"{state.digest}-{name}"), state.first_epoch
@@ -178,9 +203,14 @@ class Passes:
                 self._hear(store)
 
     def _count_restore(self, launch: str, place: Place) -> int:
-        """Which restore from this state this is. A worker that missed one, as it died before, joins the others at theirs."""
+        """Which restore from this state this is. A worker that missed one, as it died before, joins
+        the others at theirs.
+        """
         assert self._shared is not None
-        mine, latest = (restores_key(self._run_id, launch=launch, worker=name) for name in (str(place.index), "latest"))
+        mine, latest = (
+            restores_key(self._run_id, launch=launch, worker=name)
+            for name in (str(place.index), "latest")
+        )
         with closing(self._shared.open()) as store:
             number = store.add(mine, 1)
             behind = int(store.get_or_none(latest) or 0) - number
@@ -190,21 +220,27 @@ class Passes:
             return number
 
     def has_workers(self) -> bool:
-        """Whether DataLoader workers of this loader have iterated since it was made, or restored."""
+        """Whether DataLoader workers of this loader have iterated since it was made, or
+        restored.
+        """
         return self._holds("workers")
 
     def has_living_workers(self) -> bool:
-        """Whether such workers still run: those of a DataLoader that persist, or that is in the middle."""
-        return any(self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children())
+        """Whether such workers still run: those of a DataLoader that persist, or that is in the
+        middle.
+        """
+        return any(
+            self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children()
+        )
 
     def left_open(self) -> LeftOpen | None:
-        """Epochs that ended for this loader, or for workers of its DataLoaders, before all was read; None where no other rank
-        shares the store."""
+        """Epochs that ended for this loader, or for workers of its DataLoaders, before all was
+        read; None where no other rank shares the store."""
         return None if self._shared is None else LeftOpen(self._shared, f"{self._prefix}{_LEFT}")
 
     def close(self) -> None:
-        """Removes the run directory, in the process that chose it, and closes connections; the next pass has the epochs after
-        those that were counted there."""
+        """Removes the run directory, in the process that chose it, and closes connections; the next
+        pass has the epochs after those that were counted there."""
         if self._owner == os.getpid() and self._has_run_directory():
             self._hear_all()
             self.set_epoch(max(self._next_epoch(address) for address in self._addresses()))
@@ -216,11 +252,15 @@ class Passes:
         """Removes the run directory, in the process that chose it."""
         if self._private is not None and self._owner == os.getpid():
             self._private.remove()
-            shutil.rmtree(self._private.path, ignore_errors=True)  # workers that began after close() made it again
+            shutil.rmtree(
+                self._private.path, ignore_errors=True
+            )  # workers that began after close() made it again
 
     @property
     def _run_id(self) -> str:
-        return re.sub(r"[^A-Za-z0-9._-]", "_", self._options.run_id or _torchrun_id() or "default")[:128]
+        return re.sub(r"[^A-Za-z0-9._-]", "_", self._options.run_id or _torchrun_id() or "default")[
+            :128
+        ]
 
     @property
     def _prefix(self) -> str:
@@ -229,7 +269,9 @@ class Passes:
 
     def _pass_prefix(self, number: int) -> str:
         """Of the keys that all workers of a pass share."""
-        return run_prefix(self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}")
+        return run_prefix(
+            self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
+        )
 
     @property
     def _workers_address(self) -> StoreAddress:
@@ -301,6 +343,8 @@ def _restart_count() -> int:
 
 
 def _torchrun_id() -> str | None:
-    """The run's name where torchrun was given one: without `--rdzv-id` it calls every run `none`."""
+    """The run's name where torchrun was given one: without `--rdzv-id` it calls every run
+    `none`.
+    """
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
     return None if run_id in (None, "", "none") else run_id

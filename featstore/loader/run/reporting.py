@@ -67,8 +67,9 @@ class Reports:
                 self.settle()
 
     def is_lost(self, span: Span) -> bool:
-        """Whether another worker has the claim that the span is of; counts the rows that are left to
-        it. To be asked before the span is delivered: the store learns that the claim has started."""
+        """Whether another worker has the claim that the span is of; counts the rows that are left
+        to it. To be asked before the span is delivered: the store learns that the claim has
+        started."""
         coordinator, key = self.coordinator, span.block.origin.claim_key
         if coordinator is None or coordinator.start(key):
             return False

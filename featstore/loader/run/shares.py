@@ -1,7 +1,9 @@
-"""The states of one DataLoader's workers, each of which got its own alone, united by the workers themselves.
+"""The states of one DataLoader's workers, each of which got its own alone, united by the workers
+themselves.
 
-torchdata's StatefulDataLoader saves a state per worker and hands each new worker that of its number. No worker may go on from
-its own part only: it would read anew what others delivered. So each puts its part into the store, and waits for the others'.
+torchdata's StatefulDataLoader saves a state per worker and hands each new worker that of its
+number. No worker may go on from its own part only: it would read anew what others delivered. So
+each puts its part into the store, and waits for the others'.
 """
 
 import json
@@ -20,21 +22,27 @@ def require_own(share: LoaderState, place: Place) -> None:
     """StateError where the share is not that of this worker."""
     if (share.workers, share.num_workers) != ((place.index,), place.num_workers):
         raise StateError(
-            f"loader state: of worker {list(share.workers)} of {share.num_workers}, loaded by worker {place.index} of "
-            f"{place.num_workers}: go on with as many workers, or unite the states with FeatureLoader.merge_states([...]) and "
+            f"loader state: of worker {list(share.workers)} of {share.num_workers}, loaded by "
+            f"worker {place.index} of "
+            f"{place.num_workers}: go on with as many workers, or unite the states with "
+            f"FeatureLoader.merge_states([...]) and "
             "load them before the DataLoader is made"
         )
 
 
 def united(store: Store, prefix: str, place: Place, share: LoaderState) -> tuple[str, LoaderState]:
-    """The state of all workers that meet here, and a name for the meeting, equal in all of them and new each time.
+    """The state of all workers that meet here, and a name for the meeting, equal in all of them and
+    new each time.
 
     StateError where one does not come.
     """
     session = place.session if place.num_ranks == 1 else "job"
     name = f"{session}/{store.add(f'{prefix}shares/{session}/{place.index}', 1)}"
     store.set(f"{prefix}shares/{name}/{place.index}/state", json.dumps(share.to_json()))
-    states = [_awaited(store, f"{prefix}shares/{name}/{index}/state", index) for index in range(place.num_workers)]
+    states = [
+        _awaited(store, f"{prefix}shares/{name}/{index}/state", index)
+        for index in range(place.num_workers)
+    ]
     return name, LoaderState.from_json(merge_states(json.loads(state) for state in states))
 
 
@@ -42,6 +50,9 @@ def _awaited(store: Store, key: str, worker: int) -> str:
     deadline, never = time.monotonic() + _TIMEOUT_S, threading.Event()
     while (state := store.get_or_none(key)) is None:
         if time.monotonic() > deadline:
-            raise StateError(f"loader state: waited {_TIMEOUT_S:.0f} s for the state of worker {worker}, which did not come")
+            raise StateError(
+                f"loader state: waited {_TIMEOUT_S:.0f} s for the state of worker {worker}, which "
+                f"did not come"
+            )
         never.wait(_PAUSE_S)
     return state

@@ -9,8 +9,9 @@ from featstore.staging.options import Staging
 
 
 def staging_for(options: Staging | None, job: Job) -> Staging | None:
-    """The options, where any file is to be staged, else None. BudgetError where what is open at once does not fit, unless
-    only ranges are staged, whose size is not known before the first footer is here."""
+    """The options, where any file is to be staged, else None. BudgetError where what is open at
+    once does not fit, unless only ranges are staged, whose size is not known before the first
+    footer is here."""
     options = options or Staging()
     sizes = _staged_sizes(options, job)
     if not sizes:
@@ -23,16 +24,23 @@ def staging_for(options: Staging | None, job: Job) -> Staging | None:
 def share_of(options: Staging, job: Job, num_workers: int) -> Staging:
     """The options of one of the DataLoader workers that share a cache.
 
-    A DataLoader asks its workers in turn, so one that waits for room which another one pins would wait for ever: what all of
-    them pin must fit. BudgetError where it does not.
+    A DataLoader asks its workers in turn, so one that waits for room which another one pins would
+    wait for ever: what all of them pin must fit. BudgetError where it does not.
     """
     if options.directory is None:
         return options
     if options.mode == "ranges":
-        return replace(options, ahead_bytes=max(1, min(options.num_budget_bytes // (2 * num_workers), options.ahead.max_bytes)))
+        return replace(
+            options,
+            ahead_bytes=max(
+                1, min(options.num_budget_bytes // (2 * num_workers), options.ahead.max_bytes)
+            ),
+        )
     sizes, num_open = _staged_sizes(options, job), _num_open(job)
     require_fits(sizes, options.num_budget_bytes, num_open=(num_open + 1) * num_workers)
-    room_bytes = options.num_budget_bytes // num_workers - num_open * max((size for _, size in sizes), default=0)
+    room_bytes = options.num_budget_bytes // num_workers - num_open * max(
+        (size for _, size in sizes), default=0
+    )
     return replace(options, ahead_bytes=max(1, min(room_bytes, options.ahead.max_bytes)))
 
 

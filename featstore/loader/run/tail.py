@@ -1,7 +1,9 @@
-"""The end of an epoch where ranks train in step: how many steps all of them make, though they get different numbers of batches.
+"""The end of an epoch where ranks train in step: how many steps all of them make, though they get
+different numbers of batches.
 
-No rank asks at each step. One that has rows at hand for some steps promises them in the store, once for a block of rows; one
-that has no batch for a step waits until it is told by the promises of the others whether they make it.
+No rank asks at each step. One that has rows at hand for some steps promises them in the store, once
+for a block of rows; one that has no batch for a step waits until it is told by the promises of the
+others whether they make it.
 """
 
 import logging
@@ -33,7 +35,9 @@ class Answer(Enum):
 
 @dataclass(frozen=True)
 class Told:
-    """What a worker said last: it `goes` through so many steps at least, it has `ended` after them, or `left` its loop."""
+    """What a worker said last: it `goes` through so many steps at least, it has `ended` after them,
+    or `left` its loop.
+    """
 
     what: str
     steps: int
@@ -45,8 +49,8 @@ class Told:
 
 
 def answer(step: int, others: Sequence[Told], *, is_mine: bool) -> Answer:
-    """Whether `step` is made, as far as the others have said: with a batch of one's own for it (`is_mine`) if all of them make
-    it, without one if any of them does."""
+    """Whether `step` is made, as far as the others have said: with a batch of one's own for it
+    (`is_mine`) if all of them make it, without one if any of them does."""
     makes = [told.steps >= step for told in others]
     is_over = [told.what == _ENDED and told.steps < step for told in others]
     if is_mine:
@@ -55,7 +59,9 @@ def answer(step: int, others: Sequence[Told], *, is_mine: bool) -> Answer:
 
 
 class Steps(Protocol):
-    """The agreement of one worker with the others on how many steps there are. Steps count from 1."""
+    """The agreement of one worker with the others on how many steps there are. Steps count from
+    1.
+    """
 
     def makes(self, step: int, ahead: int) -> bool:
         """Whether all make this step, for which there is a batch here, as for `ahead` more."""
@@ -84,13 +90,16 @@ class Counted:
 
 
 class Agreed:
-    """Where ranks learn it from each other, in a store of which this is the only user. One consumer.
+    """Where ranks learn it from each other, in a store of which this is the only user. One
+    consumer.
 
-    DispatchError where another worker has left its loop and this one would wait for it, or where one says nothing for
-    `patience_s`.
+    DispatchError where another worker has left its loop and this one would wait for it, or where
+    one says nothing for `patience_s`.
     """
 
-    def __init__(self, kind: str, store: Store, prefix: str, place: Place, *, patience_s: float) -> None:
+    def __init__(
+        self, kind: str, store: Store, prefix: str, place: Place, *, patience_s: float
+    ) -> None:
         self._kind, self._store, self._place, self._patience_s = kind, store, place, patience_s
         self._keys = {index: f"{prefix}tail/{index}" for index in range(place.num_workers)}
         self._promised = self._known = self._step = 0
@@ -107,7 +116,9 @@ class Agreed:
         return False
 
     def pads(self, step: int) -> bool:
-        """Also in a tail that drops: who lost its rows after promising steps keeps the promise with padding."""
+        """Also in a tail that drops: who lost its rows after promising steps keeps the promise with
+        padding.
+        """
         self._step = step
         if step <= self._promised:
             return True
@@ -121,7 +132,8 @@ class Agreed:
             with suppress(DispatchError):
                 self._tell(_LEFT, self._step)
             _LOG.warning(
-                "%s left its loop at step %d, before the end of the epoch: ranks that train in step with it wait for it in "
+                "%s left its loop at step %d, before the end of the epoch: ranks that train in "
+                "step with it wait for it in "
                 "vain; with tail %s a loop may be left early only by all ranks at one step",
                 self._name(self._place.index),
                 self._step,
@@ -160,13 +172,22 @@ class Agreed:
         for index, told in others.items():
             if told.what == _LEFT and told.steps < step:
                 raise DispatchError(
-                    f"{self._name(index)} left its loop at step {told.steps}, before the end of the epoch, and "
-                    f"{self._name(self._place.index)} waits for it at step {step}: with tail {self._kind} a loop may be left "
+                    f"{self._name(index)} left its loop at step {told.steps}, before the end of "
+                    f"the epoch, and "
+                    f"{self._name(self._place.index)} waits for it at step {step}: with tail "
+                    f"{self._kind} a loop may be left "
                     "early only by all ranks at one step; see that rank's log, or choose tail join"
                 )
         if waited_s > self._patience_s:
-            silent = [f"{self._name(i)} (step {told.steps})" for i, told in others.items() if told.steps < step]
-            raise DispatchError(f"waited {waited_s:.0f} s at step {step} for {', '.join(silent)}, which went no further")
+            silent = [
+                f"{self._name(i)} (step {told.steps})"
+                for i, told in others.items()
+                if told.steps < step
+            ]
+            raise DispatchError(
+                f"waited {waited_s:.0f} s at step {step} for {', '.join(silent)}, which went no "
+                f"further"
+            )
 
     def _name(self, index: int) -> str:
         per_rank = self._place.num_workers // self._place.num_ranks
@@ -175,12 +196,15 @@ class Agreed:
 
 
 def require_tail(value: object, *, in_step: object) -> str:
-    """ConfigError for what is no tail, and for one that the option `dispatch.in_step` contradicts."""
+    """ConfigError for what is no tail, and for one that the option `dispatch.in_step`
+    contradicts.
+    """
     if value not in TAILS:
         raise ConfigError(f"tail: expected one of {', '.join(TAILS)}, found {value!r}")
     if value != JOIN and in_step is False:
         raise ConfigError(
-            f"tail {value} and dispatch.in_step false contradict each other: with this tail all ranks make the same steps; "
+            f"tail {value} and dispatch.in_step false contradict each other: with this tail all "
+            f"ranks make the same steps; "
             "leave in_step out, or choose tail join"
         )
     return str(value)

@@ -1,4 +1,6 @@
-"""The debug flag's look at a batch in the consumer's hands: tensors are views that other batches share, not to be written."""
+"""The debug flag's look at a batch in the consumer's hands: tensors are views that other batches
+share, not to be written.
+"""
 
 import zlib
 
@@ -13,7 +15,9 @@ _ACCESS = {LABEL: "batch.labels[{!r}]", WEIGHT: "batch.weight ({!r})"}
 
 
 class Watch:
-    """The checksums of a batch's columns when it was made. It makes all of them, and keeps the batch: not for production."""
+    """The checksums of a batch's columns when it was made. It makes all of them, and keeps the
+    batch: not for production.
+    """
 
     def __init__(self, batch: Batch) -> None:
         self._columns = dict(batch.items())
@@ -24,7 +28,8 @@ class Watch:
         for key, column in self._columns.items():
             if _checksum(column) != self._sums[key]:
                 raise BatchError(
-                    f"{_access(key)} was written in place: it is a view of decoded memory that other batches share; write to "
+                    f"{_access(key)} was written in place: it is a view of decoded memory that "
+                    f"other batches share; write to "
                     "a copy, batch.clone() of all columns or .clone() of this one"
                 )
 

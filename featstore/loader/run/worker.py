@@ -11,8 +11,8 @@ from torch.utils.data import get_worker_info
 class Place:
     """Which worker this process is: of a DataLoader, of a torchrun job, of both, or the only one.
 
-    `session` is equal for the workers of one DataLoader and changes when workers are started anew. `in_step`: the process is
-    one of several ranks, as its launcher or its process group says.
+    `session` is equal for the workers of one DataLoader and changes when workers are started anew.
+    `in_step`: the process is one of several ranks, as its launcher or its process group says.
     """
 
     index: int
@@ -30,8 +30,9 @@ class Place:
 
     @property
     def static_index(self) -> int:
-        """The worker's number where batches are dealt in turn: so that a rank gets the same ones with any number of
-        DataLoader workers, and, as a DataLoader asks these in turn, in the same order."""
+        """The worker's number where batches are dealt in turn: so that a rank gets the same ones
+        with any number of DataLoader workers, and, as a DataLoader asks these in turn, in the same
+        order."""
         per_rank = self.num_siblings
         return (self.index - self.rank * per_rank) * self.num_ranks + self.rank
 
@@ -63,4 +64,8 @@ class Place:
 def _is_one_of_several_ranks() -> bool:
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         return True
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )

@@ -1,1 +1,3 @@
-"""A spec as Spark SQL: `statement.py` prints the query, the other modules one kind of operator each."""
+"""A spec as Spark SQL: `statement.py` prints the query, the other modules one kind of operator
+each.
+"""

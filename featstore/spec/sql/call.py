@@ -1,8 +1,10 @@
-"""What the Spark SQL templates share: a step as a template sees it, and texts of types, constants and common expressions.
+"""What the Spark SQL templates share: a step as a template sees it, and texts of types, constants
+and common expressions.
 
-A template takes a step and its inputs. A value is a SQL text, a missing one being NULL; a map is an array of structs of `key`
-and `value`, as a map may hold a key twice; scalar value hashes are `Members`, lists of them a text of type
-array<array<bigint>>; events of a sequence are an array of structs of `c0`, `c1` and so on.
+A template takes a step and its inputs. A value is a SQL text, a missing one being NULL; a map is an
+array of structs of `key` and `value`, as a map may hold a key twice; scalar value hashes are
+`Members`, lists of them a text of type array<array<bigint>>; events of a sequence are an array of
+structs of `c0`, `c1` and so on.
 """
 
 import datetime
@@ -32,7 +34,9 @@ _TYPE_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """Scalar value hashes: an expression for each member's hash, and the values that must not be NULL."""
+    """Scalar value hashes: an expression for each member's hash, and the values that must not be
+    NULL.
+    """
 
     hashes: tuple[str, ...]
     values: tuple[str, ...]
@@ -44,7 +48,9 @@ class Members:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One step as a template sees it: inputs with their types, params, the node it is of, and fresh names for variables."""
+    """One step as a template sees it: inputs with their types, params, the node it is of, and fresh
+    names for variables.
+    """
 
     inputs: Sequence[str | Members]
     types: Sequence[pa.DataType]
@@ -83,7 +89,9 @@ class Call:
         return f"filter({array}, {variable} -> {condition(variable)})"
 
     def let(self, value: str, body: Callable[[str], str]) -> str:
-        """`body` of a value that it names more than once: nested operators would else double the text at each level."""
+        """`body` of a value that it names more than once: nested operators would else double the
+        text at each level.
+        """
         return body(value) if _NAME.fullmatch(value) else f"{self.each(f'array({value})', body)}[0]"
 
     def finite(self, value: str) -> str:
@@ -96,7 +104,11 @@ Template = Callable[[Call], "str | Members"]
 
 def type_text(arrow_type: pa.DataType) -> str:
     """The SQL name of a canonical type that is no map."""
-    return f"ARRAY<{_TYPE_NAMES[arrow_type.value_type]}>" if is_list(arrow_type) else _TYPE_NAMES[arrow_type]
+    return (
+        f"ARRAY<{_TYPE_NAMES[arrow_type.value_type]}>"
+        if is_list(arrow_type)
+        else _TYPE_NAMES[arrow_type]
+    )
 
 
 def as_double(text: str, arrow_type: pa.DataType) -> str:
@@ -111,7 +123,9 @@ def literal(value: object, arrow_type: pa.DataType) -> str:
         items = ", ".join(literal(item, arrow_type.value_type) for item in value)
         return f"CAST(array({items}) AS {type_text(arrow_type)})"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\u0024{")  # no variable of Spark's
+        escaped = (
+            value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\u0024{")
+        )  # no variable of Spark's
         return f"'{escaped}'"
     if isinstance(value, datetime.datetime):
         return f"timestamp_micros({(value - _EPOCH) // datetime.timedelta(microseconds=1)})"

@@ -1,4 +1,6 @@
-"""Spark SQL of where a graph begins and ends: raw columns read and cleaned, sequences aligned, and slots as they are stored."""
+"""Spark SQL of where a graph begins and ends: raw columns read and cleaned, sequences aligned, and
+slots as they are stored.
+"""
 
 from collections.abc import Sequence
 
@@ -12,7 +14,11 @@ _MASK = 2**63 - 1
 
 
 def _read(call: Call) -> str:
-    return _entries(call, call.text, call.type) if is_map(call.type) else _value(call, call.text, call.type)
+    return (
+        _entries(call, call.text, call.type)
+        if is_map(call.type)
+        else _value(call, call.text, call.type)
+    )
 
 
 def _value(call: Call, text: str, declared: pa.DataType) -> str:
@@ -30,7 +36,10 @@ def _entries(call: Call, text: str, declared: pa.DataType) -> str:
     key, value = declared.key_type, declared.item_type
     return call.each(
         f"map_entries({text})",
-        lambda e: f"struct({_value(call, f'{e}.key', key)} AS key, {read(call, f'{e}.value', value)} AS value)",
+        lambda e: (
+            f"struct({_value(call, f'{e}.key', key)} AS key, {read(call, f'{e}.value', value)} AS "
+            f"value)"
+        ),
     )
 
 
@@ -39,7 +48,9 @@ def _clean(call: Call) -> str:
         return _clean_entries(call, call.text, call.type)
     if not call.of_list:
         return _clean_double(call.text) if call.type == pa.float64() else call.text
-    array = call.each(call.text, _clean_double) if call.type.value_type == pa.float64() else call.text
+    array = (
+        call.each(call.text, _clean_double) if call.type.value_type == pa.float64() else call.text
+    )
     return call.only(array, lambda e: f"{e} IS NOT NULL")
 
 
@@ -47,11 +58,16 @@ def _clean_entries(call: Call, text: str, arrow_type: pa.DataType) -> str:
     """The entries that have a value."""
     item = arrow_type.item_type
     if item == pa.float64():
-        text = call.each(text, lambda e: f"struct({e}.key AS key, {_clean_double(f'{e}.value')} AS value)")
+        text = call.each(
+            text, lambda e: f"struct({e}.key AS key, {_clean_double(f'{e}.value')} AS value)"
+        )
     text = call.only(text, lambda e: f"{e}.value IS NOT NULL")
     if not is_map(item):
         return text
-    return call.each(text, lambda e: f"struct({e}.key AS key, {_clean_entries(call, f'{e}.value', item)} AS value)")
+    return call.each(
+        text,
+        lambda e: f"struct({e}.key AS key, {_clean_entries(call, f'{e}.value', item)} AS value)",
+    )
 
 
 def _clean_double(text: str) -> str:
@@ -59,7 +75,9 @@ def _clean_double(text: str) -> str:
 
 
 def _empty_as_null(call: Call) -> str:
-    return call.only(call.text, lambda e: f"{e} <> ''") if call.of_list else f"nullif({call.text}, '')"
+    return (
+        call.only(call.text, lambda e: f"{e} <> ''") if call.of_list else f"nullif({call.text}, '')"
+    )
 
 
 def _fill_null(call: Call) -> str:
@@ -72,16 +90,27 @@ def cut(array: str, max_len: object, truncate: object) -> str:
     """The first or last `max_len` elements, all where it is None."""
     if max_len is None:
         return array
-    return f"slice({array}, 1, {max_len})" if truncate == "head" else f"reverse(slice(reverse({array}), 1, {max_len}))"
+    return (
+        f"slice({array}, 1, {max_len})"
+        if truncate == "head"
+        else f"reverse(slice(reverse({array}), 1, {max_len}))"
+    )
 
 
 def _align(call: Call) -> str:
     """NULL where lists differ in length or are missing; else the complete events, cut."""
     first, *others = call.texts
     alike = " AND ".join(f"array_size({first}) = array_size({other})" for other in others)
-    events = call.each_at(first, lambda e, at: _event(e, *(f"get({other}, {at})" for other in others)))
-    complete = call.only(events, lambda e: " AND ".join(_complete(call, e, i) for i in range(len(call.types))))
-    return f"CASE WHEN {alike} THEN {cut(complete, call.params['max_len'], call.params['truncate'])} END"
+    events = call.each_at(
+        first, lambda e, at: _event(e, *(f"get({other}, {at})" for other in others))
+    )
+    complete = call.only(
+        events, lambda e: " AND ".join(_complete(call, e, i) for i in range(len(call.types)))
+    )
+    return (
+        f"CASE WHEN {alike} THEN {cut(complete, call.params['max_len'], call.params['truncate'])} "
+        f"END"
+    )
 
 
 def _event(*values: str) -> str:
@@ -121,10 +150,15 @@ def _index_column(call: Call) -> str:
 
 def _float_column(call: Call) -> str:
     if not call.of_list:
-        value = call.let(f"CAST({call.text} AS FLOAT)", lambda v: f"CASE WHEN abs({v}) <= {MAX_FLOAT} THEN {v} + 0F END")
+        value = call.let(
+            f"CAST({call.text} AS FLOAT)",
+            lambda v: f"CASE WHEN abs({v}) <= {MAX_FLOAT} THEN {v} + 0F END",
+        )
         return f"coalesce({value}, float('NaN'))"
     floats = call.each(call.text, lambda e: f"CAST({e} AS FLOAT) + 0F")
-    return f"coalesce({call.only(floats, lambda e: f'abs({e}) <= {MAX_FLOAT}')}, array(float('NaN')))"
+    return (
+        f"coalesce({call.only(floats, lambda e: f'abs({e}) <= {MAX_FLOAT}')}, array(float('NaN')))"
+    )
 
 
 COLUMN_TEMPLATES: dict[object, Template] = {

@@ -1,4 +1,6 @@
-"""Spark SQL templates of operators with frozen params; `quantile_bucketize` has that of bucketize."""
+"""Spark SQL templates of operators with frozen params; `quantile_bucketize` has that of
+bucketize.
+"""
 
 import pyarrow as pa
 
@@ -11,14 +13,19 @@ _MAX_VALUES = 1_000
 
 
 def _standardize(call: Call) -> str:
-    return call.finite(f"((CAST({call.text} AS DOUBLE) - {_number(call, 'mean')}) / {_number(call, 'stddev')})")
+    return call.finite(
+        f"((CAST({call.text} AS DOUBLE) - {_number(call, 'mean')}) / {_number(call, 'stddev')})"
+    )
 
 
 def _min_max(call: Call) -> str:
     low, high = _number(call, "min"), _number(call, "max")
 
     def scaled(value: str) -> str:
-        return f"CASE WHEN {value} IS NOT NULL THEN (least(greatest({value}, {low}), {high}) - {low}) / ({high} - {low}) END"
+        return (
+            f"CASE WHEN {value} IS NOT NULL THEN (least(greatest({value}, {low}), {high}) - {low}) "
+            f"/ ({high} - {low}) END"
+        )
 
     return call.let(f"CAST({call.text} AS DOUBLE)", scaled)
 
@@ -28,7 +35,8 @@ def _vocabulary(call: Call) -> str:
     assert isinstance(vocabulary, Vocabulary)
     if len(vocabulary) > _MAX_VALUES:
         raise SpecError(
-            f"{call.owner}: expected a vocabulary of at most {_MAX_VALUES:,} values for Spark SQL, found {len(vocabulary):,}; "
+            f"{call.owner}: expected a vocabulary of at most {_MAX_VALUES:,} values for Spark SQL, "
+            f"found {len(vocabulary):,}; "
             f"use the extractor for this slot"
         )
     values = ", ".join(literal(value, pa.string()) for value in vocabulary.values.to_pylist())

@@ -22,12 +22,17 @@ def _lookup(call: Call) -> str:
     found = call.let(entries, lambda m: _found(call, m, keys, key_type))
     if call.params["combiner"] is None:
         return found
-    return _combined(call, as_double(found, pa.list_(call.types[0].item_type)), call.params["combiner"])
+    return _combined(
+        call, as_double(found, pa.list_(call.types[0].item_type)), call.params["combiner"]
+    )
 
 
 def _found(call: Call, entries: str, keys: str, key_type: pa.DataType) -> str:
     values = call.each(keys, lambda k: _find(call, entries, _key(k, key_type)))
-    return f"CASE WHEN {entries} IS NOT NULL THEN {call.only(values, lambda v: f'{v} IS NOT NULL')} END"
+    return (
+        f"CASE WHEN {entries} IS NOT NULL THEN {call.only(values, lambda v: f'{v} IS NOT NULL')} "
+        f"END"
+    )
 
 
 def _find(call: Call, entries: str, key: str) -> str:
@@ -51,14 +56,21 @@ def _combine(call: Call) -> str:
 
 
 def _combined(call: Call, doubles: str, by: object) -> str:
-    return call.finite(f"array_{by}({doubles})" if by in ("max", "min") else call.let(doubles, lambda v: _sum(call, v, by)))
+    return call.finite(
+        f"array_{by}({doubles})"
+        if by in ("max", "min")
+        else call.let(doubles, lambda v: _sum(call, v, by))
+    )
 
 
 def _sum(call: Call, doubles: str, by: object) -> str:
     """From left to right, as the sum's last bit depends on the order; NULL of an empty list."""
     total, element = next(call.variables), next(call.variables)
     added = f"aggregate({doubles}, 0.0D, ({total}, {element}) -> {total} + {element})"
-    return f"CASE WHEN size({doubles}) > 0 THEN {added}{f' / size({doubles})' if by == 'mean' else ''} END"
+    return (
+        f"CASE WHEN size({doubles}) > 0 THEN "
+        f"{added}{f' / size({doubles})' if by == 'mean' else ''} END"
+    )
 
 
 def _length(call: Call) -> str:
@@ -85,7 +97,11 @@ def _slice(call: Call) -> str:
 def _bound(position: object, size: str) -> str:
     """A position of Python's slices within a list or text of this size."""
     assert isinstance(position, int)
-    return f"least({position}, {size})" if position >= 0 else f"greatest({size} + {integer(position)}, 0)"
+    return (
+        f"least({position}, {size})"
+        if position >= 0
+        else f"greatest({size} + {integer(position)}, 0)"
+    )
 
 
 def _distinct(call: Call) -> str:
@@ -97,16 +113,26 @@ def _overlap(call: Call) -> str:
     shared = f"array_size(array_intersect({left}, {right}))"
     if call.params["measure"] == "count":
         return shared
-    whole = f"array_union({left}, {right})" if call.params["measure"] == "ratio" else f"array_distinct({left})"
+    whole = (
+        f"array_union({left}, {right})"
+        if call.params["measure"] == "ratio"
+        else f"array_distinct({left})"
+    )
     return f"({shared} / nullif(array_size({whole}), 0))"
 
 
 def _lower(call: Call) -> str:
-    return call.each(call.text, lambda e: _lower_text(call, e)) if call.of_list else _lower_text(call, call.text)
+    return (
+        call.each(call.text, lambda e: _lower_text(call, e))
+        if call.of_list
+        else _lower_text(call, call.text)
+    )
 
 
 def _lower_text(call: Call, text: str) -> str:
-    """Each code point alone, so that its neighbours do not matter, and its simple form, which is the first of its full one."""
+    """Each code point alone, so that its neighbours do not matter, and its simple form, which is
+    the first of its full one.
+    """
     return f"array_join({call.each(_characters(text), lambda c: f'left(lower({c}), 1)')}, '')"
 
 
@@ -116,7 +142,9 @@ def _characters(text: str) -> str:
 
 def _split(call: Call) -> str:
     separator = re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", str(call.params["separator"]))
-    return call.let(call.text, lambda t: f"filter({_pieces(t, separator)}, {next(call.variables)} -> {t} <> '')")
+    return call.let(
+        call.text, lambda t: f"filter({_pieces(t, separator)}, {next(call.variables)} -> {t} <> '')"
+    )
 
 
 def _pieces(text: str, pattern: str) -> str:
@@ -125,14 +153,19 @@ def _pieces(text: str, pattern: str) -> str:
 
 def _tokenize(call: Call) -> str:
     by_word, n = call.params["by"] == "word", call.params["n"]
-    pieces = call.only(_pieces(call.text, _WHITE_SPACE) if by_word else _characters(call.text), lambda e: f"{e} <> ''")
+    pieces = call.only(
+        _pieces(call.text, _WHITE_SPACE) if by_word else _characters(call.text),
+        lambda e: f"{e} <> ''",
+    )
     if n == 1:
         return pieces
     joint = "' '" if by_word else "''"
 
     def runs(parts: str) -> str:
         firsts = f"slice({parts}, 1, greatest(size({parts}) - {n} + 1, 0))"
-        return call.each_at(firsts, lambda _, at: f"array_join(slice({parts}, {at} + 1, {n}), {joint})")
+        return call.each_at(
+            firsts, lambda _, at: f"array_join(slice({parts}, {at} + 1, {n}), {joint})"
+        )
 
     return call.let(pieces, runs)
 
@@ -140,21 +173,33 @@ def _tokenize(call: Call) -> str:
 def _weighted(call: Call) -> str:
     separator = literal(call.params["separator"], pa.string())
     if call.params["part"] == "weight":
-        return call.only(call.each(call.text, lambda e: _weight(e, separator)), lambda w: f"abs({w}) <= {MAX_FLOAT}")
+        return call.only(
+            call.each(call.text, lambda e: _weight(e, separator)),
+            lambda w: f"abs({w}) <= {MAX_FLOAT}",
+        )
     kept = call.only(call.text, lambda e: f"abs({_weight(e, separator)}) <= {MAX_FLOAT}")
-    return call.each(kept, lambda e: f"CASE WHEN contains({e}, {separator}) THEN {_before_last(e, separator)} ELSE {e} END")
+    return call.each(
+        kept,
+        lambda e: (
+            f"CASE WHEN contains({e}, {separator}) THEN {_before_last(e, separator)} ELSE {e} END"
+        ),
+    )
 
 
 def _weight(element: str, separator: str) -> str:
     """The number after the last separator, 1 without one, NULL where it is no decimal number."""
     last = f"substring_index({element}, {separator}, -1)"
-    number = f"WHEN {last} RLIKE {literal(_DECIMAL, pa.string())} THEN try_cast({last} AS DOUBLE) + 0.0D"
+    number = (
+        f"WHEN {last} RLIKE {literal(_DECIMAL, pa.string())} THEN try_cast({last} AS DOUBLE) + 0.0D"
+    )
     return f"CASE WHEN NOT contains({element}, {separator}) THEN 1.0D {number} END"
 
 
 def _before_last(element: str, separator: str) -> str:
     last = f"substring_index({element}, {separator}, -1)"
-    return f"left({element}, char_length({element}) - char_length({last}) - char_length({separator}))"
+    return (
+        f"left({element}, char_length({element}) - char_length({last}) - char_length({separator}))"
+    )
 
 
 LIST_TEMPLATES: dict[object, Template] = {

@@ -15,19 +15,26 @@ from featstore.spec.sql.templates import TEMPLATES
 
 
 def sql(spec_url: str, slot: str) -> str:
-    """The Spark SQL expression of one stored slot, by name or number, of the spec at a path or URL; see `slot_sql`."""
+    """The Spark SQL expression of one stored slot, by name or number, of the spec at a path or URL;
+    see `slot_sql`.
+    """
     return slot_sql(load_spec(spec_url), slot)
 
 
 def slot_sql(spec: Spec, slot: str) -> str:
-    """An expression for Spark 4 in a session of time zone UTC: ids and indices as bigint, floats as float, lists as arrays,
-    missing marked as in data files. Logarithms may differ in a float's last digit, as Java's do from C's.
+    """An expression for Spark 4 in a session of time zone UTC: ids and indices as bigint, floats as
+    float, lists as arrays, missing marked as in data files. Logarithms may differ in a float's last
+    digit, as Java's do from C's.
 
-    SpecError where the spec is wrong, has no such slot, or one of the slot's operators has no expression.
+    SpecError where the spec is wrong, has no such slot, or one of the slot's operators has no
+    expression.
     """
     graph = build_graph(spec)
     if slot in spec.by_name and not spec.by_name[slot].store:
-        raise SpecError(f"expected a stored slot, found {slot!r}, which is an inner node (`store: false`); give it a number")
+        raise SpecError(
+            f"expected a stored slot, found {slot!r}, which is an inner node (`store: false`); "
+            f"give it a number"
+        )
     return _Printer(graph).output(_position(graph, slot))
 
 
@@ -36,7 +43,10 @@ def _position(graph: Graph, slot: str) -> int:
         if slot in (found.name, str(found.number)):
             return position
     names = graph.schema.names
-    raise SpecError(f"expected one of the spec's {len(names)} stored slots, found {slot!r}{nearest(slot, names)}")
+    raise SpecError(
+        f"expected one of the spec's {len(names)} stored slots, found "
+        f"{slot!r}{nearest(slot, names)}"
+    )
 
 
 class _Printer:
@@ -46,7 +56,10 @@ class _Printer:
         self._graph = graph
         self._columns = list(graph.columns)
         prefix = "e"
-        while any(name.lower().startswith(prefix) and name[len(prefix) :].isdecimal() for name in self._columns):
+        while any(
+            name.lower().startswith(prefix) and name[len(prefix) :].isdecimal()
+            for name in self._columns
+        ):
             prefix += "_"  # a lambda's variable would hide the column
         self._variables: Iterator[str] = (f"{prefix}{i}" for i in itertools.count(1))
 
@@ -62,7 +75,8 @@ class _Printer:
         if template is None:
             why = ", being code of its own" if is_user_operator(step.op) else ""
             raise SpecError(
-                f"{step.owner}: the operator {step.op} has no Spark SQL expression{why}; use the extractor for this slot"
+                f"{step.owner}: the operator {step.op} has no Spark SQL expression{why}; use the "
+                f"extractor for this slot"
             )
         call = Call(
             inputs=[self._value(i) for i in step.inputs],

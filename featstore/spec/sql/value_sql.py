@@ -14,7 +14,9 @@ def _hash_values(call: Call) -> str | Members:
     if isinstance(call.inputs[0], Members) or ids.is_hashed(call.types[0]):
         return call.inputs[0]
     if call.of_list:
-        return call.each(call.text, lambda e: f"array(xxhash64({_text_of(e, call.types[0].value_type)}))")
+        return call.each(
+            call.text, lambda e: f"array(xxhash64({_text_of(e, call.types[0].value_type)}))"
+        )
     return Members(hashes=(f"xxhash64({_text_of(call.text, call.types[0])})",), values=(call.text,))
 
 
@@ -27,12 +29,20 @@ def _text_of(value: str, arrow_type: pa.DataType) -> str:
 
 
 def _hash(call: Call) -> str | Members:
-    return cut(call.text, call.params["max_len"], call.params["truncate"]) if call.of_list else call.inputs[0]
+    return (
+        cut(call.text, call.params["max_len"], call.params["truncate"])
+        if call.of_list
+        else call.inputs[0]
+    )
 
 
 def _cross(call: Call) -> str | Members:
     members = [member for member in call.inputs if isinstance(member, Members)]
-    values = tuple(value for member in call.inputs for value in (member.values if isinstance(member, Members) else (member,)))
+    values = tuple(
+        value
+        for member in call.inputs
+        for value in (member.values if isinstance(member, Members) else (member,))
+    )
     if len(members) == len(call.inputs):
         return Members(hashes=tuple(h for member in members for h in member.hashes), values=values)
     crossed = cut(_combinations(call, list(call.inputs), []), call.params["max_cross"], "head")
@@ -53,7 +63,9 @@ def _combinations(call: Call, waiting: list[str | Members], chosen: list[str]) -
 def _identity(call: Call) -> str:
     if not call.of_list:
         return call.finite(_double(call))
-    array = as_double(cut(call.text, call.params["max_len"], call.params["truncate"]), call.types[0])
+    array = as_double(
+        cut(call.text, call.params["max_len"], call.params["truncate"]), call.types[0]
+    )
     return call.only(array, lambda e: f"abs({e}) <= {MAX_DOUBLE}")
 
 
@@ -77,7 +89,11 @@ def _clip(call: Call) -> str:
     bounds = [(side, call.params[name]) for side, name in (("<", "min"), (">", "max"))]
 
     def cases(value: str) -> str:
-        beyond = [f"WHEN {value} {side} {double(bound)} THEN {double(bound)}" for side, bound in bounds if bound is not None]
+        beyond = [
+            f"WHEN {value} {side} {double(bound)} THEN {double(bound)}"
+            for side, bound in bounds
+            if bound is not None
+        ]
         return f"CASE {' '.join(beyond)} WHEN abs({value}) <= {MAX_DOUBLE} THEN {value} END"
 
     return call.let(_double(call), cases)
@@ -91,7 +107,10 @@ def _bucketize(call: Call) -> str:
     array = longs if is_long else f"array({', '.join(map(double, boundaries))})"
 
     def count(value: str) -> str:
-        return f"CASE WHEN {value} IS NOT NULL THEN size({call.only(array, lambda e: f'{e} <= {value}')}) END"
+        return (
+            f"CASE WHEN {value} IS NOT NULL THEN "
+            f"size({call.only(array, lambda e: f'{e} <= {value}')}) END"
+        )
 
     return call.let(call.text if is_long else _double(call), count)
 
@@ -116,7 +135,9 @@ def _time_since(call: Call) -> str:
     now, past = call.texts
     if not is_list(call.type):
         return _elapsed(call, now, past)
-    elapsed = call.only(call.each(past, lambda e: _elapsed(call, now, e)), lambda e: f"{e} IS NOT NULL")
+    elapsed = call.only(
+        call.each(past, lambda e: _elapsed(call, now, e)), lambda e: f"{e} IS NOT NULL"
+    )
     return f"CASE WHEN {now} IS NOT NULL THEN {elapsed} END"
 
 
@@ -136,7 +157,10 @@ def _where(call: Call) -> str:
     chosen = [
         (truth, text)
         for truth, param in (("true", "then"), ("false", "otherwise"))
-        for text in (_constant(call, param, call.type) or [text for text in (next(given, None),) if text is not None])
+        for text in (
+            _constant(call, param, call.type)
+            or [text for text in (next(given, None),) if text is not None]
+        )
     ]
     return f"CASE {condition} {' '.join(f'WHEN {truth} THEN {text}' for truth, text in chosen)} END"
 
@@ -150,7 +174,9 @@ def _constant(call: Call, param: str, arrow_type: pa.DataType) -> list[str]:
 def _compare(call: Call) -> str:
     value, relation = call.params["value"], call.params["relation"]
     if value is None:
-        left, right = call.texts if call.types[0] == call.types[1] else (_double(call), _double(call, 1))
+        left, right = (
+            call.texts if call.types[0] == call.types[1] else (_double(call), _double(call, 1))
+        )
     elif isinstance(value, float) and numbers.is_number(call.types[0]):
         left, right = _double(call), double(value)
     else:

@@ -1,7 +1,8 @@
 """Statistics of slots, gathered while data files are written, and merged over files and partitions.
 
-Counts, coverage, means, extremes and list lengths' means and maxima are of all rows. Quantiles and top values are of a sample
-of each file's rows (see `sampling`), and so are the signs that are compared with a second hash of what they were made of.
+Counts, coverage, means, extremes and list lengths' means and maxima are of all rows. Quantiles and
+top values are of a sample of each file's rows (see `sampling`), and so are the signs that are
+compared with a second hash of what they were made of.
 """
 
 import json
@@ -17,7 +18,16 @@ import pyarrow.compute as pc
 from featstore.errors import OperatorError
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.statistics.sampling import RowSample
-from featstore.table.statistics.sketches import Collisions, Distinct, Floats, Integers, mix, points_of, quantiles_of, top_of
+from featstore.table.statistics.sketches import (
+    Collisions,
+    Distinct,
+    Floats,
+    Integers,
+    mix,
+    points_of,
+    quantiles_of,
+    top_of,
+)
 
 _SUMS = ("num_rows", "num_present", "num_values", "num_numbers", "num_signs_checked", "length_sum")
 _COUNTS = (*_SUMS, "length_max")
@@ -36,11 +46,13 @@ SCHEMA = pa.schema(
 
 @dataclass(kw_only=True)
 class ColumnStatistics:
-    """What is known of one slot's values. Points and lengths are (values, weights), top (values, estimated counts).
+    """What is known of one slot's values. Points and lengths are (values, weights), top (values,
+    estimated counts).
 
-    `num_present` rows are not missing; `num_values` counts elements of lists, `num_numbers` floats that are not NaN. `counts`
-    says what was dropped or replaced on the way to the slot. `num_signs_checked` adds up the different signs of each file that
-    were compared for `collisions`.
+    `num_present` rows are not missing; `num_values` counts elements of lists, `num_numbers` floats
+    that are not NaN. `counts` says what was dropped or replaced on the way to the slot.
+    `num_signs_checked` adds up the different signs of each file that were compared for
+    `collisions`.
     """
 
     column: str
@@ -76,7 +88,9 @@ class ColumnStatistics:
         self.points = points_of(*_joined(self.points, other.points))
         self.lengths = points_of(*_joined(self.lengths, other.lengths))
         values, counts = self.top, other.top
-        self.top = top_of(np.concatenate([values[0], counts[0]]), np.concatenate([values[1], counts[1]]))
+        self.top = top_of(
+            np.concatenate([values[0], counts[0]]), np.concatenate([values[1], counts[1]])
+        )
 
     def quantiles(self, wanted: tuple[float, ...]) -> list[float] | None:
         return quantiles_of(*self.points, wanted)
@@ -86,7 +100,8 @@ class ColumnStatistics:
 
 
 class Gatherer:
-    """Gathers the statistics of one data file, batch by batch, as its columns are stored. Not thread-safe.
+    """Gathers the statistics of one data file, batch by batch, as its columns are stored. Not
+    thread-safe.
 
     Memory: two samples of rows, and 24 KB a slot.
     """
@@ -113,9 +128,9 @@ class Gatherer:
     ) -> "Statistics":
         """The statistics of all rows taken.
 
-        `counts` says by slot what was dropped or replaced on the way to it. `witnesses` are, by slot with signs, other signs
-        of the rows of a `RowSample` of as many rows, made of the same values by another hash. OperatorError where they are
-        not as many.
+        `counts` says by slot what was dropped or replaced on the way to it. `witnesses` are, by
+        slot with signs, other signs of the rows of a `RowSample` of as many rows, made of the same
+        values by another hash. OperatorError where they are not as many.
         """
         for name, found in counts.items():
             self._found[name].counts = dict(found)
@@ -141,11 +156,14 @@ class Statistics:
 
     @classmethod
     def from_table(cls, table: pa.Table, num_rows: int) -> "Statistics":
-        return cls(num_rows=num_rows, columns={row["column"]: _from_row(row) for row in table.to_pylist()})
+        return cls(
+            num_rows=num_rows, columns={row["column"]: _from_row(row) for row in table.to_pylist()}
+        )
 
 
 def merge_statistics(parts: Iterable[Statistics]) -> Statistics:
-    """The statistics of all rows of the parts, which are used up. A slot that a part lacks is missing in its rows.
+    """The statistics of all rows of the parts, which are used up. A slot that a part lacks is
+    missing in its rows.
 
     A slot is known by its number; it has the name of the first part.
     """
@@ -158,7 +176,9 @@ def merge_statistics(parts: Iterable[Statistics]) -> Statistics:
                 known[key].merge(column)
             else:
                 known[key] = column
-    return Statistics(num_rows=num_rows, columns={column.column: column for column in known.values()})
+    return Statistics(
+        num_rows=num_rows, columns={column.column: column for column in known.values()}
+    )
 
 
 def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -171,7 +191,13 @@ def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _new(slot: Slot) -> ColumnStatistics:
-    return ColumnStatistics(column=slot.name, role="slot", number=slot.number, kind=str(slot.kind), shape=slot.shape_text)
+    return ColumnStatistics(
+        column=slot.name,
+        role="slot",
+        number=slot.number,
+        kind=str(slot.kind),
+        shape=slot.shape_text,
+    )
 
 
 def _new_label(name: str) -> ColumnStatistics:
@@ -179,11 +205,17 @@ def _new_label(name: str) -> ColumnStatistics:
 
 
 def _is_number(arrow_type: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type) or pa.types.is_boolean(arrow_type))
+    return bool(
+        pa.types.is_integer(arrow_type)
+        or pa.types.is_floating(arrow_type)
+        or pa.types.is_boolean(arrow_type)
+    )
 
 
 def _values(column: pa.Array, slot: Slot) -> tuple[Any, Integers | None]:
-    """The column's values in one array, and the lengths of its lists, with a missing list's mark among them."""
+    """The column's values in one array, and the lengths of its lists, with a missing list's mark
+    among them.
+    """
     if not slot.shape:
         return _numpy(column, slot), None
     values = column.flatten()
@@ -210,7 +242,9 @@ def _missing(values: Any, slot: Slot) -> Any:
 
 
 def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) -> int:
-    """The rows that are not missing: a list is where it is one mark, a fixed width where all are."""
+    """The rows that are not missing: a list is where it is one mark, a fixed width where all
+    are.
+    """
     if lengths is not None:
         first = (np.cumsum(lengths) - lengths)[lengths == 1]
         return num_rows - int(missing[first].sum())
@@ -248,7 +282,10 @@ def _add_numbers(found: ColumnStatistics, known: Floats) -> None:
     if len(known):
         found.num_numbers += len(known)
         found.sum += float(known.sum())
-        found.min, found.max = min(found.min, float(known.min())), max(found.max, float(known.max()))
+        found.min, found.max = (
+            min(found.min, float(known.min())),
+            max(found.max, float(known.max())),
+        )
 
 
 def _count_label(found: ColumnStatistics, column: pa.Array) -> None:
@@ -257,7 +294,9 @@ def _count_label(found: ColumnStatistics, column: pa.Array) -> None:
     found.num_rows += len(column)
     found.num_present += len(known)
     found.num_values += len(known)
-    _add_numbers(found, np.frombuffer(known.buffers()[1] or b"", np.float64, len(known), known.offset * 8))
+    _add_numbers(
+        found, np.frombuffer(known.buffers()[1] or b"", np.float64, len(known), known.offset * 8)
+    )
 
 
 def _known_lengths(lengths: Integers, values: Any, slot: Slot) -> Integers:
@@ -287,7 +326,8 @@ def _compare(found: ColumnStatistics, slot: Slot, column: pa.Array, witness: pa.
     signs, others = _values(column, slot)[0], _values(witness, slot)[0]
     if len(signs) != len(others):
         raise OperatorError(
-            f"{slot.name} ({slot.op}): {len(column):,} sampled rows gave {len(signs):,} values, and {len(others):,} when they "
+            f"{slot.name} ({slot.op}): {len(column):,} sampled rows gave {len(signs):,} values, "
+            f"and {len(others):,} when they "
             f"were extracted again; expected operators that give a row the same values each time"
         )
     there = signs != 0

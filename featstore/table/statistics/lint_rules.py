@@ -1,7 +1,8 @@
-"""What makes a table slow to read, seen from its footers: pure rules, each with a figure, a threshold, a reason and advice.
+"""What makes a table slow to read, seen from its footers: pure rules, each with a figure, a
+threshold, a reason and advice.
 
-What codecs and encodings cost was measured by `benchmarks/writing.py`; how many rows, bytes and files are too few or too many
-is judgement (`docs/decisions/0019-written-for-the-reader.md`).
+What codecs and encodings cost was measured by `benchmarks/writing.py`; how many rows, bytes and
+files are too few or too many is judgement (`docs/decisions/0019-written-for-the-reader.md`).
 """
 
 import math
@@ -21,13 +22,21 @@ SMALL_FILE_BYTES, NUM_SMALL_FILES = 16 << 20, 16
 STRADDLING_SHARE = 0.1
 COMPRESSIBLE_SHARE = 0.7
 MIN_VALUES = 1_000
-SLOW_CODECS = {"UNCOMPRESSED": "as large as it gets", "GZIP": "several times slower to decode than zstd, at about its size"}
+SLOW_CODECS = {
+    "UNCOMPRESSED": "as large as it gets",
+    "GZIP": "several times slower to decode than zstd, at about its size",
+}
 SLOW_CODECS["BROTLI"] = SLOW_CODECS["GZIP"]
 SLOW_ENCODINGS = {
-    "BYTE_STREAM_SPLIT": "decodes 3 to 5 times slower than plain floats, for 4 to 17 % of the bytes",
+    "BYTE_STREAM_SPLIT": (
+        "decodes 3 to 5 times slower than plain floats, for 4 to 17 % of the bytes"
+    ),
     "DELTA_BYTE_ARRAY": "decodes texts slower than DELTA_LENGTH_BYTE_ARRAY, at about the same size",
-    "PLAIN_DICTIONARY": "stands for version 1 pages, whose incompressible values decode 10 to 30 % slower",
-    "BIT_PACKED": "stands for version 1 pages, whose incompressible values decode 10 to 30 % slower",
+    "PLAIN_DICTIONARY": "stands for version 1 pages, whose incompressible values decode 10 to 30 % "
+    "slower",
+    "BIT_PACKED": (
+        "stands for version 1 pages, whose incompressible values decode 10 to 30 % slower"
+    ),
 }
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "INT96": 12}
 _REWRITE = "extract the partitions again with this featstore, or rewrite the files"
@@ -44,14 +53,18 @@ class Finding:
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.rule}: {self.found} (threshold: {self.threshold}). {self.reason} To do: {self.advice}."
+        return (
+            f"{self.rule}: {self.found} (threshold: {self.threshold}). {self.reason} To do: "
+            f"{self.advice}."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFacts:
     """A leaf column in the first row group of a file. `is_slot` says that it holds a slot's values.
 
-    `may_be_null`: the column, or elements of its list, are not `required`. `num_nulls` is None where the file does not say.
+    `may_be_null`: the column, or elements of its list, are not `required`. `num_nulls` is None
+    where the file does not say.
     """
 
     name: str
@@ -70,7 +83,9 @@ class ColumnFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class FileFacts:
-    """What a footer says of a file. `fields` are type, field id and meaning of each column by name, as text."""
+    """What a footer says of a file. `fields` are type, field id and meaning of each column by name,
+    as text.
+    """
 
     path: str
     size_bytes: int
@@ -86,7 +101,9 @@ class FileFacts:
 
 
 def find(files: Sequence[FileFacts], sizes: Sequence[int], batch_size: int) -> tuple[Finding, ...]:
-    """All findings. `files` are those whose footers were read, `sizes` the bytes of all of the table's files."""
+    """All findings. `files` are those whose footers were read, `sizes` the bytes of all of the
+    table's files.
+    """
     return (
         *footers(files),
         *row_groups(files),
@@ -104,14 +121,22 @@ def find(files: Sequence[FileFacts], sizes: Sequence[int], batch_size: int) -> t
 def footers(files: Sequence[FileFacts]) -> Iterator[Finding]:
     widest = max(files, key=lambda file: file.footer_bytes)
     share = widest.footer_bytes / max(1, widest.size_bytes)
-    if widest.footer_bytes <= FOOTER_BYTES and (share <= FOOTER_SHARE or widest.size_bytes < SMALL_FILE_BYTES):
+    if widest.footer_bytes <= FOOTER_BYTES and (
+        share <= FOOTER_SHARE or widest.size_bytes < SMALL_FILE_BYTES
+    ):
         return
-    num_columns, parse_ms = max(1, len(widest.columns)), widest.footer_bytes * PARSE_NS_PER_BYTE / 1e6
+    num_columns, parse_ms = (
+        max(1, len(widest.columns)),
+        widest.footer_bytes * PARSE_NS_PER_BYTE / 1e6,
+    )
     yield Finding(
         rule="wide footer",
-        found=f"{widest.path} has a footer of {widest.footer_bytes:,} bytes, {share:.1%} of the file, parsed in about "
-        f"{parse_ms:.0f} ms: {parse_ms / min(10, num_columns):.1f} ms for each of 10 selected columns of {num_columns:,}",
-        threshold=f"{FOOTER_BYTES:,} bytes, or {FOOTER_SHARE:.0%} of a file of {SMALL_FILE_BYTES >> 20} MiB or more",
+        found=f"{widest.path} has a footer of {widest.footer_bytes:,} bytes, {share:.1%} of the "
+        f"file, parsed in about "
+        f"{parse_ms:.0f} ms: {parse_ms / min(10, num_columns):.1f} ms for each of 10 selected "
+        f"columns of {num_columns:,}",
+        threshold=f"{FOOTER_BYTES:,} bytes, or {FOOTER_SHARE:.0%} of a file of "
+        f"{SMALL_FILE_BYTES >> 20} MiB or more",
         reason="Every reader fetches and parses the whole footer, however few columns it selects.",
         advice="fewer row groups a file (output.rows_per_row_group), or fewer slots a table",
     )
@@ -124,7 +149,8 @@ def row_groups(files: Sequence[FileFacts]) -> Iterator[Finding]:
             rule="small row groups",
             found=f"{median:,.0f} rows in the median row group",
             threshold=f"at least {FEWEST_ROWS:,}",
-            reason="Each row group adds to the footer, repeats dictionaries, and costs a call for every column.",
+            reason="Each row group adds to the footer, repeats dictionaries, and costs a call for "
+            "every column.",
             advice="set output.rows_per_row_group to 65,536, and extract again",
         )
     rows = max(rows for file in files for rows in (*file.group_rows, 0))
@@ -144,10 +170,13 @@ def file_sizes(sizes: Sequence[int]) -> Iterator[Finding]:
     if len(sizes) >= 3 and largest >= SKEWED_BYTES and largest > SKEW * median:
         yield Finding(
             rule="skewed files",
-            found=f"the largest of {len(sizes):,} files has {largest:,} bytes, {largest / max(1, median):.1f} times the median",
+            found=f"the largest of {len(sizes):,} files has {largest:,} bytes, "
+            f"{largest / max(1, median):.1f} times the median",
             threshold=f"{SKEW:.0f} times",
-            reason="A file is what a worker stages and leases: the others wait for the largest at the end of an epoch.",
-            advice="lower output.rows_per_file, and cut large row groups of the raw files; or extract small days together",
+            reason="A file is what a worker stages and leases: the others wait for the largest at "
+            "the end of an epoch.",
+            advice="lower output.rows_per_file, and cut large row groups of the raw files; or "
+            "extract small days together",
         )
     num_small = sum(size < SMALL_FILE_BYTES for size in sizes)
     if num_small >= NUM_SMALL_FILES and 2 * num_small > len(sizes):
@@ -156,7 +185,8 @@ def file_sizes(sizes: Sequence[int]) -> Iterator[Finding]:
             found=f"{num_small:,} of {len(sizes):,} files are below {SMALL_FILE_BYTES >> 20} MiB",
             threshold=f"{NUM_SMALL_FILES} files and half of them",
             reason="Each file costs a listing, a request, a footer and a lease.",
-            advice="raise output.rows_per_file, write fewer partitions, or extract more raw files at once",
+            advice="raise output.rows_per_file, write fewer partitions, or extract more raw files "
+            "at once",
         )
 
 
@@ -169,15 +199,19 @@ def batches(files: Sequence[FileFacts], batch_size: int) -> Iterator[Finding]:
     if num_cuts + num_ends > 1 and share > STRADDLING_SHARE:
         yield Finding(
             rule="cut batches",
-            found=f"{min(share, 1):.0%} of the batches of {batch_size:,} rows lie across the end of a row group or of a file",
+            found=f"{min(share, 1):.0%} of the batches of {batch_size:,} rows lie across the end "
+            f"of a row group or of a file",
             threshold=f"{STRADDLING_SHARE:.0%}",
             reason="Such a batch is copied together out of two, others are views.",
-            advice="make rows_per_row_group and rows_per_file large multiples of the batch size (said by --batch-size)",
+            advice="make rows_per_row_group and rows_per_file large multiples of the batch size "
+            "(said by --batch-size)",
         )
 
 
 def _of_whole_batches(files: Sequence[FileFacts], batch_size: int) -> list[FileFacts]:
-    """The files of partitions with at least the rows of a batch: others are cut however they are written."""
+    """The files of partitions with at least the rows of a batch: others are cut however they are
+    written.
+    """
     num_rows: Counter[str] = Counter()
     for file in files:
         num_rows[_partition(file)] += file.num_rows
@@ -197,32 +231,54 @@ def schemas(files: Sequence[FileFacts]) -> Iterator[Finding]:
     absent = [name for name, texts in versions.items() if texts.total() < len(files)]
     if not mixed and not absent:
         return
-    examples = [f"{name} is {' or '.join(sorted(texts))}" for name, texts in sorted(mixed.items())[:3]]
-    examples += [f"{name} is in {versions[name].total():,} of {len(files):,} files" for name in sorted(absent)[:3]]
+    examples = [
+        f"{name} is {' or '.join(sorted(texts))}" for name, texts in sorted(mixed.items())[:3]
+    ]
+    examples += [
+        f"{name} is in {versions[name].total():,} of {len(files):,} files"
+        for name in sorted(absent)[:3]
+    ]
     yield Finding(
         rule="mixed schemas",
-        found=f"{len(mixed):,} columns differ between files, {len(absent):,} are not in all: {'; '.join(examples)}",
+        found=f"{len(mixed):,} columns differ between files, {len(absent):,} are not in all: "
+        f"{'; '.join(examples)}",
         threshold="none",
-        reason="A slot reads as missing where a file has none of it, and means another thing where its meaning differs.",
+        reason=(
+            "A slot reads as missing where a file has none of it, and means another thing where "
+            "its meaning differs."
+        ),
         advice="extract the older partitions again, or select days of one kind with where",
     )
 
 
 def field_ids(files: Sequence[FileFacts]) -> Iterator[Finding]:
     yield from _of_columns(
-        (column.name for file in files for column in file.columns if column.is_slot and not column.has_field_id),
+        (
+            column.name
+            for file in files
+            for column in file.columns
+            if column.is_slot and not column.has_field_id
+        ),
         Finding(
             rule="no field ids",
             found="slots without a Parquet field id",
             threshold="none",
-            reason="They are known by their names alone: after a renaming, older files would read as missing.",
+            reason=(
+                "They are known by their names alone: after a renaming, older files would read as "
+                "missing."
+            ),
             advice="extract with a spec, which numbers slots",
         ),
     )
 
 
 def nullable(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    found = (c.name for file in files for c in file.columns if c.is_slot and c.may_be_null and not c.num_nulls)
+    found = (
+        c.name
+        for file in files
+        for c in file.columns
+        if c.is_slot and c.may_be_null and not c.num_nulls
+    )
     yield from _of_columns(
         found,
         Finding(
@@ -236,19 +292,28 @@ def nullable(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def dictionaries(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    columns = [column for file in files for column in file.columns if column.num_values >= MIN_VALUES]
+    columns = [
+        column for file in files for column in file.columns if column.num_values >= MIN_VALUES
+    ]
     yield from _of_columns(
         (column.name for column in columns if column.is_slot and _lacks_dictionary(column)),
         Finding(
             rule="no dictionary",
             found=f"slots without a dictionary that compress to less than {COMPRESSIBLE_SHARE:.0%}",
             threshold="none",
-            reason="Values that repeat decode 4 to 7 times faster from a dictionary than from compressed plain pages.",
+            reason=(
+                "Values that repeat decode 4 to 7 times faster from a dictionary than from "
+                "compressed plain pages."
+            ),
             advice=f"{_REWRITE} with dictionaries (a list's by its leaf path, name.list.element)",
         ),
     )
     yield from _of_columns(
-        (column.name for column in columns if column.has_dictionary and _is_larger_than_plain(column)),
+        (
+            column.name
+            for column in columns
+            if column.has_dictionary and _is_larger_than_plain(column)
+        ),
         Finding(
             rule="dictionary in vain",
             found="columns whose dictionary makes them larger than plain values",
@@ -271,7 +336,9 @@ def _lacks_dictionary(column: ColumnFacts) -> bool:
 def _is_larger_than_plain(column: ColumnFacts) -> bool:
     width = _WIDTHS.get(column.physical_type)
     num_stored = column.num_values - (column.num_nulls or 0)
-    return width is not None and not column.may_be_null and column.raw_bytes > 1.1 * num_stored * width
+    return (
+        width is not None and not column.may_be_null and column.raw_bytes > 1.1 * num_stored * width
+    )
 
 
 def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
@@ -283,7 +350,10 @@ def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
                 found=f"columns are {codec}",
                 threshold="snappy or zstd",
                 reason=f"That is {reason}.",
-                advice=f"{_REWRITE} with snappy, or zstd where bytes are dearer than time (output.compression)",
+                advice=(
+                    f"{_REWRITE} with snappy, or zstd where bytes are dearer than time "
+                    "(output.compression)"
+                ),
             ),
         )
 
@@ -291,7 +361,12 @@ def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
 def encodings(files: Sequence[FileFacts]) -> Iterator[Finding]:
     for encoding, reason in SLOW_ENCODINGS.items():
         yield from _of_columns(
-            (column.name for file in files for column in file.columns if encoding in column.encodings),
+            (
+                column.name
+                for file in files
+                for column in file.columns
+                if encoding in column.encodings
+            ),
             Finding(
                 rule="slow encoding",
                 found=f"columns are encoded as {encoding}",
@@ -303,8 +378,15 @@ def encodings(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def _of_columns(names: Iterable[str], finding: Finding) -> Iterator[Finding]:
-    """The finding with how many columns it is about, and the first of them; none where there are no columns."""
+    """The finding with how many columns it is about, and the first of them; none where there are no
+    columns.
+    """
     distinct = list(dict.fromkeys(names))
     if distinct:
         more = ", ..." if len(distinct) > 5 else ""
-        yield Finding(**{**vars(finding), "found": f"{len(distinct):,} {finding.found}: {', '.join(distinct[:5])}{more}"})
+        yield Finding(
+            **{
+                **vars(finding),
+                "found": f"{len(distinct):,} {finding.found}: {', '.join(distinct[:5])}{more}",
+            }
+        )

@@ -1,4 +1,5 @@
-"""A sample of a file's rows, drawn by a hash of the row's number: equal input gives equal samples, however it is cut.
+"""A sample of a file's rows, drawn by a hash of the row's number: equal input gives equal samples,
+however it is cut.
 
 Two samples that see the same rows, one of the raw columns and one of the slots, hold the same rows.
 """
@@ -13,7 +14,9 @@ _ALL = 1 << 63
 
 
 class RowSample:
-    """All rows up to twice `SAMPLE_ROWS`; of more rows those whose hash is below a bound that is halved again and again."""
+    """All rows up to twice `SAMPLE_ROWS`; of more rows those whose hash is below a bound that is
+    halved again and again.
+    """
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
@@ -35,7 +38,11 @@ class RowSample:
         before = self._bound
         while sum(int(np.count_nonzero(one < self._bound)) for one in everything) > 2 * SAMPLE_ROWS:
             self._bound //= 2
-        known = zip([*self.batches, batch], everything, strict=True) if self._bound < before else [(batch, hashes)]
+        known = (
+            zip([*self.batches, batch], everything, strict=True)
+            if self._bound < before
+            else [(batch, hashes)]
+        )
         drawn = [_below(one, its, self._bound) for one, its in known]
         kept = [] if self._bound < before else list(zip(self.batches, self._hashes, strict=True))
         self.batches, self._hashes = map(list, zip(*kept, *drawn, strict=True))
@@ -47,4 +54,6 @@ def _below(batch: pa.RecordBatch, hashes: Integers, bound: int) -> tuple[pa.Reco
         return batch, hashes
     kept = np.flatnonzero(hashes < bound)
     # `pa.array` of a numpy array would import pandas.
-    return batch.take(pa.Array.from_buffers(pa.int64(), len(kept), [None, pa.py_buffer(kept)])), hashes[kept]
+    return batch.take(
+        pa.Array.from_buffers(pa.int64(), len(kept), [None, pa.py_buffer(kept)])
+    ), hashes[kept]

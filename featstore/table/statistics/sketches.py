@@ -1,6 +1,8 @@
-"""Summaries of many values in little memory, made of whole arrays at a time, that can be merged in any order.
+"""Summaries of many values in little memory, made of whole arrays at a time, that can be merged in
+any order.
 
-Each is a plain numpy array, so that it can be stored as bytes. Sketch libraries for Python take one value at a time.
+Each is a plain numpy array, so that it can be stored as bytes. Sketch libraries for Python take one
+value at a time.
 """
 
 import numpy as np
@@ -15,9 +17,13 @@ Bits = NDArray[np.bool_]
 NUM_BITS = 1 << 14
 """Of the bitmap that counts few distinct values; it is trusted up to four times as many."""
 NUM_SMALLEST = 1024
-"""How many of the smallest hashes are kept of many distinct values: the standard error is 1 / sqrt of it."""
+"""How many of the smallest hashes are kept of many distinct values: the standard error is 1 / sqrt
+of it.
+"""
 NUM_CHECKED = 256
-"""How many of the smallest signs are kept, each with its witness, to be compared with those of other files."""
+"""How many of the smallest signs are kept, each with its witness, to be compared with those of
+other files.
+"""
 NUM_COLLIDED = 1024
 NUM_POINTS = 256
 NUM_TOP = 64
@@ -35,8 +41,9 @@ def mix(values: Integers) -> Integers:
 class Distinct:
     """Counts distinct 63-bit hashes.
 
-    Few are counted in a bitmap (linear counting, Whang et al. 1990), many by the smallest hashes (KMV, Bar-Yossef et al.
-    2002): of those only values below a bound, at first one in 64, are looked at twice.
+    Few are counted in a bitmap (linear counting, Whang et al. 1990), many by the smallest hashes
+    (KMV, Bar-Yossef et al. 2002): of those only values below a bound, at first one in 64, are
+    looked at twice.
     """
 
     def __init__(self, bits: Bits | None = None, smallest: Integers | None = None) -> None:
@@ -50,16 +57,20 @@ class Distinct:
             self._keep(found)
 
     def take(self, values: Integers | NDArray[np.float32]) -> int:
-        """Counts a slot's stored values: int64 signs, or float32 by their bits; the number of marks (0, NaN) for missing ones,
-        which are not counted. With and without kernels the same."""
+        """Counts a slot's stored values: int64 signs, or float32 by their bits; the number of marks
+        (0, NaN) for missing ones, which are not counted. With and without kernels the same."""
         if KERNELS is None:
             signs = values.dtype == np.int64
             missing = values == 0 if signs else np.isnan(values)
             known = values[~missing]
-            self.update(known.astype(np.int64) if signs else mix(known.view(np.int32).astype(np.int64)))
+            self.update(
+                known.astype(np.int64) if signs else mix(known.view(np.int32).astype(np.int64))
+            )
             return int(np.count_nonzero(missing))
         small = np.empty(len(values) + 1, np.int64)
-        num_missing, num_small = KERNELS.mark_values(values, values.itemsize, self.bits, int(self._bound()), small)
+        num_missing, num_small = KERNELS.mark_values(
+            values, values.itemsize, self.bits, int(self._bound()), small
+        )
         if num_small:
             self._keep(small[:num_small])
         return int(num_missing)
@@ -69,7 +80,9 @@ class Distinct:
         self._keep(other.smallest)
 
     def estimate(self) -> int:
-        """How many distinct hashes there were: exact to about 1.5 % up to 65,536, to about 3 % beyond (standard errors)."""
+        """How many distinct hashes there were: exact to about 1.5 % up to 65,536, to about 3 %
+        beyond (standard errors).
+        """
         num_free = NUM_BITS - int(self.bits.sum())
         few = NUM_BITS * np.log(NUM_BITS / num_free) if num_free else np.inf
         if len(self.smallest) < NUM_SMALLEST and np.isfinite(few):
@@ -81,19 +94,28 @@ class Distinct:
         return _FIRST_BOUND if len(self.smallest) < NUM_SMALLEST else self.smallest[-1]
 
     def _keep(self, found: Integers) -> None:
-        both = np.sort(np.concatenate([self.smallest, found]))  # np.unique goes by a hash table, and takes twice the time
-        self.smallest = both[np.append(both[1:] != both[:-1], len(both) > 0)[: len(both)]][:NUM_SMALLEST]
+        both = np.sort(
+            np.concatenate([self.smallest, found])
+        )  # np.unique goes by a hash table, and takes twice the time
+        self.smallest = both[np.append(both[1:] != both[:-1], len(both) > 0)[: len(both)]][
+            :NUM_SMALLEST
+        ]
 
 
 class Collisions:
-    """Finds signs that more than one value has: each sign comes with a *witness*, another hash of the same value.
+    """Finds signs that more than one value has: each sign comes with a *witness*, another hash of
+    the same value.
 
-    Of all pairs given at once, those of equal sign and unequal witness are found; between updates, and between files, the
-    smallest signs are compared. Two values whose hashes are equal twice, one chance in 2^126 for a pair, pass as one.
+    Of all pairs given at once, those of equal sign and unequal witness are found; between updates,
+    and between files, the smallest signs are compared. Two values whose hashes are equal twice, one
+    chance in 2^126 for a pair, pass as one.
     """
 
     def __init__(
-        self, signs: Integers | None = None, witnesses: Integers | None = None, collided: Integers | None = None
+        self,
+        signs: Integers | None = None,
+        witnesses: Integers | None = None,
+        collided: Integers | None = None,
     ) -> None:
         none = np.zeros(0, np.int64)
         self.signs = none if signs is None else signs
@@ -102,8 +124,13 @@ class Collisions:
         """The signs with more than one value, at most `NUM_COLLIDED`: the smallest."""
 
     def update(self, signs: Integers, witnesses: Integers) -> int:
-        """Takes the pairs of some values, any number of times each. The number of different signs among those given."""
-        signs, witnesses = np.concatenate([self.signs, signs]), np.concatenate([self.witnesses, witnesses])
+        """Takes the pairs of some values, any number of times each. The number of different signs
+        among those given.
+        """
+        signs, witnesses = (
+            np.concatenate([self.signs, signs]),
+            np.concatenate([self.witnesses, witnesses]),
+        )
         num_before = len(self.signs)
         order = np.argsort(signs, kind="stable")
         signs, witnesses = signs[order], witnesses[order]
@@ -121,10 +148,14 @@ class Collisions:
         self.collided = np.union1d(self.collided, other.collided)[:NUM_COLLIDED]
 
 
-def points_of(values: Floats, weights: Floats, num_points: int = NUM_POINTS) -> tuple[Floats, Floats]:
-    """At most `num_points` values, ascending, and weights that stand for all given: equal steps of their weight.
+def points_of(
+    values: Floats, weights: Floats, num_points: int = NUM_POINTS
+) -> tuple[Floats, Floats]:
+    """At most `num_points` values, ascending, and weights that stand for all given: equal steps of
+    their weight.
 
-    The rank of any value changes by at most half a step, 1 / (2 * `num_points`) of the whole weight.
+    The rank of any value changes by at most half a step, 1 / (2 * `num_points`) of the whole
+    weight.
     """
     order = np.argsort(values, kind="stable")
     values, weights = values[order], weights[order]
@@ -146,7 +177,9 @@ def quantiles_of(values: Floats, weights: Floats, wanted: tuple[float, ...]) -> 
 
 
 def top_of(values: Integers, counts: Floats, num_top: int = NUM_TOP) -> tuple[Integers, Floats]:
-    """The `num_top` values with the greatest counts, those of equal values added; the greatest first."""
+    """The `num_top` values with the greatest counts, those of equal values added; the greatest
+    first.
+    """
     found, which = np.unique(values, return_inverse=True)
     totals = np.bincount(which, weights=counts, minlength=len(found)).astype(np.float64)
     order = np.lexsort((found, -totals))[:num_top]

@@ -1,4 +1,6 @@
-"""Statistics on disk: a small Parquet file beside the partition, bound to the very data files that it tells of."""
+"""Statistics on disk: a small Parquet file beside the partition, bound to the very data files that
+it tells of.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +22,9 @@ FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class StoredStatistics:
-    """Statistics of the data files that `data_digest` names; `counts` says what was dropped or replaced in their rows."""
+    """Statistics of the data files that `data_digest` names; `counts` says what was dropped or
+    replaced in their rows.
+    """
 
     statistics: Statistics
     data_digest: str = ""
@@ -29,24 +33,38 @@ class StoredStatistics:
 
 def write_statistics(table_url: str, path: str, stored: StoredStatistics) -> None:
     """Writes them under `path` of the table; the file appears whole or not at all."""
-    said = {"format": FORMAT, "num_rows": stored.statistics.num_rows, "data_digest": stored.data_digest}
+    said = {
+        "format": FORMAT,
+        "num_rows": stored.statistics.num_rows,
+        "data_digest": stored.data_digest,
+    }
     table = stored.statistics.to_table()
     metadata = {KEY: to_json({**said, "counts": dict(stored.counts)})}
     with open_write(join(table_url, path)) as file:
         told = table.replace_schema_metadata(metadata)
-        pq.write_table(told, file, compression="zstd", use_dictionary=False, write_page_checksum=True)
+        pq.write_table(
+            told, file, compression="zstd", use_dictionary=False, write_page_checksum=True
+        )
 
 
 def read_statistics(table_url: str, path: str) -> StoredStatistics:
-    """What `write_statistics` wrote. FileNotFoundError where there is none, DataFileError for another format."""
+    """What `write_statistics` wrote. FileNotFoundError where there is none, DataFileError for
+    another format.
+    """
     found, number = _read(table_url, path)
     if found is None:
-        raise DataFileError(f"{path}: statistics of format {number!r}, expected {FORMAT}: they are of an older featstore")
+        raise DataFileError(
+            f"{path}: statistics of format {number!r}, expected {FORMAT}: they are of an older "
+            f"featstore"
+        )
     return found
 
 
-def find_statistics(table_url: str, partition: Mapping[str, str | None], files: Sequence[DataFile]) -> StoredStatistics | None:
-    """The statistics of just these files, which are all of a partition; None where there are none, or of others.
+def find_statistics(
+    table_url: str, partition: Mapping[str, str | None], files: Sequence[DataFile]
+) -> StoredStatistics | None:
+    """The statistics of just these files, which are all of a partition; None where there are none,
+    or of others.
 
     Those of an older format, which say less, are as if there were none.
     """
@@ -69,12 +87,18 @@ def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
             metadata = footer.arrow_metadata()
             table = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True).read()
         except DAMAGE as error:
-            raise DataFileError(f"{path}: statistics cannot be read: {first_line(error)}") from error
+            raise DataFileError(
+                f"{path}: statistics cannot be read: {first_line(error)}"
+            ) from error
     said = json.loads(footer.key_values.get(KEY.encode(), b"{}"))
     number = said.get("format")
     if number in range(1, FORMAT):
         return None, number
     if number != FORMAT:
-        raise DataFileError(f"{path}: statistics of format {number!r}, this featstore reads {FORMAT}; upgrade it")
+        raise DataFileError(
+            f"{path}: statistics of format {number!r}, this featstore reads {FORMAT}; upgrade it"
+        )
     statistics = Statistics.from_table(table, said["num_rows"])
-    return StoredStatistics(statistics=statistics, data_digest=said["data_digest"], counts=said["counts"]), number
+    return StoredStatistics(
+        statistics=statistics, data_digest=said["data_digest"], counts=said["counts"]
+    ), number

@@ -1,4 +1,6 @@
-"""Lint: why a table is slower to read than it could be, from the footers of its data files alone."""
+"""Lint: why a table is slower to read than it could be, from the footers of its data files
+alone.
+"""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +25,9 @@ _NUM_THREADS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TableLintReport:
-    """What lint found in a table. `num_read` of its `num_files` footers were read, evenly over the sorted paths."""
+    """What lint found in a table. `num_read` of its `num_files` footers were read, evenly over the
+    sorted paths.
+    """
 
     url: str = field(repr=False)
     num_files: int
@@ -37,28 +41,42 @@ class TableLintReport:
     def __str__(self) -> str:
         lines = [str(finding) for finding in self.findings]
         what = f"{len(lines)} warnings" if lines else "nothing found"
-        part = "" if self.num_read == self.num_files else f", of {self.num_read:,} of them read the footers"
-        return "\n".join([*lines, f"{redact(self.url)}: {what} in {self.num_files:,} data files{part}"])
+        part = (
+            ""
+            if self.num_read == self.num_files
+            else f", of {self.num_read:,} of them read the footers"
+        )
+        return "\n".join(
+            [*lines, f"{redact(self.url)}: {what} in {self.num_files:,} data files{part}"]
+        )
 
 
 def lint(url: str, version: int | None = None, *, batch_size: int = BATCH_SIZE) -> TableLintReport:
-    """Looks at the footers of the data files of a Delta table, or of a directory or glob of Parquet; reads no rows.
+    """Looks at the footers of the data files of a Delta table, or of a directory or glob of
+    Parquet; reads no rows.
 
-    Of more than 256 files a sample is read, evenly over the paths. Encodings are those of a file's first row group. Page
-    versions are not in a footer: version 1 is seen only where encodings give it away. `batch_size` is that of the jobs that
-    read the table. TableNotFoundError where there is no table, DataFileError for a file that is no Parquet, InputError for a
-    batch size below 1 and for a table without data files.
+    Of more than 256 files a sample is read, evenly over the paths. Encodings are those of a file's
+    first row group. Page versions are not in a footer: version 1 is seen only where encodings give
+    it away. `batch_size` is that of the jobs that read the table. TableNotFoundError where there is
+    no table, DataFileError for a file that is no Parquet, InputError for a batch size below 1 and
+    for a table without data files.
     """
     if batch_size < 1:
         raise InputError(f"batch_size: expected at least 1, found {batch_size}")
     files = _listed(url, version)
     if not files:
         raise InputError(f"{redact(url)}: expected a table with data files, found none in it")
-    chosen = [files[i * len(files) // MAX_FOOTERS] for i in range(MAX_FOOTERS)] if len(files) > MAX_FOOTERS else files
+    chosen = (
+        [files[i * len(files) // MAX_FOOTERS] for i in range(MAX_FOOTERS)]
+        if len(files) > MAX_FOOTERS
+        else files
+    )
     with ThreadPoolExecutor(min(_NUM_THREADS, len(chosen))) as threads:
         facts = list(threads.map(_read_facts, chosen))
     sizes = [file.size_bytes for file in files]
-    return TableLintReport(url=url, num_files=len(files), num_read=len(facts), findings=find(facts, sizes, batch_size))
+    return TableLintReport(
+        url=url, num_files=len(files), num_read=len(facts), findings=find(facts, sizes, batch_size)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +87,18 @@ class _Listed:
 
 
 def _listed(url: str, version: int | None) -> Sequence[_Listed]:
-    """A directory is only listed: files whose columns do not fit each other make no snapshot, but can be linted."""
+    """A directory is only listed: files whose columns do not fit each other make no snapshot, but
+    can be linted.
+    """
     if is_delta(url):
         found = open_delta(url, version).data_files
         return [_Listed(path=file.path, url=file.url, size_bytes=file.size_bytes) for file in found]
     if version is not None:
         open_snapshot(url, version)  # raises: plain files have no versions
     entries = list_data_files(url)
-    return [_Listed(path=entry.name, url=entry.url, size_bytes=entry.size_bytes) for entry in entries]
+    return [
+        _Listed(path=entry.name, url=entry.url, size_bytes=entry.size_bytes) for entry in entries
+    ]
 
 
 def _read_facts(file: _Listed) -> FileFacts:
@@ -100,7 +122,9 @@ def _read_facts(file: _Listed) -> FileFacts:
 
 def _columns(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[ColumnFacts, ...]:
     group = footer.row_group(0)
-    return tuple(_column(group.column(i), footer.schema.column(i), schema) for i in range(footer.num_columns))
+    return tuple(
+        _column(group.column(i), footer.schema.column(i), schema) for i in range(footer.num_columns)
+    )
 
 
 def _column(chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema, schema: pa.Schema) -> ColumnFacts:
@@ -110,7 +134,9 @@ def _column(chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema, schema: pa.Sch
         physical_type=chunk.physical_type,
         is_slot=_is_slot(field),
         may_be_null=leaf.max_definition_level > leaf.max_repetition_level,
-        num_nulls=chunk.statistics.null_count if chunk.is_stats_set and chunk.statistics.has_null_count else None,
+        num_nulls=chunk.statistics.null_count
+        if chunk.is_stats_set and chunk.statistics.has_null_count
+        else None,
         has_field_id=FIELD_ID in (field.metadata or {}),
         has_dictionary=chunk.has_dictionary_page,
         codec=chunk.compression,
@@ -124,11 +150,17 @@ def _column(chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema, schema: pa.Sch
 def _is_slot(field: pa.Field) -> bool:
     """Declared as one; in files by others, of a slot's type."""
     declared = (field.metadata or {}).get(ROLE)
-    return Slot.from_field(field) is not None if declared is None else declared == Role.SLOT.encode()
+    return (
+        Slot.from_field(field) is not None if declared is None else declared == Role.SLOT.encode()
+    )
 
 
 def _field_text(field: pa.Field) -> str:
     """Type, field id and meaning: what must be the same in all files of a table."""
     metadata = field.metadata or {}
-    said = [f"{word} {metadata[key].decode()}" for word, key in (("id", FIELD_ID), ("meaning", MEANING)) if key in metadata]
+    said = [
+        f"{word} {metadata[key].decode()}"
+        for word, key in (("id", FIELD_ID), ("meaning", MEANING))
+        if key in metadata
+    ]
     return ", ".join([str(field.type), *said])

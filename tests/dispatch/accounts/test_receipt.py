@@ -39,7 +39,9 @@ def _receipt(url: str) -> Any:
         store.close()
 
 
-def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(make: Callable[..., Any], url: str) -> None:
+def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(
+    make: Callable[..., Any], url: str
+) -> None:
     one, other = make("one"), make("other")
     assert one.complete(next(one.claims()))
     assert all(other.complete(claim) for claim in other.claims())
@@ -48,12 +50,19 @@ def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(make: Callab
     assert receipt.workers == {"one": 100, "other": 50}
 
 
-def test_what_is_not_delivered_is_missing_whoever_holds_it(make: Callable[..., Any], url: str) -> None:
+def test_what_is_not_delivered_is_missing_whoever_holds_it(
+    make: Callable[..., Any], url: str
+) -> None:
     worker = make()
     claim = next(worker.claims())
     worker.acknowledge(claim, 30)
     receipt = _receipt(url)
-    assert (receipt.delivered, receipt.missing, receipt.never_claimed, receipt.rows_never_claimed) == (30, 120, (1, 2), 50)
+    assert (
+        receipt.delivered,
+        receipt.missing,
+        receipt.never_claimed,
+        receipt.rows_never_claimed,
+    ) == (30, 120, (1, 2), 50)
     assert "0#0-: held, 70 missing; delivered by w 30" in str(receipt)
     assert "never claimed: 50 rows of 2 splits, at positions 1, 2" in str(receipt)
 
@@ -67,11 +76,16 @@ def test_parts_that_were_cut_off_are_lines_of_their_own(make: Callable[..., Any]
     idle.reserve(part, 80)
     idle.acknowledge(part, 80)
     receipt = _receipt(url)
-    assert [(line.part, line.delivered, line.missing) for line in receipt.lines] == [(0, 0, 60), (60, 20, 20)]
+    assert [(line.part, line.delivered, line.missing) for line in receipt.lines] == [
+        (0, 0, 60),
+        (60, 20, 20),
+    ]
     assert (receipt.delivered, receipt.missing, receipt.workers) == (20, 80, {"idle": 20})
 
 
-def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(make: Callable[..., Any], url: str) -> None:
+def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(
+    make: Callable[..., Any], url: str
+) -> None:
     dead, late = make("dead", sizes=[100]), make("late", sizes=[100])
     claim = next(dead.claims())
     dead.acknowledge(claim, 40)
@@ -98,7 +112,9 @@ def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(
     assert _receipt(url).repeated_at_most == twice
 
 
-def test_what_a_restored_state_had_delivered_counts_as_delivered(make: Callable[..., Any], url: str) -> None:
+def test_what_a_restored_state_had_delivered_counts_as_delivered(
+    make: Callable[..., Any], url: str
+) -> None:
     done = {0: ((0, 20), (50, 60)), 1: "complete"}
     worker = make(done=done)
     assert all(worker.complete(claim) for claim in worker.claims())
@@ -126,7 +142,10 @@ def test_a_run_lists_its_epochs_in_order(make: Callable[..., Any], url: str) -> 
 
 def test_an_epoch_or_a_run_that_is_not_there_is_refused(make: Callable[..., Any], url: str) -> None:
     make()
-    with pytest.raises(DispatchError, match=r"has no epoch of run 'other': is it the run_id of the training config\?"):
+    with pytest.raises(
+        DispatchError,
+        match=r"has no epoch of run 'other': is it the run_id of the training config\?",
+    ):
         receipts(url, "other")
     with pytest.raises(DispatchError, match="has no epoch 7 of run 'run'"):
         receipts(url, "run", 7)
@@ -134,7 +153,9 @@ def test_an_epoch_or_a_run_that_is_not_there_is_refused(make: Callable[..., Any]
         read_receipt(bind(url).open(), EpochKeys(PREFIX, 7))
 
 
-def test_the_command_prints_it_and_fails_where_rows_are_missing(make: Callable[..., Any], url: str) -> None:
+def test_the_command_prints_it_and_fails_where_rows_are_missing(
+    make: Callable[..., Any], url: str
+) -> None:
     worker = make()
     claims = worker.claims()
     worker.complete(next(claims))

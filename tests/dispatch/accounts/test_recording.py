@@ -20,12 +20,16 @@ def url(tmp_path: Path) -> str:
 
 
 def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:
-    plan = Plan(splits=[Split(path=str(i), num_rows=100) for i in range(4)], shuffle=False, epoch=epoch)
+    plan = Plan(
+        splits=[Split(path=str(i), num_rows=100) for i in range(4)], shuffle=False, epoch=epoch
+    )
     terms = Terms(boundaries=lambda split: range(10, split.num_rows, 10))
     return Coordinator(url, plan=plan, prefix=run_prefix("run"), worker=worker, terms=terms)
 
 
-def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_back(url: str) -> None:
+def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_back(
+    url: str,
+) -> None:
     with coordinator(url, "0-11") as one, coordinator(url, "1-22") as other:
         first, second = next(one.claims()), next(other.claims())
         third = next(one.claims())
@@ -41,9 +45,15 @@ def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_
             assert late.complete(claim)
     found = recorded(url, "run", 0)
     assert (found.plan, found.epoch, found.num_workers) == (plan, 0, 2)
-    assert found.workers["0-11"] == (Stretch(index=0, first=0, end=100), Stretch(index=2, first=0, end=100))
+    assert found.workers["0-11"] == (
+        Stretch(index=0, first=0, end=100),
+        Stretch(index=2, first=0, end=100),
+    )
     assert found.workers["1-22"] == (Stretch(index=1, first=0, end=30),)
-    assert set(found.workers["1-33"]) == {Stretch(index=1, first=30, end=100), Stretch(index=3, first=0, end=100)}
+    assert set(found.workers["1-33"]) == {
+        Stretch(index=1, first=30, end=100),
+        Stretch(index=3, first=0, end=100),
+    }
     assert list(found.of(1)) == [*found.workers["1-22"], *found.workers["1-33"]]
     assert list(found.of(7)) == []
     assert Recording.from_json(found.to_json()) == found
@@ -53,7 +63,8 @@ def test_one_epoch_is_recorded_at_a_time(url: str) -> None:
     for epoch in (0, 1):
         coordinator(url, "0-1", epoch).close()
     with pytest.raises(
-        DispatchError, match="expected one epoch of run 'run' to save the order of, found 2; name one with --epoch"
+        DispatchError,
+        match="expected one epoch of run 'run' to save the order of, found 2; name one with --epoch",
     ):
         recorded(url, "run")
     with pytest.raises(DispatchError, match="found 0"):

@@ -23,7 +23,14 @@ from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 
-NOTE = EpochNote(prefix=run_prefix("run"), epoch=3, num_splits=10, num_rows=1000, lease_s=10.0, started_unix_s=0.0)
+NOTE = EpochNote(
+    prefix=run_prefix("run"),
+    epoch=3,
+    num_splits=10,
+    num_rows=1000,
+    lease_s=10.0,
+    started_unix_s=0.0,
+)
 EMPTY = Reading(leases={}, at_s=0.0)
 HELD, FREE, DONE = LeaseState.HELD, LeaseState.FREE, LeaseState.DONE
 
@@ -37,9 +44,16 @@ def reading(at_s: Any, *leases: Any) -> Reading:
 
 
 def test_counts_and_rows_are_those_of_the_leases() -> None:
-    status = summarize(NOTE, reading(50.0, lease("a", DONE, 100), lease("a", HELD, 30), lease("b", FREE, 20)), EMPTY)
+    status = summarize(
+        NOTE,
+        reading(50.0, lease("a", DONE, 100), lease("a", HELD, 30), lease("b", FREE, 20)),
+        EMPTY,
+    )
     assert (status.num_done, status.num_held, status.num_free, status.num_rows) == (1, 1, 1, 150)
-    assert [(w.worker, w.num_done, w.num_held, w.num_rows) for w in status.workers] == [("a", 1, 1, 130), ("b", 0, 0, 20)]
+    assert [(w.worker, w.num_done, w.num_held, w.num_rows) for w in status.workers] == [
+        ("a", 1, 1, 130),
+        ("b", 0, 0, 20),
+    ]
 
 
 def test_the_end_is_expected_at_the_rate_between_the_readings() -> None:
@@ -58,28 +72,52 @@ def test_without_a_rate_no_end_is_known_and_at_the_end_nothing_remains() -> None
 def test_what_a_restored_state_had_delivered_counts_as_done() -> None:
     note = EpochNote(**vars(NOTE) | {"num_splits_before": 9, "num_rows_before": 900})
     status = summarize(note, reading(10.0, lease("a", DONE, 100)), EMPTY)
-    assert (status.num_done, status.num_rows, status.rows_per_s, status.is_over) == (10, 1000, 10, True)
+    assert (status.num_done, status.num_rows, status.rows_per_s, status.is_over) == (
+        10,
+        1000,
+        10,
+        True,
+    )
 
 
 def test_a_straggler_is_slower_than_half_the_median_and_holds_splits() -> None:
-    now = reading(10.0, lease("a", DONE, 100), lease("b", DONE, 90), lease("c", HELD, 20), lease("d", FREE, 10))
+    now = reading(
+        10.0,
+        lease("a", DONE, 100),
+        lease("b", DONE, 90),
+        lease("c", HELD, 20),
+        lease("d", FREE, 10),
+    )
     assert [w.remark for w in summarize(NOTE, now, EMPTY).workers] == ["", "", "straggler", ""]
 
 
 def test_a_worker_is_silent_that_renews_nothing_for_half_a_lease_time() -> None:
     before = reading(0.0, lease("a", HELD, 10), lease("b", HELD, 10))
     after = [lease("a", HELD, 10), lease("b", HELD, 10, beat=1)]
-    assert [w.is_silent for w in summarize(NOTE, reading(5.0, *after), before).workers] == [True, False]
-    assert [w.is_silent for w in summarize(NOTE, reading(4.9, *after), before).workers] == [False, False]
+    assert [w.is_silent for w in summarize(NOTE, reading(5.0, *after), before).workers] == [
+        True,
+        False,
+    ]
+    assert [w.is_silent for w in summarize(NOTE, reading(4.9, *after), before).workers] == [
+        False,
+        False,
+    ]
 
 
 def test_the_text_has_a_line_for_the_epoch_and_one_for_each_worker() -> None:
-    text = show(summarize(NOTE, reading(10.0, lease("host-1", DONE, 100), lease("host-2", HELD, 20)), EMPTY))
+    text = show(
+        summarize(NOTE, reading(10.0, lease("host-1", DONE, 100), lease("host-2", HELD, 20)), EMPTY)
+    )
     head, *table = text.splitlines()
     assert head.startswith(
-        "run/0/0 epoch 3: 1 of 10 splits done (10.0%), 1 held, 0 given back, 8 unclaimed; 120 of 1,000 rows, 12 rows/s; ends in"
+        "run/0/0 epoch 3: 1 of 10 splits done (10.0%), 1 held, 0 given back, 8 unclaimed; 120 of "
+        "1,000 rows, 12 rows/s; ends in"
     )
-    assert ["host-1" in table[2], "host-2" in table[3], "straggler" in table[3]] == [True, True, True]
+    assert ["host-1" in table[2], "host-2" in table[3], "straggler" in table[3]] == [
+        True,
+        True,
+        True,
+    ]
 
 
 def test_a_note_is_left_once_and_the_newest_are_found(tmp_path: Path) -> None:
@@ -93,14 +131,21 @@ def test_a_note_is_left_once_and_the_newest_are_found(tmp_path: Path) -> None:
 def test_a_note_of_another_format_is_refused() -> None:
     assert EpochNote.decode(NOTE.encode()) == NOTE
     for text in ("", "[]", json.dumps(json.loads(NOTE.encode()) | {"format": 2}), '{"format":1}'):
-        with pytest.raises(DispatchError, match="a note of an epoch that this version cannot read: expected format 1, found"):
+        with pytest.raises(
+            DispatchError,
+            match="a note of an epoch that this version cannot read: expected format 1, found",
+        ):
             EpochNote.decode(text)
 
 
-def test_an_observer_follows_a_coordinator_and_asks_no_more_for_what_is_done(tmp_path: Path) -> None:
+def test_an_observer_follows_a_coordinator_and_asks_no_more_for_what_is_done(
+    tmp_path: Path,
+) -> None:
     address = bind(f"sqlite://{tmp_path}/x.db")
     plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=100) for i in range(10)])
-    with pytest.raises(DispatchError, match=r"no dispatch store at sqlite://.*x.db: expected the file"):
+    with pytest.raises(
+        DispatchError, match=r"no dispatch store at sqlite://.*x.db: expected the file"
+    ):
         Observer(address.url, last=5)
     assert not (tmp_path / "x.db").exists()
     address.open().close()
@@ -110,7 +155,10 @@ def test_an_observer_follows_a_coordinator_and_asks_no_more_for_what_is_done(tmp
         for number, claim in enumerate(coordinator.claims()):
             assert f"{number} of 10 splits done" in observer.look()
             assert coordinator.complete(claim)
-    assert "10 of 10 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 1,000 of 1,000 rows" in observer.look()
+    assert (
+        "10 of 10 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 1,000 of 1,000 rows"
+        in observer.look()
+    )
     assert observer.look().splitlines()[0].endswith("1,000 of 1,000 rows; over")
     observer.close()
 
@@ -129,17 +177,32 @@ def test_parts_that_were_cut_off_count_where_they_were_read(tmp_path: Path) -> N
         busy.reserve(claim, 20)
         part = next(idle.claims())
         assert (part.part, idle.reserve(part, 100), idle.complete(part)) == (60, 100, True)
-        assert "0 of 1 splits done (0.0%), 1 held, 0 given back, 0 unclaimed; 40 of 100 rows" in observer.look()
+        assert (
+            "0 of 1 splits done (0.0%), 1 held, 0 given back, 0 unclaimed; 40 of 100 rows"
+            in observer.look()
+        )
         assert (busy.reserve(claim, 100), busy.complete(claim)) == (60, True)
         head, _, _, *workers = observer.look().splitlines()
-        assert "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 100 of 100 rows" in head
-        assert [line.split()[:4] for line in workers] == [["busy", "1", "0", "60"], ["idle", "1", "0", "40"]]
+        assert (
+            "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 100 of 100 rows"
+            in head
+        )
+        assert [line.split()[:4] for line in workers] == [
+            ["busy", "1", "0", "60"],
+            ["idle", "1", "0", "40"],
+        ]
 
 
 def test_a_quarantined_split_is_over_and_named(tmp_path: Path) -> None:
-    status = summarize(EpochNote(**vars(NOTE) | {"num_splits": 1}), reading(9.0, lease("a", LeaseState.QUARANTINED, 30)), EMPTY)
+    status = summarize(
+        EpochNote(**vars(NOTE) | {"num_splits": 1}),
+        reading(9.0, lease("a", LeaseState.QUARANTINED, 30)),
+        EMPTY,
+    )
     assert (status.is_over, status.num_quarantined, status.num_rows) == (True, 1, 30)
-    assert "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed, 1 quarantined" in show(status)
+    assert "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed, 1 quarantined" in show(
+        status
+    )
 
 
 def test_the_command_prints_what_a_store_holds(tmp_path: Path) -> None:
@@ -155,10 +218,23 @@ def test_watching_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/x.db"
     bind(url).open().close()
     code = "from featstore.cli import main; main()"
-    command = [sys.executable, "-u", "-c", code, "dispatch", "status", url, "--watch", "--every", "0.1"]
+    command = [
+        sys.executable,
+        "-u",
+        "-c",
+        code,
+        "dispatch",
+        "status",
+        url,
+        "--watch",
+        "--every",
+        "0.1",
+    ]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # A shell's background job ignores SIGINT, and so would its children.
-    with subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **pipes) as process:
+    with subprocess.Popen(
+        command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **pipes
+    ) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
         process.send_signal(signal.SIGINT)

@@ -66,7 +66,10 @@ def test_a_holder_that_is_dead_is_silent_after_the_wait(
 
 
 def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(
-    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+    make: Callable[..., Any],
+    address: StoreAddress,
+    clock: SimulatedClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     holder, other = make("holder", 3), make("other", 3)
@@ -83,14 +86,19 @@ def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread
     left_open.note(KEYS)
     left_open.name()
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert f"of split {held.split.id}, held by worker holder, which is silent" in record.getMessage()
+    assert (
+        f"of split {held.split.id}, held by worker holder, which is silent" in record.getMessage()
+    )
     caplog.clear()
     left_open.name()
     assert not caplog.records, "it was named once"
 
 
 def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(
-    make: Callable[..., Any], address: StoreAddress, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+    make: Callable[..., Any],
+    address: StoreAddress,
+    clock: SimulatedClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     next(make("holder", num_splits=60).claims())
     LeftOpen(address, "left").note(KEYS)
@@ -104,7 +112,9 @@ def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(
     assert sum("claimed by nobody; they are read again" in line for line in told) == 19
 
 
-def test_a_store_that_is_gone_is_told_and_raises_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_is_gone_is_told_and_raises_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     address = bind(f"sqlite://{tmp_path}/store.sqlite")
     left_open = LeftOpen(address, "left")

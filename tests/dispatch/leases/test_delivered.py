@@ -43,6 +43,13 @@ def test_a_split_and_its_parts_are_exactly_what_is_left(rows: Any) -> None:
     ranges = _ranges(rows)
     whole = extent(SPLIT, ranges)
     ends = [*whole.cuts[1:], whole.end]
-    parts = [part_extent(SPLIT, ranges, first, end) for first, end in zip(whole.cuts, ends, strict=False)]
-    left = _rows([(whole.start_row, (*whole.cuts, whole.end)[0]), *((part.start_row, part.end) for part in parts)])
+    parts = [
+        part_extent(SPLIT, ranges, first, end) for first, end in zip(whole.cuts, ends, strict=False)
+    ]
+    left = _rows(
+        [
+            (whole.start_row, (*whole.cuts, whole.end)[0]),
+            *((part.start_row, part.end) for part in parts),
+        ]
+    )
     assert left == set(range(NUM_ROWS)) - rows

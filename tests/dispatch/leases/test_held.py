@@ -22,7 +22,9 @@ CHANGES = {
 
 
 class Overtaken:
-    """A store whose answer to the first write comes only after another thread has written and noted its own."""
+    """A store whose answer to the first write comes only after another thread has written and noted
+    its own.
+    """
 
     def __init__(self, store: Any, act: Any) -> None:
         self._store, self._act = store, act
@@ -42,7 +44,10 @@ def _held() -> Any:
     return store, holdings
 
 
-@given(slow=st.sampled_from(sorted(CHANGES)), quick=st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=4))
+@given(
+    slow=st.sampled_from(sorted(CHANGES)),
+    quick=st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=4),
+)
 def test_a_thread_that_is_overtaken_between_its_write_and_its_note_does_not_undo_what_the_other_noted(
     slow: Any, quick: list[Any]
 ) -> None:

@@ -29,15 +29,23 @@ class _Counting:
         def call(*arguments: Any) -> Any:
             self._counts.num_exchanges += 1
             keys = arguments[0] if verb == "get_many" else arguments[:1]
-            self._counts.num_asked.update("split" if "/split/" in key else key.rpartition("/")[2] for key in keys)
+            self._counts.num_asked.update(
+                "split" if "/split/" in key else key.rpartition("/")[2] for key in keys
+            )
             return getattr(self._inner, verb)(*arguments)
 
         return getattr(self._inner, verb) if verb == "close" else call
 
 
-def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(make_worker: Any) -> None:
+def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(
+    make_worker: Any,
+) -> None:
     """A DataLoader's workers end where they would wait: what they miss nobody reads."""
-    holder, leaver, last = make_worker("holder", 400), make_worker("leaver", 400), make_worker("last", 400)
+    holder, leaver, last = (
+        make_worker("holder", 400),
+        make_worker("leaver", 400),
+        make_worker("last", 400),
+    )
     held = [claim for _, claim in zip(range(390), holder.claims(), strict=False)]
     given_back = next(leaver.claims())
     held += list(holder.claims(WaitFor.NOTHING))
@@ -57,7 +65,8 @@ def test_idle_workers_ask_for_two_hints_and_not_for_leases(
     thread.start()
     while counting.num_asked["given_back"] < 6:
         clock.sleep(0.01)
-    # Of 60 s leases nothing is to be seen again in the first seconds: the looks at the beginning are all.
+    # Of 60 s leases nothing is to be seen again in the first seconds: the looks at the beginning
+    # are all.
     num_looks = counting.num_asked["split"]
     assert num_looks <= 6 * 64
     while counting.num_asked["given_back"] < 9:
@@ -74,7 +83,9 @@ def test_idle_workers_ask_for_two_hints_and_not_for_leases(
     assert not thread.is_alive()
 
 
-def test_the_last_look_at_thousands_of_splits_takes_a_few_exchanges(make_worker: Any, address: StoreAddress) -> None:
+def test_the_last_look_at_thousands_of_splits_takes_a_few_exchanges(
+    make_worker: Any, address: StoreAddress
+) -> None:
     counting = CountingAddress(address)
     one = make_worker("one", 2_000)
     assert all(one.complete(claim) for claim in one.claims(WaitFor.NOTHING))

@@ -15,7 +15,9 @@ from featstore.errors import DispatchError
 SMALL = st.integers(0, 9)
 SHARES = st.builds(Share, worker=st.text(max_size=3), turn=SMALL, first=SMALL, through=SMALL)
 RECORDS = st.builds(
-    lambda rows, first, more, **fields: Lease(rows=rows, first=min(first, rows), reserved=rows + more, **fields),
+    lambda rows, first, more, **fields: Lease(
+        rows=rows, first=min(first, rows), reserved=rows + more, **fields
+    ),
     state=st.sampled_from(LeaseState),
     fence=st.integers(1, 9),
     worker=st.text(max_size=5),
@@ -47,10 +49,21 @@ def test_a_record_survives_the_store(record: Any, cuts: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "[]", "{}", '{"format":1}', '{"format":2,"state":"lost"}', '{"format":2,"state":"held"}']
+    "text",
+    [
+        "",
+        "x",
+        "[]",
+        "{}",
+        '{"format":1}',
+        '{"format":2,"state":"lost"}',
+        '{"format":2,"state":"held"}',
+    ],
 )
 def test_a_foreign_value_is_refused_with_what_was_found(text: str) -> None:
-    with pytest.raises(DispatchError, match="a lease that this version cannot read: expected format 2, found"):
+    with pytest.raises(
+        DispatchError, match="a lease that this version cannot read: expected format 2, found"
+    ):
         Lease.decode(text)
 
 
@@ -63,18 +76,36 @@ def test_a_record_of_another_format_is_refused() -> None:
 @given(record=RECORDS)
 def test_a_new_claim_has_a_higher_fence_and_goes_on_where_the_last_one_was(record: Any) -> None:
     taken = leases.claim_again(record, worker="w", nonce="new", turn=4)
-    assert (taken.state, taken.fence, taken.rows, taken.turn) == (LeaseState.HELD, record.fence + 1, record.rows, 4)
-    assert (taken.first, taken.reserved, taken.end, taken.cuts) == (record.rows, record.rows, record.end, record.cuts)
+    assert (taken.state, taken.fence, taken.rows, taken.turn) == (
+        LeaseState.HELD,
+        record.fence + 1,
+        record.rows,
+        4,
+    )
+    assert (taken.first, taken.reserved, taken.end, taken.cuts) == (
+        record.rows,
+        record.rows,
+        record.end,
+        record.cuts,
+    )
     assert not taken.same_claim(record)
 
 
 def test_a_first_claim_goes_on_where_the_restored_state_was() -> None:
     claimed = leases.claim(replace(WHOLE, start_row=7, cuts=(50,)), worker="w", nonce="n", turn=2)
-    assert (claimed.rows, claimed.first, claimed.reserved, claimed.limit, claimed.turn) == (7, 7, 7, 50, 2)
+    assert (claimed.rows, claimed.first, claimed.reserved, claimed.limit, claimed.turn) == (
+        7,
+        7,
+        7,
+        50,
+        2,
+    )
 
 
 @given(record=RECORDS, rows=SMALL)
-def test_renewing_reserving_and_acknowledging_change_the_value_and_never_take_rows_back(record: Any, rows: Any) -> None:
+def test_renewing_reserving_and_acknowledging_change_the_value_and_never_take_rows_back(
+    record: Any, rows: Any
+) -> None:
     assert leases.renew(record).encode() != record.encode()
     assert leases.advance(record, rows).rows == max(record.rows, rows)
     assert leases.advance(record, rows).encode() != record.encode()
@@ -95,7 +126,9 @@ def test_a_claim_ends_where_it_was_cut_and_the_part_where_the_claim_ended() -> N
     assert leases.finish(leases.reserve(twice, 30)).rows == 30
 
 
-@pytest.mark.parametrize(("record", "at"), [(_held(reserved=50), 50), (_held(), 100), (_held(state=LeaseState.FREE), 50)])
+@pytest.mark.parametrize(
+    ("record", "at"), [(_held(reserved=50), 50), (_held(), 100), (_held(state=LeaseState.FREE), 50)]
+)
 def test_reserved_rows_and_leases_that_nobody_holds_are_not_cut(record: Any, at: int) -> None:
     with pytest.raises(ValueError, match=f"no cut at {at} of a lease that is"):
         leases.cut(record, at)
@@ -106,8 +139,14 @@ def test_a_claim_is_finished_only_where_all_its_rows_were_reserved() -> None:
         leases.finish(_held(reserved=90))
 
 
-@given(rows=st.integers(0, 40), more=st.integers(0, 40), boundaries=st.lists(st.integers(0, 100), max_size=12))
-def test_a_cut_halves_what_is_not_reserved_as_well_as_the_boundaries_allow(rows: int, more: int, boundaries: list[int]) -> None:
+@given(
+    rows=st.integers(0, 40),
+    more=st.integers(0, 40),
+    boundaries=st.lists(st.integers(0, 100), max_size=12),
+)
+def test_a_cut_halves_what_is_not_reserved_as_well_as_the_boundaries_allow(
+    rows: int, more: int, boundaries: list[int]
+) -> None:
     record = _held(rows=rows, reserved=rows + more)
     at = leases.choose_cut(record, boundaries)
     inside = [b for b in boundaries if rows + more < b < 100]
@@ -120,7 +159,10 @@ def test_a_cut_halves_what_is_not_reserved_as_well_as_the_boundaries_allow(rows:
 
 def test_what_nobody_holds_has_no_cut() -> None:
     assert leases.choose_cut(_held(state=LeaseState.DONE), [50]) is None
-    assert leases.choose_cut(Lease(state=LeaseState.HELD, fence=1, worker="w", nonce="n"), [50]) is None
+    assert (
+        leases.choose_cut(Lease(state=LeaseState.HELD, fence=1, worker="w", nonce="n"), [50])
+        is None
+    )
 
 
 def test_taking_over_what_was_begun_counts_a_failure_and_what_may_come_twice() -> None:

@@ -1,4 +1,6 @@
-"""The lease machine under arbitrary interleavings of workers, against a model that counts each delivered row."""
+"""The lease machine under arbitrary interleavings of workers, against a model that counts each
+delivered row.
+"""
 
 from collections import Counter
 from typing import Any
@@ -34,7 +36,9 @@ class Values:
 
 
 class Worker:
-    """A process: what it holds and has seen, and how far it has delivered each claim. `nonce` is new with each start."""
+    """A process: what it holds and has seen, and how far it has delivered each claim. `nonce` is
+    new with each start.
+    """
 
     def __init__(self, nonce: Any) -> None:
         self.nonce = nonce
@@ -43,19 +47,25 @@ class Worker:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Workers claim, reserve, deliver, acknowledge, complete, fail, pause for any time, die, relieve and take over.
+    """Workers claim, reserve, deliver, acknowledge, complete, fail, pause for any time, die,
+    relieve and take over.
 
-    A worker acts on its own last records, which may be stale: that is what a pause is. It delivers a row only below what it
-    has reserved, and never asks the store when it does, as a real consumer that holds a decoded batch.
+    A worker acts on its own last records, which may be stale: that is what a pause is. It delivers
+    a row only below what it has reserved, and never asks the store when it does, as a real consumer
+    that holds a decoded batch.
     """
 
-    @initialize(num_splits=st.integers(1, 2), num_workers=st.integers(2, 3), delivered=st.booleans())
+    @initialize(
+        num_splits=st.integers(1, 2), num_workers=st.integers(2, 3), delivered=st.booleans()
+    )
     def begin(self, num_splits: Any, num_workers: Any, delivered: Any) -> None:
         self.now, self.cursor, self.num_starts = 0.0, 0, 0
         self.store: Any = Values()
         self.num_splits = num_splits
         self.done = {0: ((0, 2), (6, 8))} if delivered else {}
-        self.counts = Counter({(0, row): 1 for first, end in self.done.get(0, ()) for row in range(first, end)})
+        self.counts = Counter(
+            {(0, row): 1 for first, end in self.done.get(0, ()) for row in range(first, end)}
+        )
         self.workers = [self._start() for _ in range(num_workers)]
         self.ends: dict[Any, Any] = {}
         self.final: dict[Any, Any] = {}
@@ -77,7 +87,11 @@ class Interleavings(RuleBasedStateMachine):
         known = [(index, 0) for index in range(self.cursor)]
         for part in known:
             _, record = self._read(part)
-            known += [(part[0], first) for first in (record.cuts if record else ()) if (part[0], first) not in known]
+            known += [
+                (part[0], first)
+                for first in (record.cuts if record else ())
+                if (part[0], first) not in known
+            ]
         return known
 
     def _claim(self, worker: Any, part: Any, value: Any, record: Any) -> None:
@@ -87,7 +101,9 @@ class Interleavings(RuleBasedStateMachine):
             mine = leases.claim_again(record, worker=worker.nonce, nonce=worker.nonce)
         else:
             rows = self.done.get(index, 0)
-            whole = part_extent(split, rows, first, self.ends[part]) if first else extent(split, rows)
+            whole = (
+                part_extent(split, rows, first, self.ends[part]) if first else extent(split, rows)
+            )
             mine = leases.claim(whole, worker=worker.nonce, nonce=worker.nonce)
         if self.store.compare_set(KEYS.part(part), value or "", mine.encode()) == mine.encode():
             worker.holdings.take(part, mine)
@@ -132,7 +148,9 @@ class Interleavings(RuleBasedStateMachine):
             worker.watch.is_expired(part, record, self.now)
             self.now += LEASE_S
         expired = worker.watch.is_expired(part, record, self.now)
-        stalled = record is not None and worker.watch.standstill_s(part, record, self.now) >= STALL_S
+        stalled = (
+            record is not None and worker.watch.standstill_s(part, record, self.now) >= STALL_S
+        )
         if not (expired or stalled or (record is not None and record.state is LeaseState.FREE)):
             return
         if record is not None and leases.has_failed(record, MAX_FAILURES):
@@ -168,33 +186,48 @@ class Interleavings(RuleBasedStateMachine):
         if worker is None:
             return
         worker.holdings.worked()
-        mine = worker.holdings.change(self.store, part, lambda mine, work: leases.reserve(mine, through, work))
+        mine = worker.holdings.change(
+            self.store, part, lambda mine, work: leases.reserve(mine, through, work)
+        )
         if mine is not None and delivers:
             self._deliver(worker, part, NUM_ROWS)
 
     @rule(data=st.data(), num_rows=st.integers(1, NUM_ROWS))
     def deliver(self, data: Any, num_rows: Any) -> None:
-        """Rows reach a consumer; after the first of them whether the lease still stands is not asked."""
+        """Rows reach a consumer; after the first of them whether the lease still stands is not
+        asked.
+        """
         worker, part, _ = self._own(data)
         if worker is not None:
             self._deliver(worker, part, num_rows)
 
     def _deliver(self, worker: Any, part: Any, num_rows: Any) -> None:
         mine = worker.holdings._held[part]
-        if not mine.started and (mine := worker.holdings.change(self.store, part, leases.start)) is None:
+        if (
+            not mine.started
+            and (mine := worker.holdings.change(self.store, part, leases.start)) is None
+        ):
             return
         before = worker.delivered[part, mine.fence]
         after = min(before + num_rows, mine.reserved)
         self.counts.update((part[0], row) for row in range(before, after))
         worker.delivered[part, mine.fence] = max(before, after)
 
-    @rule(data=st.data(), through=st.sampled_from(BOUNDARIES), how=st.sampled_from(["cut", "take over", "take unbegun"]))
+    @rule(
+        data=st.data(),
+        through=st.sampled_from(BOUNDARIES),
+        how=st.sampled_from(["cut", "take over", "take unbegun"]),
+    )
     def race(self, data: Any, through: Any, how: Any) -> None:
-        """Another worker comes between a holder's reservation and its delivery, and is the faster one."""
+        """Another worker comes between a holder's reservation and its delivery, and is the faster
+        one.
+        """
         holder, part, _ = self._own(data)
         if holder is None:
             return
-        mine = holder.holdings.change(self.store, part, lambda mine, work: leases.reserve(mine, through, work))
+        mine = holder.holdings.change(
+            self.store, part, lambda mine, work: leases.reserve(mine, through, work)
+        )
         value, record = self._read(part)
         if mine is None or value != mine.encode():
             return
@@ -206,12 +239,17 @@ class Interleavings(RuleBasedStateMachine):
         elif how == "take unbegun" and not record.is_begun:
             self._claim(thief, part, value, record)
         elif at is not None:
-            assert self.store.compare_set(KEYS.part(part), value, leases.cut(record, at).encode()) != value
+            assert (
+                self.store.compare_set(KEYS.part(part), value, leases.cut(record, at).encode())
+                != value
+            )
             self._read(part)
             taken = (part[0], at)
             self._claim(thief, taken, None, None)
         if taken in thief.holdings:
-            thief.holdings.change(self.store, taken, lambda mine, work: leases.reserve(mine, NUM_ROWS, work))
+            thief.holdings.change(
+                self.store, taken, lambda mine, work: leases.reserve(mine, NUM_ROWS, work)
+            )
             self._deliver(thief, taken, NUM_ROWS)
         self._deliver(holder, part, NUM_ROWS)
         self.workers.remove(thief)
@@ -221,11 +259,15 @@ class Interleavings(RuleBasedStateMachine):
         worker, part, mine = self._own(data)
         if worker is not None:
             rows = worker.delivered[part, mine.fence]
-            worker.holdings.change(self.store, part, lambda record, work: leases.advance(record, rows, work))
+            worker.holdings.change(
+                self.store, part, lambda record, work: leases.advance(record, rows, work)
+            )
 
     @rule(data=st.data())
     def complete(self, data: Any) -> None:
-        """A worker that has delivered all that it knows to be its own says so; where it was cut meanwhile it cannot have."""
+        """A worker that has delivered all that it knows to be its own says so; where it was cut
+        meanwhile it cannot have.
+        """
         worker, part, mine = self._own(data)
         if worker is not None and worker.delivered[part, mine.fence] == mine.limit:
             done = worker.holdings.change(self.store, part, lambda record, _: leases.finish(record))
@@ -238,7 +280,9 @@ class Interleavings(RuleBasedStateMachine):
         if worker is not None:
             self_delivered = worker.delivered[part, mine.fence]
             end = leases.fail if fails else leases.release
-            worker.holdings.change(self.store, part, lambda record, _: end(leases.advance(record, self_delivered)))
+            worker.holdings.change(
+                self.store, part, lambda record, _: end(leases.advance(record, self_delivered))
+            )
 
     @rule(data=st.data())
     def renew(self, data: Any) -> None:
@@ -270,7 +314,11 @@ class Interleavings(RuleBasedStateMachine):
             twice = sum(count - 1 for count in self.counts.values())
             records = [Lease.decode(value) for value in self.store.held.values()]
             assert twice <= sum(record.repeated for record in records)
-            assert twice == 0 or self.num_forced or any(record.state is LeaseState.QUARANTINED for record in records)
+            assert (
+                twice == 0
+                or self.num_forced
+                or any(record.state is LeaseState.QUARANTINED for record in records)
+            )
 
     @invariant()
     def acknowledged_rows_were_delivered(self) -> None:
@@ -278,11 +326,15 @@ class Interleavings(RuleBasedStateMachine):
             record = Lease.decode(value)
             index = int(key.split("/split/")[1].partition("/")[0])
             assert all(
-                self.counts[index, row] for share in leases.all_shares(record) for row in range(share.first, share.through)
+                self.counts[index, row]
+                for share in leases.all_shares(record)
+                for row in range(share.first, share.through)
             )
 
     def teardown(self) -> None:
-        """Whatever happened, one late worker finishes the epoch, and what it finds cut off, within lease times of its own."""
+        """Whatever happened, one late worker finishes the epoch, and what it finds cut off, within
+        lease times of its own.
+        """
         if not hasattr(self, "store"):
             return
         self.workers, self.cursor = [late := self._start()], self.num_splits
@@ -296,16 +348,26 @@ class Interleavings(RuleBasedStateMachine):
                 ):
                     continue
                 self._claim(late, part, value, record)
-                mine = late.holdings.change(self.store, part, lambda mine, work: leases.reserve(mine, NUM_ROWS, work))
+                mine = late.holdings.change(
+                    self.store, part, lambda mine, work: leases.reserve(mine, NUM_ROWS, work)
+                )
                 assert mine is not None
                 self.counts.update((part[0], row) for row in range(mine.rows, mine.reserved))
-                assert late.holdings.change(self.store, part, lambda mine, _: leases.finish(mine)) is not None
+                assert (
+                    late.holdings.change(self.store, part, lambda mine, _: leases.finish(mine))
+                    is not None
+                )
         for part in self._parts():
             _, record = self._read(part)
             assert record.state in FINAL
             if record.state is LeaseState.QUARANTINED:
                 missing |= {(part[0], row) for row in range(record.rows, record.limit)}
-        undelivered = {(i, row) for i in range(self.num_splits) for row in range(NUM_ROWS) if not self.counts[i, row]}
+        undelivered = {
+            (i, row)
+            for i in range(self.num_splits)
+            for row in range(NUM_ROWS)
+            if not self.counts[i, row]
+        }
         assert undelivered <= missing
 
 

@@ -26,6 +26,8 @@ def test_at_the_end_of_the_plan_a_rank_in_step_shows_twice_a_second_that_it_live
     assert in_step_pause_s(60.0, num_taken=10, num_left=0, elapsed_s=1e4) == 0.5
 
 
-def test_before_the_end_of_the_plan_the_next_renewal_comes_when_half_of_the_rest_is_expected_to_be_handed_out() -> None:
+def test_before_the_end_of_the_plan_the_next_renewal_comes_when_half_of_the_rest_is_expected_to_be_handed_out() -> (
+    None
+):
     assert in_step_pause_s(60.0, num_taken=90, num_left=10, elapsed_s=90.0) == 5.0
     assert in_step_pause_s(60.0, num_taken=10, num_left=90, elapsed_s=90.0) == 20.0

@@ -1,4 +1,6 @@
-"""The end of an epoch: what idle workers take off the others, files that a host has, failures and quarantine."""
+"""The end of an epoch: what idle workers take off the others, files that a host has, failures and
+quarantine.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,13 +22,17 @@ BOUNDARIES = range(10, NUM_ROWS, 10)
 @pytest.fixture
 def make(make_worker: Any) -> Callable[..., Any]:
     def make(worker: Any, num_splits: int = 1, **options: Any) -> Any:
-        return make_worker(worker, num_splits, **{"boundaries": lambda split: BOUNDARIES, **options})
+        return make_worker(
+            worker, num_splits, **{"boundaries": lambda split: BOUNDARIES, **options}
+        )
 
     return make
 
 
 def _deliver(coordinator: Any, claim: Any, step: int = 10) -> Any:
-    """Reads a claim to its end, as it is when each step is reserved; the rows that were delivered."""
+    """Reads a claim to its end, as it is when each step is reserved; the rows that were
+    delivered.
+    """
     row, rows = claim.start_row, set()
     while (through := coordinator.reserve(claim, row + step)) is not None and through > row:
         rows |= {(claim.index, r) for r in range(row, through)}
@@ -35,7 +41,9 @@ def _deliver(coordinator: Any, claim: Any, step: int = 10) -> Any:
     return rows
 
 
-def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserved(make: Callable[..., Any]) -> None:
+def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserved(
+    make: Callable[..., Any],
+) -> None:
     busy, idle = make("busy"), make("idle")
     first = next(busy.claims())
     assert busy.reserve(first, 20) == 20
@@ -59,13 +67,20 @@ def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make: Callable[.
     workers = [make(f"w{i}") for i in range(4)]
     slow = next(workers[0].claims())
     assert workers[0].reserve(slow, 10) == 10
-    rows = [_deliver(worker, claim) for _ in range(3) for worker in workers[1:] for claim in worker.claims(WaitFor.NOTHING)]
+    rows = [
+        _deliver(worker, claim)
+        for _ in range(3)
+        for worker in workers[1:]
+        for claim in worker.claims(WaitFor.NOTHING)
+    ]
     rows.append(_deliver(workers[0], slow))
     assert len(rows) > 3
     assert sum(map(len, rows)) == len(set().union(*rows)) == NUM_ROWS
 
 
-def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(make: Callable[..., Any]) -> None:
+def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(
+    make: Callable[..., Any],
+) -> None:
     whole = {"boundaries": lambda split: ()}
     slow, idle = make("slow", 2, **whole), make("idle", 2, **whole)
     begun, ahead = list(slow.claims(WaitFor.NOTHING))
@@ -107,11 +122,16 @@ def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make: Callable[...,
     assert late.num_takeovers == 1
 
 
-def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_again(make: Callable[..., Any]) -> None:
+def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_again(
+    make: Callable[..., Any],
+) -> None:
     done = {0: ((0, 20), (50, 60), (90, 100))}
     one, other = make("one", done=done), make("other", done=done)
     first, second = next(one.claims()), next(other.claims())
-    assert [(c.part, c.start_row, c.end_row) for c in (first, second)] == [(0, 20, 50), (50, 60, 90)]
+    assert [(c.part, c.start_row, c.end_row) for c in (first, second)] == [
+        (0, 20, 50),
+        (50, 60, 90),
+    ]
     rows = _deliver(one, first) | _deliver(other, second)
     assert rows == {(0, row) for row in (*range(20, 50), *range(60, 90))}
     assert list(one.claims()) == list(other.claims()) == []
@@ -126,7 +146,9 @@ def test_a_worker_that_lives_without_working_loses_its_lease(make: Callable[...,
     assert not stuck.complete(claim)
 
 
-def test_a_split_that_fails_again_and_again_is_quarantined_and_named(make: Callable[..., Any]) -> None:
+def test_a_split_that_fails_again_and_again_is_quarantined_and_named(
+    make: Callable[..., Any],
+) -> None:
     worker, other = make("w", 2, max_failures=3), make("other", 2, max_failures=3)
     claims, failed = worker.claims(), []
     for claim in claims:
@@ -142,7 +164,9 @@ def test_a_split_that_fails_again_and_again_is_quarantined_and_named(make: Calla
     assert worker.is_done
 
 
-def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(make: Callable[..., Any]) -> None:
+def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(
+    make: Callable[..., Any],
+) -> None:
     first = make("first", 1000)
     for claim in first.claims():
         _deliver(first, claim, NUM_ROWS)
@@ -177,7 +201,10 @@ def test_a_host_prefers_files_that_it_has_staged(make: Callable[..., Any]) -> No
 
 
 def test_the_lookahead_is_bounded_and_asks_about_each_position_once() -> None:
-    plan, asked = Plan(splits=[Split(path=str(i), num_rows=1) for i in range(1000)], shuffle=False), []
+    plan, asked = (
+        Plan(splits=[Split(path=str(i), num_rows=1) for i in range(1000)], shuffle=False),
+        [],
+    )
 
     def is_staged(path: Any) -> bool:
         asked.append(int(path))
@@ -196,7 +223,10 @@ LEFT = st.lists(st.integers(0, 1000), max_size=20)
 @given(left=LEFT, salt=st.text(max_size=4))
 def test_those_with_the_most_left_are_relieved_first(left: Any, salt: str) -> None:
     record: dict[str, Any] = {"state": LeaseState.HELD, "fence": 1, "worker": "w", "nonce": "n"}
-    seen = [Open(part=(i, 0), record=Lease(end=rows, **record), value="x") for i, rows in enumerate(left)]
+    seen = [
+        Open(part=(i, 0), record=Lease(end=rows, **record), value="x")
+        for i, rows in enumerate(left)
+    ]
     order = [one.num_left for one in victims(seen, salt)]
     assert sorted(order) == sorted(rows for rows in left if rows)
     wanted = sum(rows >= max(left) / 2 for rows in left if rows) if left else 0

@@ -78,7 +78,10 @@ def test_a_part_is_watched_apart_from_its_split() -> None:
 
 
 def _looks(watch: Any, records: Any, step_s: Any) -> Any:
-    return [watch.standstill_s(A, record, step * step_s) >= STALL_S for step, record in enumerate(records)]
+    return [
+        watch.standstill_s(A, record, step * step_s) >= STALL_S
+        for step, record in enumerate(records)
+    ]
 
 
 def test_a_holder_that_renews_without_working_has_stalled_after_the_stall_time() -> None:
@@ -106,8 +109,13 @@ def test_a_lease_is_unbegun_while_nothing_is_reserved_beyond_what_is_acknowledge
     assert not watch.is_unbegun(A, replace(HELD, reserved=5), 4.0, 1.0)
 
 
-@given(settled=st.frozensets(st.integers(0, 30)), steps=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5))))
-def test_a_survey_offers_the_oldest_positions_that_are_not_settled(settled: Any, steps: list[Any]) -> None:
+@given(
+    settled=st.frozensets(st.integers(0, 30)),
+    steps=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5))),
+)
+def test_a_survey_offers_the_oldest_positions_that_are_not_settled(
+    settled: Any, steps: list[Any]
+) -> None:
     survey, done = Survey(settled), set(settled)
     cursor = 0
     for ahead, limit in steps:
@@ -138,8 +146,15 @@ def test_a_look_is_the_same_until_its_parts_are_settled_and_another_for_each_wor
     first = one.look(100, 10, salt="one")
     assert (len(first), one.look(100, 10, salt="one")) == (10, first)
     one.settle(first[3])
-    assert [part for part in one.look(100, 10, salt="one") if part in first] == [*first[:3], *first[4:]]
-    seen = [part for number, other in enumerate(others) for part in other.look(100, 10, salt=str(number))]
+    assert [part for part in one.look(100, 10, salt="one") if part in first] == [
+        *first[:3],
+        *first[4:],
+    ]
+    seen = [
+        part
+        for number, other in enumerate(others)
+        for part in other.look(100, 10, salt=str(number))
+    ]
     assert len(set(seen)) > 70
     assert one.look(100, 1000, salt="one") == one.pending(100, 1000)
 

@@ -10,22 +10,29 @@ from featstore.errors import ConfigError
 
 @pytest.mark.parametrize("url", ["redis://x", "nothing", "", "auto"])
 def test_an_unknown_store_answers_with_the_known_ones(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"no dispatch store .*memory:// .*sqlite:///absolute/path.* tcp://host:port"):
+    with pytest.raises(
+        ConfigError,
+        match=r"no dispatch store .*memory:// .*sqlite:///absolute/path.* tcp://host:port",
+    ):
         bind(url)
 
 
 def test_a_tcp_store_without_torch_names_the_extra() -> None:
     code = (
-        "import sys; sys.modules['torch'] = None; from featstore.dispatch.stores.address import bind; bind('tcp://h:1').open()"
+        "import sys; sys.modules['torch'] = None; from featstore.dispatch.stores.address import "
+        "bind; bind('tcp://h:1').open()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     last = done.stderr.splitlines()[-1]
     assert (
-        "MissingDependencyError: a dispatch store tcp:// needs torch: install it with  pip install 'featstore[torch]'" in last
+        "MissingDependencyError: a dispatch store tcp:// needs torch: install it with  pip install "
+        "'featstore[torch]'" in last
     )
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite://relative/x.db", "sqlite:///", "sqlite:///directory/"])
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite://relative/x.db", "sqlite:///", "sqlite:///directory/"]
+)
 def test_a_sqlite_store_needs_the_absolute_path_of_a_file(url: str) -> None:
     with pytest.raises(ConfigError, match="expected sqlite:///absolute/path/of/a/file"):
         bind(url)

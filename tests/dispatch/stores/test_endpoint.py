@@ -3,7 +3,13 @@ from typing import Any
 
 import pytest
 
-from featstore.dispatch.stores.endpoint import Endpoint, ServerMark, job_store, num_processes, parse_endpoint
+from featstore.dispatch.stores.endpoint import (
+    Endpoint,
+    ServerMark,
+    job_store,
+    num_processes,
+    parse_endpoint,
+)
 from featstore.errors import ConfigError, DispatchError
 
 JOB = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
@@ -15,7 +21,16 @@ def test_a_url_survives_its_reading(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["tcp://", "tcp://host", "tcp://:1", "tcp://host:0", "tcp://host:70000", "tcp://h:1/x", "tcp://u@h:1"]
+    "url",
+    [
+        "tcp://",
+        "tcp://host",
+        "tcp://:1",
+        "tcp://host:0",
+        "tcp://host:70000",
+        "tcp://h:1/x",
+        "tcp://u@h:1",
+    ],
 )
 def test_a_url_without_host_or_port_or_with_more_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"expected tcp://host:port, with a port from 1 to 65535"):
@@ -32,7 +47,9 @@ def test_a_url_without_host_or_port_or_with_more_is_refused(url: str) -> None:
         ({"TORCHELASTIC_USE_AGENT_STORE": "False", "RANK": "3"}, False),
     ],
 )
-def test_rank_0_starts_the_server_where_the_launcher_keeps_none(changes: Any, is_hosted_here: bool) -> None:
+def test_rank_0_starts_the_server_where_the_launcher_keeps_none(
+    changes: Any, is_hosted_here: bool
+) -> None:
     job = job_store(JOB | changes)
     assert job.endpoint == Endpoint(host="node0", port=29500)
     assert job.is_hosted_here is is_hosted_here
@@ -40,12 +57,17 @@ def test_rank_0_starts_the_server_where_the_launcher_keeps_none(changes: Any, is
 
 @pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
 def test_processes_without_a_place_to_meet_are_told_what_to_do(missing: str) -> None:
-    with pytest.raises(DispatchError, match=r"one of 2 processes \(WORLD_SIZE\) needs a place to meet: .*tcp://host:port"):
+    with pytest.raises(
+        DispatchError,
+        match=r"one of 2 processes \(WORLD_SIZE\) needs a place to meet: .*tcp://host:port",
+    ):
         job_store({key: value for key, value in JOB.items() if key != missing})
 
 
 def test_a_process_alone_is_one() -> None:
-    assert [num_processes(environ) for environ in ({}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "4"})] == [1, 1, 4]
+    assert [
+        num_processes(environ) for environ in ({}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "4"})
+    ] == [1, 1, 4]
 
 
 def test_a_mark_knows_the_first_server_again_also_where_it_was_sent() -> None:

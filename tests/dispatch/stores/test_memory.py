@@ -52,18 +52,25 @@ def test_what_is_stored_lives_as_long_as_an_address_or_a_handle() -> None:
 
 
 def test_a_forked_process_gets_an_error_instead_of_a_copy() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60
+    )
     lines = done.stdout.splitlines()
     assert len(lines) == 4, done.stderr
     assert all(
-        line.startswith("DispatchError") and "the epoch read twice; use dispatch store sqlite:///" in line for line in lines[:3]
+        line.startswith("DispatchError")
+        and "the epoch read twice; use dispatch store sqlite:///" in line
+        for line in lines[:3]
     )
     assert lines[3] == "1"
 
 
 def test_a_pickled_address_is_refused_in_another_process() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PICKLED], input=pickle.dumps(bind("memory://")), capture_output=True, timeout=60
+        [sys.executable, "-c", PICKLED],
+        input=pickle.dumps(bind("memory://")),
+        capture_output=True,
+        timeout=60,
     )
     assert done.returncode == 1
     assert f"belongs to process {os.getpid()}".encode() in done.stderr
@@ -78,5 +85,7 @@ def test_a_pickled_address_is_usable_only_where_it_was_made() -> None:
 
 def test_one_of_several_processes_of_a_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
-    with pytest.raises(DispatchError, match=r"one of 8 processes .*; use dispatch store sqlite:///"):
+    with pytest.raises(
+        DispatchError, match=r"one of 8 processes .*; use dispatch store sqlite:///"
+    ):
         bind("memory://")

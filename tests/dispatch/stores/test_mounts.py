@@ -52,15 +52,24 @@ def test_any_text_is_read_without_an_error(text: str, path: Any) -> None:
 def test_a_sqlite_store_on_a_network_file_system_is_refused_before_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel's table is replaced by one in which this directory is a share: nothing here can mount one."""
+    """The kernel's table is replaced by one in which this directory is a share: nothing here can
+    mount one.
+    """
     table = tmp_path / "mountinfo"
-    table.write_text(f"1 0 0:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:2 / {tmp_path.resolve()} rw - nfs4 server:/ rw\n")
+    table.write_text(
+        f"1 0 0:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:2 / {tmp_path.resolve()} rw - nfs4 server:/ "
+        f"rw\n"
+    )
     monkeypatch.setattr(mounts, "_MOUNTS", table)
-    with pytest.raises(DispatchError, match=r"lies on nfs4 \(mounted at .*local path.* or tcp://host:port"):
+    with pytest.raises(
+        DispatchError, match=r"lies on nfs4 \(mounted at .*local path.* or tcp://host:port"
+    ):
         SqliteStore(tmp_path / "run" / "x.db")
     assert not (tmp_path / "run").exists()
 
 
-def test_where_the_kernel_has_no_such_table_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_kernel_has_no_such_table_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "nothing")
     SqliteStore(tmp_path / "x.db").close()

@@ -65,25 +65,38 @@ for _ in range(100):
 
 def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    done = subprocess.run([sys.executable, "-c", FORKED, str(path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(path)], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.strip() == "[0, 0, 0]", done.stderr
     assert SqliteStore(path).get_or_none("n") == "801"
 
 
-def test_a_fork_carries_no_connection_along_while_other_threads_make_handles(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", MADE, str(tmp_path / "x.db")], capture_output=True, text=True, timeout=120)
+def test_a_fork_carries_no_connection_along_while_other_threads_make_handles(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MADE, str(tmp_path / "x.db")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OPEN_AT_ONCE, str(tmp_path / "x.db")]
-    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)
+    ]
     results = [process.communicate(b"\n", timeout=120) for process in started]
     assert [process.returncode for process in started] == [0] * 6, results
     assert SqliteStore(tmp_path / "x.db").get_or_none("n") == "600"
 
 
-def test_what_was_written_is_there_after_every_user_is_gone_and_in_any_sqlite_tool(tmp_path: Path) -> None:
+def test_what_was_written_is_there_after_every_user_is_gone_and_in_any_sqlite_tool(
+    tmp_path: Path,
+) -> None:
     store = SqliteStore(tmp_path / "x.db")
     store.set("k", "v")
     store.close()
@@ -100,12 +113,18 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "x.db")
 
 
-def test_a_disk_that_fails_in_a_transaction_is_told_and_not_that_it_cannot_be_rolled_back(tmp_path: Path) -> None:
-    """SQLite itself ends a transaction whose disk fails: here its log is cut off under a handle that has read none of it."""
+def test_a_disk_that_fails_in_a_transaction_is_told_and_not_that_it_cannot_be_rolled_back(
+    tmp_path: Path,
+) -> None:
+    """SQLite itself ends a transaction whose disk fails: here its log is cut off under a handle
+    that has read none of it.
+    """
     reader, writer = SqliteStore(tmp_path / "x.db"), SqliteStore(tmp_path / "x.db")
     writer.set("n", "1")
     (tmp_path / "x.db-wal").open("wb").close()
-    with pytest.raises(DispatchError, match=r"x\.db cannot be used: disk I/O error \(SQLITE_IOERR_SHORT_READ\)"):
+    with pytest.raises(
+        DispatchError, match=r"x\.db cannot be used: disk I/O error \(SQLITE_IOERR_SHORT_READ\)"
+    ):
         reader.add("n", 1)
 
 

@@ -56,7 +56,9 @@ store.close()
 
 
 class Server:
-    """A store served by a process of its own, forked so that it need not import torch, at a free port or at a given one."""
+    """A store served by a process of its own, forked so that it need not import torch, at a free
+    port or at a given one.
+    """
 
     def __init__(self, port: int = 0) -> None:
         address, told = FORK.Pipe(duplex=False)
@@ -117,7 +119,8 @@ def test_a_server_that_is_not_there_is_told_of_in_time() -> None:
         port = free.getsockname()[1]
     start = time.monotonic()
     with pytest.raises(
-        DispatchError, match=rf"tcp://127\.0\.0\.1:{port} cannot be reached within 0\.5 s.*refused; is its server"
+        DispatchError,
+        match=rf"tcp://127\.0\.0\.1:{port} cannot be reached within 0\.5 s.*refused; is its server",
     ):
         bind(f"tcp://127.0.0.1:{port}", timeout_s=0.5).open()
     assert time.monotonic() - start < 5
@@ -127,7 +130,9 @@ def test_a_worker_may_come_before_its_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     stores = []
-    waiting = threading.Thread(target=lambda: stores.append(bind(f"tcp://127.0.0.1:{port}", timeout_s=60).open()))
+    waiting = threading.Thread(
+        target=lambda: stores.append(bind(f"tcp://127.0.0.1:{port}", timeout_s=60).open())
+    )
     waiting.start()
     server = Server(port)
     waiting.join()
@@ -136,13 +141,22 @@ def test_a_worker_may_come_before_its_server() -> None:
     server.end()
 
 
-def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(server: Server) -> None:
+def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(
+    server: Server,
+) -> None:
     before = our_threads()
     store = bind(server.url, timeout_s=20).open()
     store.set("k", "v")
     server.end()
-    for use in (lambda: store.add("n", 1), lambda: store.get_or_none("k"), lambda: store.compare_set("k", "", "x")):
-        with pytest.raises(DispatchError, match=r"is lost, and with it who reads what: .*from their last checkpoint"):
+    for use in (
+        lambda: store.add("n", 1),
+        lambda: store.get_or_none("k"),
+        lambda: store.compare_set("k", "", "x"),
+    ):
+        with pytest.raises(
+            DispatchError,
+            match=r"is lost, and with it who reads what: .*from their last checkpoint",
+        ):
             use()
     store.close()
     for thread in our_threads() - before:
@@ -168,7 +182,9 @@ def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) 
     address.open().close()
     server.end()
     other = Server(parse_endpoint(server.url).port)
-    with pytest.raises(DispatchError, match="was lost: another server, which holds nothing of this run"):
+    with pytest.raises(
+        DispatchError, match="was lost: another server, which holds nothing of this run"
+    ):
         address.open()
     again = bind(server.url).open()
     again.close()
@@ -202,7 +218,9 @@ def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Serv
     address.open().close()
     server.end()
     other = Server(parse_endpoint(server.url).port)
-    with pytest.raises(DispatchError, match="was lost: another server, which holds nothing of this run"):
+    with pytest.raises(
+        DispatchError, match="was lost: another server, which holds nothing of this run"
+    ):
         address.open()
     other.end()
     address.disconnect()
@@ -211,12 +229,19 @@ def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Serv
 
 @pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))
 def test_children_of_a_fork_talk_on_connections_of_their_own(server: Server, kept: Any) -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED, server.url, kept], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, server.url, kept],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.stdout.strip() == "[0, 0, 0] 801", done.stderr
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(server: Server, fault: Any) -> None:
+def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(
+    server: Server, fault: Any
+) -> None:
     lease_s = 8.0
     with Coordinator(
         server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)

@@ -1,4 +1,6 @@
-"""Slot groups: what is added to a table later reads as if it had always been there, or not at all."""
+"""Slot groups: what is added to a table later reads as if it had always been there, or not at
+all.
+"""
 
 import json
 from collections.abc import Callable
@@ -23,7 +25,13 @@ from featstore.table import delta
 from featstore.table.open import open_snapshot
 
 WriteRaw = Callable[..., Path]
-INPUTS = {"user": "string", "tags": "list<string>", "price": "double", "clicked": "long", "request": "string"}
+INPUTS = {
+    "user": "string",
+    "tags": "list<string>",
+    "price": "double",
+    "clicked": "long",
+    "request": "string",
+}
 OUTPUT = {"rows_per_row_group": 100, "rows_per_file": 250}
 SLOTS = [
     {"slot": 101, "name": "user_id", "op": "hash", "of": "user"},
@@ -51,8 +59,13 @@ def spec_of(slots: list[dict[str, Any]], **more: Any) -> Any:
 def rows(num_rows: int, first: int = 0, clicked: int | None = None) -> pa.Table:
     places = range(first, first + num_rows)
     columns = {
-        "user": pa.array([None if row % 11 == 0 else f"u{row % 50}" for row in places], pa.string()),
-        "tags": pa.array([None if row % 13 == 0 else [f"t{row % 7}"] * (row % 5) for row in places], pa.list_(pa.string())),
+        "user": pa.array(
+            [None if row % 11 == 0 else f"u{row % 50}" for row in places], pa.string()
+        ),
+        "tags": pa.array(
+            [None if row % 13 == 0 else [f"t{row % 7}"] * (row % 5) for row in places],
+            pa.list_(pa.string()),
+        ),
         "price": pa.array([row / 3 for row in places]),
         "clicked": pa.array([row % 2 if clicked is None else clicked for row in places]),
         "request": pa.array([f"r{row:05d}" for row in places]),
@@ -67,7 +80,9 @@ def base(tmp_path: Path) -> ExtractJob:
     raw.mkdir()
     pq.write_table(rows(400), raw / "a.parquet", row_group_size=40)
     pq.write_table(rows(240, 400), raw / "b.parquet", row_group_size=40)
-    job = ExtractJob(spec=spec_of(SLOTS), input_url=str(raw), table_url=str(tmp_path / "table"), partition=DAY)
+    job = ExtractJob(
+        spec=spec_of(SLOTS), input_url=str(raw), table_url=str(tmp_path / "table"), partition=DAY
+    )
     extract_files(job)
     return job
 
@@ -100,8 +115,13 @@ def test_slots_added_later_read_as_if_extracted_at_once(base: ExtractJob, tmp_pa
     expected = whole(base, tmp_path / "other")
     assert table.to_arrow().select(expected.column_names).equals(expected)
     assert table.head(3).num_rows == 3
-    assert table.to_arrow(slots=["price*"], where="user_id is not null and price_log > 1").num_rows > 100
-    assert [str(row["slot"]) for row in table.profile().table.to_pylist()] == [slot.name for slot in table.slots]
+    assert (
+        table.to_arrow(slots=["price*"], where="user_id is not null and price_log > 1").num_rows
+        > 100
+    )
+    assert [str(row["slot"]) for row in table.profile().table.to_pylist()] == [
+        slot.name for slot in table.slots
+    ]
 
 
 def test_a_group_holds_only_its_own_columns_in_the_same_row_groups(base: ExtractJob) -> None:
@@ -110,7 +130,10 @@ def test_a_group_holds_only_its_own_columns_in_the_same_row_groups(base: Extract
         (bound,) = file.groups
         found, own = pq.ParquetFile(bound.url), pq.ParquetFile(file.url)
         assert found.schema_arrow.names == ["price_log", "user_x_tags"]
-        cuts = [[f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)] for f in (found, own)]
+        cuts = [
+            [f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)]
+            for f in (found, own)
+        ]
         assert cuts[0] == cuts[1]
         said = json.loads(found.schema_arrow.metadata[b"featstore"])["base"]
         assert (said["path"], said["bound_by"], len(said["rows"])) == (file.path, "input", 64)
@@ -125,7 +148,9 @@ def test_an_equal_run_of_a_group_writes_and_commits_nothing(base: ExtractJob) ->
     assert "nothing to do" in str(again)
 
 
-def test_an_old_version_reads_without_the_group_and_a_slot_that_was_retired_reads_in_it(base: ExtractJob) -> None:
+def test_an_old_version_reads_without_the_group_and_a_slot_that_was_retired_reads_in_it(
+    base: ExtractJob,
+) -> None:
     grouped(base)
     old = open_table(base.table_url, version=0)
     assert [slot.name for slot in old.slots] == ["user_id", "tag_ids"]
@@ -154,11 +179,15 @@ def test_the_raw_files_must_be_those_that_made_the_base(base: ExtractJob) -> Non
         grouped(base)
 
 
-def test_a_kept_column_binds_rows_that_come_in_another_order_and_other_files(base: ExtractJob, tmp_path: Path) -> None:
+def test_a_kept_column_binds_rows_that_come_in_another_order_and_other_files(
+    base: ExtractJob, tmp_path: Path
+) -> None:
     expected = whole(base, tmp_path / "other")
     other = tmp_path / "raw2"
     other.mkdir()
-    pq.write_table(rows(700).sort_by([("request", "descending")]), other / "z.parquet", row_group_size=70)
+    pq.write_table(
+        rows(700).sort_by([("request", "descending")]), other / "z.parquet", row_group_size=70
+    )
     job = replace(wider(base), input_url=str(other))
     extract_group(GroupJob(job=job, name="more", key="request"))
     assert open_table(base.table_url).to_arrow().select(expected.column_names).equals(expected)
@@ -167,36 +196,61 @@ def test_a_kept_column_binds_rows_that_come_in_another_order_and_other_files(bas
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (rows(600), r"40 of 640 rows of the table .* are not among the raw rows, such as request 'r00600'"),
+        (
+            rows(600),
+            r"40 of 640 rows of the table .* are not among the raw rows, such as request 'r00600'",
+        ),
         (pa.concat_tables([rows(640), rows(5)]), "more than once, 5 times in the raw rows"),
-        (rows(641).set_column(4, "request", pa.array([f"r{i:05d}" for i in range(640)] + [None])), "null in 1 rows of the raw"),
+        (
+            rows(641).set_column(
+                4, "request", pa.array([f"r{i:05d}" for i in range(640)] + [None])
+            ),
+            "null in 1 rows of the raw",
+        ),
     ],
 )
-def test_a_key_must_name_each_row(base: ExtractJob, tmp_path: Path, table: pa.Table, message: str) -> None:
+def test_a_key_must_name_each_row(
+    base: ExtractJob, tmp_path: Path, table: pa.Table, message: str
+) -> None:
     other = tmp_path / "raw2"
     other.mkdir()
     pq.write_table(table, other / "z.parquet")
     with pytest.raises(InputError, match=message):
-        extract_group(GroupJob(job=replace(wider(base), input_url=str(other)), name="more", key="request"))
+        extract_group(
+            GroupJob(job=replace(wider(base), input_url=str(other)), name="more", key="request")
+        )
     assert open_table(base.table_url).version == 0
 
 
 def test_a_key_must_name_each_row_of_the_table_too(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     pq.write_table(pa.concat_tables([rows(50), rows(3)]), tmp_path / "raw" / "a.parquet")
-    job = ExtractJob(spec=spec_of(SLOTS), input_url=str(tmp_path / "raw"), table_url=str(tmp_path / "table"), partition=DAY)
+    job = ExtractJob(
+        spec=spec_of(SLOTS),
+        input_url=str(tmp_path / "raw"),
+        table_url=str(tmp_path / "table"),
+        partition=DAY,
+    )
     extract_files(job)
     (tmp_path / "once").mkdir()
     pq.write_table(rows(50), tmp_path / "once" / "a.parquet")
     with pytest.raises(InputError, match="more than once, 3 times in the table"):
-        extract_group(GroupJob(job=replace(wider(job), input_url=str(tmp_path / "once")), name="more", key="request"))
+        extract_group(
+            GroupJob(
+                job=replace(wider(job), input_url=str(tmp_path / "once")),
+                name="more",
+                key="request",
+            )
+        )
 
 
 def test_two_columns_of_the_keys_name_in_a_file_of_the_table_are_refused(base: ExtractJob) -> None:
     path = sorted((Path(base.table_url) / "day=1").rglob("*.parquet"))[0]
     table = pq.read_table(path, partitioning=None)
     pq.write_table(table.append_column("request", table.column("request")), path)
-    with pytest.raises(InputError, match=rf"{path.name}: column 'request': expected once, found 2 times"):
+    with pytest.raises(
+        InputError, match=rf"{path.name}: column 'request': expected once, found 2 times"
+    ):
         extract_group(GroupJob(job=wider(base), name="more", key="request"))
 
 
@@ -215,24 +269,42 @@ def test_a_group_may_not_skip_rows_of_the_table(base: ExtractJob, tmp_path: Path
     assert not list(Path(base.table_url, "_groups").rglob("*.parquet"))
 
 
-def test_rows_that_the_base_skipped_are_skipped_in_the_group_too(base: ExtractJob, tmp_path: Path) -> None:
+def test_rows_that_the_base_skipped_are_skipped_in_the_group_too(
+    base: ExtractJob, tmp_path: Path
+) -> None:
     inputs = INPUTS | {"price": {"type": "long", "on_error": "skip"}}
     slots = [SLOTS[0], {"slot": 103, "name": "price", "op": "identity", "of": "price"}]
     url = str(tmp_path / "skipping")
     first = replace(base, spec=spec_of(slots, inputs=inputs), table_url=url, run_id="skips")
     assert extract_files(first).num_rows_skipped > 400
-    extract_group(GroupJob(job=replace(first, spec=spec_of([*slots, MORE[1]], inputs=inputs), run_id="g"), name="more"))
-    extract_files(replace(first, spec=spec_of([*slots, MORE[1]], inputs=inputs), table_url=f"{url}2", run_id="w"))
+    extract_group(
+        GroupJob(
+            job=replace(first, spec=spec_of([*slots, MORE[1]], inputs=inputs), run_id="g"),
+            name="more",
+        )
+    )
+    extract_files(
+        replace(
+            first, spec=spec_of([*slots, MORE[1]], inputs=inputs), table_url=f"{url}2", run_id="w"
+        )
+    )
     expected = open_table(f"{url}2").to_arrow()
     assert open_table(url).to_arrow().select(expected.column_names).equals(expected)
     changed = spec_of([SLOTS[0], slots[1] | {"op": "log1p"}, SLOTS[1]], inputs=inputs)
-    with pytest.raises(InputError, match="malformed raw rows were skipped when day=1 was made, by a spec that is not this one"):
+    with pytest.raises(
+        InputError,
+        match="malformed raw rows were skipped when day=1 was made, by a spec that is not this one",
+    ):
         extract_group(GroupJob(job=replace(first, spec=changed, run_id="c"), name="other"))
 
 
 def test_slots_share_one_namespace_with_base_and_other_groups(base: ExtractJob) -> None:
     grouped(base)
-    again = replace(base, spec=spec_of([*SLOTS, {"slot": 103, "name": "fare", "op": "hash", "of": "user"}]), run_id="x")
+    again = replace(
+        base,
+        spec=spec_of([*SLOTS, {"slot": 103, "name": "fare", "op": "hash", "of": "user"}]),
+        run_id="x",
+    )
     with pytest.raises(InputError, match="slot number 103"):
         extract_group(GroupJob(job=replace(again), name="more"))
     with pytest.raises(InputError, match="slot number 103"):
@@ -243,7 +315,9 @@ def test_slots_share_one_namespace_with_base_and_other_groups(base: ExtractJob) 
 
 def test_there_must_be_a_table_and_the_partition(base: ExtractJob, tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="expected one to add slot group 'more' to"):
-        extract_group(GroupJob(job=replace(wider(base), table_url=str(tmp_path / "none")), name="more"))
+        extract_group(
+            GroupJob(job=replace(wider(base), table_url=str(tmp_path / "none")), name="more")
+        )
     with pytest.raises(InputError, match="has no day=2; extract its rows"):
         extract_group(GroupJob(job=replace(wider(base), partition={"day": "2"}), name="more"))
     with pytest.raises(InputError, match="is partitioned by day, the input by nothing"):
@@ -252,11 +326,15 @@ def test_there_must_be_a_table_and_the_partition(base: ExtractJob, tmp_path: Pat
         extract_group(GroupJob(job=wider(base), name="../x"))
     with pytest.raises(InputError, match="take another name"):
         GroupJob(job=wider(base), name="labels")
-    with pytest.raises(InputError, match="key 'price': expected a column that the spec and the table keep"):
+    with pytest.raises(
+        InputError, match="key 'price': expected a column that the spec and the table keep"
+    ):
         GroupJob(job=wider(base), name="more", key="price")
 
 
-def test_ripened_labels_replace_the_tables_and_touch_no_feature_file(base: ExtractJob, tmp_path: Path) -> None:
+def test_ripened_labels_replace_the_tables_and_touch_no_feature_file(
+    base: ExtractJob, tmp_path: Path
+) -> None:
     grouped(base)
     before = base_files(base)
     ripe = tmp_path / "ripe"
@@ -269,7 +347,10 @@ def test_ripened_labels_replace_the_tables_and_touch_no_feature_file(base: Extra
     assert set(new.column("click").to_pylist()) == {1}
     assert new.drop(["click"]).equals(old.drop(["click"]))
     assert open_table(base.table_url).to_arrow(slots=[], where="click = 0").num_rows == 0
-    assert set(open_table(base.table_url, version=1).to_arrow().column("click").to_pylist()) == {0, 1}
+    assert set(open_table(base.table_url, version=1).to_arrow().column("click").to_pylist()) == {
+        0,
+        1,
+    }
 
 
 def test_labels_need_a_spec_with_labels(base: ExtractJob) -> None:
@@ -278,7 +359,9 @@ def test_labels_need_a_spec_with_labels(base: ExtractJob) -> None:
         api.relabel(spec, base.input_url, base.table_url, key="request", partition=DAY)
 
 
-def test_compaction_folds_groups_into_new_base_files_of_equal_content(base: ExtractJob, tmp_path: Path) -> None:
+def test_compaction_folds_groups_into_new_base_files_of_equal_content(
+    base: ExtractJob, tmp_path: Path
+) -> None:
     grouped(base)
     ripe = tmp_path / "ripe"
     ripe.mkdir()
@@ -298,8 +381,16 @@ def test_compaction_folds_groups_into_new_base_files_of_equal_content(base: Extr
 
 
 def test_a_compacted_day_is_still_known_by_its_raw_files(base: ExtractJob, tmp_path: Path) -> None:
-    """An equal run commits nothing, a day is up to date, and a further group needs no key; also after a second compaction."""
-    third = {"slot": 105, "name": "price_bin", "op": "bucketize", "of": "price", "boundaries": [10, 50]}
+    """An equal run commits nothing, a day is up to date, and a further group needs no key; also
+    after a second compaction.
+    """
+    third = {
+        "slot": 105,
+        "name": "price_bin",
+        "op": "bucketize",
+        "of": "price",
+        "boundaries": [10, 50],
+    }
     fourth = {"slot": 106, "name": "tags_again", "op": "hash", "of": "tags"}
     extract_files(replace(base, partition={"day": "2"}, run_id="other day"))
     for number, added in enumerate(([*MORE], [*MORE, third], [*MORE, third, fourth])):
@@ -308,31 +399,59 @@ def test_a_compacted_day_is_still_known_by_its_raw_files(base: ExtractJob, tmp_p
         version = compact(base.table_url).version
         assert open_snapshot(base.table_url).groups == ()
         again = extract_files(replace(base, run_id=f"again{number}"))
-        assert (again.committed, again.num_rows, open_snapshot(base.table_url).version) == (False, 640, version)
+        assert (again.committed, again.num_rows, open_snapshot(base.table_url).version) == (
+            False,
+            640,
+            version,
+        )
     assert not extract_files(replace(base, partition={"day": "2"}, run_id="other again")).committed
     expected = tmp_path / "whole"
     extract_files(replace(job, table_url=str(expected), run_id="whole"))
     whole = open_table(expected).to_arrow()
-    assert open_table(base.table_url).to_arrow(where="day = '1'").select(whole.column_names).equals(whole)
+    assert (
+        open_table(base.table_url)
+        .to_arrow(where="day = '1'")
+        .select(whole.column_names)
+        .equals(whole)
+    )
     pq.write_table(rows(240, 401), Path(base.input_url) / "b.parquet", row_group_size=40)
     assert extract_files(replace(base, run_id="changed")).committed
 
 
-def test_a_run_of_several_partitions_is_known_after_some_of_them_were_compacted(tmp_path: Path) -> None:
+def test_a_run_of_several_partitions_is_known_after_some_of_them_were_compacted(
+    tmp_path: Path,
+) -> None:
     for day in (1, 2):
         (tmp_path / "raw" / f"day={day}").mkdir(parents=True)
-        pq.write_table(rows(300, 300 * day), tmp_path / "raw" / f"day={day}" / "a.parquet", row_group_size=40)
+        pq.write_table(
+            rows(300, 300 * day), tmp_path / "raw" / f"day={day}" / "a.parquet", row_group_size=40
+        )
     both = ExtractJob(
-        spec=spec_of(SLOTS), input_url=str(tmp_path / "raw"), table_url=str(tmp_path / "t"), partition_from_path=("day",)
+        spec=spec_of(SLOTS),
+        input_url=str(tmp_path / "raw"),
+        table_url=str(tmp_path / "t"),
+        partition_from_path=("day",),
     )
     extract_files(both)
-    one = replace(both, input_url=str(tmp_path / "raw" / "day=1"), partition=DAY, partition_from_path=(), run_id="one")
+    one = replace(
+        both,
+        input_url=str(tmp_path / "raw" / "day=1"),
+        partition=DAY,
+        partition_from_path=(),
+        run_id="one",
+    )
     with pytest.raises(InputError, match="not the raw files, whole and unchanged"):
         grouped(one)
     extract_group(GroupJob(job=wider(one), name="more", key="request"))
     compact(both.table_url)
     assert not extract_files(replace(both, run_id="again")).committed
-    third = {"slot": 105, "name": "price_bin", "op": "bucketize", "of": "price", "boundaries": [10, 50]}
+    third = {
+        "slot": 105,
+        "name": "price_bin",
+        "op": "bucketize",
+        "of": "price",
+        "boundaries": [10, 50],
+    }
     wide = replace(both, spec=spec_of([*SLOTS, *MORE, third]), run_id="both")
     assert extract_group(GroupJob(job=wide, name="third")).num_files == 4
 
@@ -353,7 +472,10 @@ def test_files_of_others_with_nulls_are_not_folded(base: ExtractJob) -> None:
     file = open_snapshot(base.table_url).data_files[0]
     table = pq.read_table(file.url)
     fields = [field.with_nullable(True) for field in table.schema]
-    columns = {f.name: pa.nulls(len(table), f.type) if f.name == "user_id" else table.column(f.name) for f in fields}
+    columns = {
+        f.name: pa.nulls(len(table), f.type) if f.name == "user_id" else table.column(f.name)
+        for f in fields
+    }
     pq.write_table(pa.table(columns, schema=pa.schema(fields)), file.url, row_group_size=100)
     files = sorted(Path(base.table_url).rglob("*.parquet"))
     with pytest.raises(InputError, match="slot 'user_id' holds nulls, as files of others do"):
@@ -387,7 +509,17 @@ def test_a_compaction_killed_before_it_drops_the_groups_is_whole_and_the_next_on
 
 def test_a_compaction_during_which_a_group_was_written_commits_nothing(base: ExtractJob) -> None:
     grouped(base)
-    fewer = [*SLOTS, *MORE, {"slot": 105, "name": "price_bin", "op": "bucketize", "of": "price", "boundaries": [10, 50]}]
+    fewer = [
+        *SLOTS,
+        *MORE,
+        {
+            "slot": 105,
+            "name": "price_bin",
+            "op": "bucketize",
+            "of": "price",
+            "boundaries": [10, 50],
+        },
+    ]
     seen: list[int] = []
 
     def commit(url: str, change: delta.Change) -> int:
@@ -414,7 +546,9 @@ def test_a_group_of_an_unknown_version_is_named_in_the_error(base: ExtractJob) -
 
 def test_a_dataframe_has_no_order_to_bind_rows_by(base: ExtractJob) -> None:
     with pytest.raises(InputError, match="a DataFrame has no order"):
-        api.extract(base.spec, None, base.table_url, partition=DAY, dataframe=object(), group="more")
+        api.extract(
+            base.spec, None, base.table_url, partition=DAY, dataframe=object(), group="more"
+        )
     with pytest.raises(InputError, match="expected it with `group`"):
         api.extract(base.spec, base.input_url, base.table_url, partition=DAY, key="request")
 
@@ -422,7 +556,9 @@ def test_a_dataframe_has_no_order_to_bind_rows_by(base: ExtractJob) -> None:
 # Faults
 
 
-def test_killed_between_both_commits_nothing_changes_and_a_rerun_goes_on(base: ExtractJob, tmp_path: Path) -> None:
+def test_killed_between_both_commits_nothing_changes_and_a_rerun_goes_on(
+    base: ExtractJob, tmp_path: Path
+) -> None:
     before = open_table(base.table_url).to_arrow()
 
     def killed(url: str, table: Any, change: delta.Change) -> None:
@@ -462,7 +598,9 @@ def test_of_two_writers_of_one_group_the_second_fails(base: ExtractJob) -> None:
         return delta.commit(url, change)
 
     with pytest.raises(CommitConflictError, match="another writer committed day=1"):
-        extract_group(GroupJob(job=replace(wider(base), run_id="second"), name="more"), commit=commit)
+        extract_group(
+            GroupJob(job=replace(wider(base), run_id="second"), name="more"), commit=commit
+        )
     assert open_table(base.table_url).to_arrow().column("price_log").null_count == 0
     assert len(list(Path(base.table_url, "_groups").rglob("*.parquet"))) == 3
 
@@ -472,7 +610,10 @@ def test_a_base_that_is_replaced_meanwhile_is_a_conflict(base: ExtractJob) -> No
         extract_files(replace(base, spec=spec_of([SLOTS[0]]), run_id="meanwhile"))
         delta.publish_groups(lambda named: named | {"more": 0})(url, table, change)
 
-    with pytest.raises(CommitConflictError, match="the base of slot group 'more' was replaced while this run was at work"):
+    with pytest.raises(
+        CommitConflictError,
+        match="the base of slot group 'more' was replaced while this run was at work",
+    ):
         grouped(base, publish=publish)
     table = open_table(base.table_url)
     assert (table.version, table.snapshot.groups) == (1, ())
@@ -480,19 +621,33 @@ def test_a_base_that_is_replaced_meanwhile_is_a_conflict(base: ExtractJob) -> No
 
 
 def test_two_groups_written_at_once_are_both_named(base: ExtractJob) -> None:
-    third = {"slot": 105, "name": "price_bin", "op": "bucketize", "of": "price", "boundaries": [10, 50]}
+    third = {
+        "slot": 105,
+        "name": "price_bin",
+        "op": "bucketize",
+        "of": "price",
+        "boundaries": [10, 50],
+    }
     entered: list[int] = []
 
     def publish(url: str, table: Any, change: delta.Change) -> None:
         if not entered:
             entered.append(1)
-            extract_group(GroupJob(job=replace(base, spec=spec_of([*SLOTS, third]), run_id="third"), name="third"))
+            extract_group(
+                GroupJob(
+                    job=replace(base, spec=spec_of([*SLOTS, third]), run_id="third"), name="third"
+                )
+            )
         delta.publish_groups(lambda named: named | {"more": 0})(url, table, change)
 
     assert grouped(base, publish=publish).version == 2
     table = open_table(base.table_url)
     assert {group.name for group in table.snapshot.groups} == {"more", "third"}
-    assert table.to_arrow().column("price_bin").null_count == table.to_arrow().column("price_log").null_count == 0
+    assert (
+        table.to_arrow().column("price_bin").null_count
+        == table.to_arrow().column("price_log").null_count
+        == 0
+    )
 
 
 def test_a_days_commit_and_a_groups_commit_at_once_lose_neither(base: ExtractJob) -> None:
@@ -518,4 +673,6 @@ def test_the_group_of_one_unit_that_fails_leaves_no_file(base: ExtractJob) -> No
 
     with pytest.raises(OSError, match="disk full"):
         grouped(base, runner=runner)
-    assert not Path(base.table_url, "_groups").exists() or not list(Path(base.table_url, "_groups").rglob("*.parquet"))
+    assert not Path(base.table_url, "_groups").exists() or not list(
+        Path(base.table_url, "_groups").rglob("*.parquet")
+    )

@@ -36,9 +36,18 @@ def tables(document: dict[str, Any], raw: Path, tmp_path: Path, write_raw: Any) 
         for name, num_rows, first in (("a", 320, 0), ("b", 80, 320)):
             path = write_raw(f"month={month}/{name}.parquet", num_rows, first)
             keys = pa.array([f"r{month}-{row:05d}" for row in range(first, first + num_rows)])
-            pq.write_table(pq.read_table(path, partitioning=None).append_column("request", keys), path, row_group_size=40)
+            pq.write_table(
+                pq.read_table(path, partitioning=None).append_column("request", keys),
+                path,
+                row_group_size=40,
+            )
     jobs = [
-        ExtractJob(spec=load_spec(document), input_url=str(raw), table_url=str(tmp_path / name), partition_from_path=("month",))
+        ExtractJob(
+            spec=load_spec(document),
+            input_url=str(raw),
+            table_url=str(tmp_path / name),
+            partition_from_path=("month",),
+        )
         for name in ("there", "here")
     ]
     for job in jobs:
@@ -63,7 +72,9 @@ def widened(document: dict[str, Any]) -> Any:
     return document | {"slots": [*document["slots"], *MORE]}
 
 
-def test_slots_are_added_from_the_raw_files_by_sparks_tasks(spark: Any, tables: list[ExtractJob], document: Any) -> None:
+def test_slots_are_added_from_the_raw_files_by_sparks_tasks(
+    spark: Any, tables: list[ExtractJob], document: Any
+) -> None:
     seen: list[tuple[int, int, int]] = []
     for job, session in zip(tables, (spark, None), strict=True):
         report = api.extract(
@@ -75,7 +86,12 @@ def test_slots_are_added_from_the_raw_files_by_sparks_tasks(spark: Any, tables: 
             spark=session,
             progress=lambda *counts: seen.append(counts),
         )
-        assert (report.committed, report.version, report.num_files, report.num_rows) == (True, 1, 4, 800)
+        assert (report.committed, report.version, report.num_files, report.num_rows) == (
+            True,
+            1,
+            4,
+            800,
+        )
         assert seen[-1] == (4, 4, 800)
     assert_equal(tables)
     assert open_table(tables[0].table_url).to_arrow()["price_bin"].null_count == 0
@@ -84,14 +100,19 @@ def test_slots_are_added_from_the_raw_files_by_sparks_tasks(spark: Any, tables: 
 def test_slots_are_added_by_key_in_one_spark_task_a_partition(
     spark: Any, tables: list[ExtractJob], document: Any, tmp_path: Path
 ) -> None:
-    """Raw rows in another order, other files, and some besides; and names of files that say that a task wrote them."""
+    """Raw rows in another order, other files, and some besides; and names of files that say that a
+    task wrote them.
+    """
     for month in (1, 2):
         rows = pa.concat_tables(
-            pq.read_table(path, partitioning=None) for path in sorted(Path(tables[0].input_url, f"month={month}").iterdir())
+            pq.read_table(path, partitioning=None)
+            for path in sorted(Path(tables[0].input_url, f"month={month}").iterdir())
         )
         (tmp_path / "other" / f"month={month}").mkdir(parents=True)
         shuffled = rows.sort_by([("price", "descending")])
-        pq.write_table(shuffled, tmp_path / "other" / f"month={month}" / "z.parquet", row_group_size=70)
+        pq.write_table(
+            shuffled, tmp_path / "other" / f"month={month}" / "z.parquet", row_group_size=70
+        )
     seen: list[tuple[int, int, int]] = []
     for job, session in zip(tables, (spark, None), strict=True):
         api.extract(
@@ -106,7 +127,11 @@ def test_slots_are_added_by_key_in_one_spark_task_a_partition(
         )
         assert seen[-1] == (4, 4, 800)
     assert_equal(tables)
-    names = {group.path.rpartition("-")[2] for file in open_table(tables[0].table_url).data_files() for group in file.groups}
+    names = {
+        group.path.rpartition("-")[2]
+        for file in open_table(tables[0].table_url).data_files()
+        for group in file.groups
+    }
     assert names != {"0.parquet"}
 
 
@@ -115,9 +140,13 @@ def test_a_key_that_names_no_row_is_the_same_error_from_a_spark_task(
 ) -> None:
     month = Path(tables[0].input_url) / "month=1"
     (tmp_path / "less").mkdir()
-    pq.write_table(pq.read_table(month / "a.parquet", partitioning=None), tmp_path / "less" / "a.parquet")
+    pq.write_table(
+        pq.read_table(month / "a.parquet", partitioning=None), tmp_path / "less" / "a.parquet"
+    )
     with pytest.raises(
-        InputError, match=r"80 of 400 rows of the table .* are not among the raw rows, such as request 'r1-00320'"
+        InputError,
+        match=r"80 of 400 rows of the table .* are not among the raw rows, such as request "
+        r"'r1-00320'",
     ):
         api.extract(
             widened(document),
@@ -134,7 +163,9 @@ def test_a_key_that_names_no_row_is_the_same_error_from_a_spark_task(
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """spark_jobs/extract_features.py as a module."""
-    place = importlib.util.spec_from_file_location("extract_features", ROOT / "spark_jobs" / "extract_features.py")
+    place = importlib.util.spec_from_file_location(
+        "extract_features", ROOT / "spark_jobs" / "extract_features.py"
+    )
     assert place is not None
     assert place.loader is not None
     module = importlib.util.module_from_spec(place)
@@ -143,7 +174,16 @@ def script() -> ModuleType:
 
 
 def options(script: ModuleType, job: ExtractJob, *arguments: str) -> Any:
-    asked = ["--spec", "spec.yaml", "--input", job.input_url, "--table", job.table_url, "--partition-from-path", "month"]
+    asked = [
+        "--spec",
+        "spec.yaml",
+        "--input",
+        job.input_url,
+        "--table",
+        job.table_url,
+        "--partition-from-path",
+        "month",
+    ]
     return script.parse_arguments([*asked, *arguments])
 
 
@@ -152,9 +192,13 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
 ) -> None:
     job = tables[0]
     before = sorted(Path(job.table_url).glob("month=*/*.parquet"))
-    report = script.extract(options(script, job, "--group", "more"), load_spec(widened(document)), spark)
+    report = script.extract(
+        options(script, job, "--group", "more"), load_spec(widened(document)), spark
+    )
     assert (report.committed, report.num_files) == (True, 4)
-    ripe = load_spec(document | {"labels": {"click": "ripe"}, "inputs": document["inputs"] | {"ripe": "long"}})
+    ripe = load_spec(
+        document | {"labels": {"click": "ripe"}, "inputs": document["inputs"] | {"ripe": "long"}}
+    )
     for path in Path(job.input_url).rglob("*.parquet"):
         rows = pq.read_table(path, partitioning=None)
         pq.write_table(rows.append_column("ripe", pa.array([7] * len(rows))), path)
@@ -175,14 +219,20 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
     ],
 )
 def test_options_that_do_not_go_together_end_with_code_2(
-    script: ModuleType, tables: list[ExtractJob], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    script: ModuleType,
+    tables: list[ExtractJob],
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         options(script, tables[0], *arguments)
     assert message in capsys.readouterr().err
 
 
-def test_a_query_cannot_become_a_group(spark: Any, script: ModuleType, tables: list[ExtractJob]) -> None:
+def test_a_query_cannot_become_a_group(
+    spark: Any, script: ModuleType, tables: list[ExtractJob]
+) -> None:
     asked = script.parse_arguments(
         [
             "--spec",

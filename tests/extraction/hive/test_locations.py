@@ -5,7 +5,14 @@ import pyarrow as pa
 import pytest
 
 from featstore.errors import InputError
-from featstore.extraction.hive.locations import columns, hive_root, hive_type, locations, make_locations, partition_columns
+from featstore.extraction.hive.locations import (
+    columns,
+    hive_root,
+    hive_type,
+    locations,
+    make_locations,
+    partition_columns,
+)
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.snapshot import DataFile, Snapshot
 
@@ -15,7 +22,13 @@ def data_file(table: Path, path: str, num_rows: int = 1) -> DataFile:
     (table / path).write_bytes(path.encode() * num_rows)
     size_bytes = (table / path).stat().st_size
     partition = {"dt": path.partition("/")[0].removeprefix("dt=")}
-    return DataFile(path=path, url=str(table / path), size_bytes=size_bytes, num_rows=num_rows, partition=partition)
+    return DataFile(
+        path=path,
+        url=str(table / path),
+        size_bytes=size_bytes,
+        num_rows=num_rows,
+        partition=partition,
+    )
 
 
 def snapshot(table: Path, *files: DataFile) -> Snapshot:
@@ -32,7 +45,9 @@ def test_columns_keep_their_order_and_partition_keys_stand_apart(schema: SlotSch
         ("click", "bigint", ""),
         ("request", "string", ""),
     ]
-    assert [(column.name, column.type) for column in partition_columns(schema)] == [("dt", "string")]
+    assert [(column.name, column.type) for column in partition_columns(schema)] == [
+        ("dt", "string")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +57,10 @@ def test_columns_keep_their_order_and_partition_keys_stand_apart(schema: SlotSch
         (pa.timestamp("us", "UTC"), "timestamp"),
         (pa.decimal128(10, 2), "decimal(10,2)"),
         (pa.map_(pa.string(), pa.list_(pa.float64())), "map<string,array<double>>"),
-        (pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.date32())]), "struct<a:bigint,b:date>"),
+        (
+            pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.date32())]),
+            "struct<a:bigint,b:date>",
+        ),
     ],
 )
 def test_kept_columns_of_any_type_that_hive_has(type_: pa.DataType, expected: str) -> None:
@@ -50,12 +68,17 @@ def test_kept_columns_of_any_type_that_hive_has(type_: pa.DataType, expected: st
 
 
 def test_a_type_that_hive_lacks_is_named() -> None:
-    with pytest.raises(InputError, match=r"column 'kept' is time64\[us\], for which Hive has no type"):
+    with pytest.raises(
+        InputError, match=r"column 'kept' is time64\[us\], for which Hive has no type"
+    ):
         hive_type(pa.time64("us"), "kept")
 
 
 def test_a_location_is_named_by_its_files_and_holds_them_alone(tmp_path: Path) -> None:
-    one, two = data_file(tmp_path, "dt=1/part-0.parquet"), data_file(tmp_path, "dt=2/part-0.parquet")
+    one, two = (
+        data_file(tmp_path, "dt=1/part-0.parquet"),
+        data_file(tmp_path, "dt=2/part-0.parquet"),
+    )
     data_file(tmp_path, "dt=1/orphan.parquet")
     first, second = locations(snapshot(tmp_path, one, two))
     assert first.partition == {"dt": "1"}
@@ -76,7 +99,9 @@ def test_partitions_that_cannot_be_shown_are_named(tmp_path: Path) -> None:
     file = data_file(tmp_path, "dt=1/part-0.parquet")
     with pytest.raises(InputError, match="partition dt=__HIVE_DEFAULT_PARTITION__ has a null key"):
         locations(snapshot(tmp_path, replace(file, partition={"dt": None})))
-    with pytest.raises(InputError, match="two data files of dt=1 have one name; compact the partition"):
+    with pytest.raises(
+        InputError, match="two data files of dt=1 have one name; compact the partition"
+    ):
         locations(snapshot(tmp_path, file, replace(file, path="other/part-0.parquet")))
 
 

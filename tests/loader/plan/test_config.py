@@ -37,11 +37,18 @@ def test_a_loader_is_made_from_a_training_config(table_url: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("table: t\nslots: [a]\nbatchsize: 3", "unknown key 'batchsize'; did you mean 'batch_size'"),
+        (
+            "table: t\nslots: [a]\nbatchsize: 3",
+            "unknown key 'batchsize'; did you mean 'batch_size'",
+        ),
         ("slots: [a]", "expected a key 'table'"),
         ("table: t", "expected a key 'slots'"),
         ("- table", "expected keys such as table and slots, found list"),
-        ("table: [", r"expected YAML, found: expected the node content, but found '<stream end>' \(line 1, column 9\)$"),
+        (
+            "table: [",
+            r"expected YAML, found: expected the node content, but found '<stream end>' \(line 1, "
+            r"column 9\)$",
+        ),
     ],
 )
 def test_what_is_no_training_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -61,15 +68,21 @@ def test_a_mapping_is_a_config_and_overrides_win() -> None:
 
 
 def test_options_are_objects_or_their_keys() -> None:
-    assert as_options(Shuffle, {"window_rows": 5}, "shuffle") == as_options(Shuffle, Shuffle(window_rows=5), "shuffle")
+    assert as_options(Shuffle, {"window_rows": 5}, "shuffle") == as_options(
+        Shuffle, Shuffle(window_rows=5), "shuffle"
+    )
     assert as_options(Shuffle, None, "shuffle") is None
-    with pytest.raises(ConfigError, match="shuffle: unknown key 'window'; did you mean 'window_rows'"):
+    with pytest.raises(
+        ConfigError, match="shuffle: unknown key 'window'; did you mean 'window_rows'"
+    ):
         as_options(Shuffle, {"window": 5}, "shuffle")
     with pytest.raises(ConfigError, match="shuffle: expected keys of Shuffle, found 5"):
         as_options(Shuffle, 5, "shuffle")
 
 
 def test_the_key_null_may_stand_bare_in_yaml(table_url: str, tmp_path: Path) -> None:
-    (tmp_path / "train.yaml").write_text(f"table: {table_url}\nslots: [row]\nlabels: [{{name: ripe, null: -1}}]")
+    (tmp_path / "train.yaml").write_text(
+        f"table: {table_url}\nslots: [row]\nlabels: [{{name: ripe, null: -1}}]"
+    )
     with FeatureLoader.from_config(tmp_path / "train.yaml") as loader:
         assert next(iter(loader)).labels["ripe"][:2].tolist() == [-1.0, 1.0]

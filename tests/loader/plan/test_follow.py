@@ -1,4 +1,6 @@
-"""A table that grows while it is read: what is new is the next plan, and the end is where it was said to be."""
+"""A table that grows while it is read: what is new is the next plan, and the end is where it was
+said to be.
+"""
 
 import json
 import re
@@ -19,7 +21,10 @@ from tests.loader.conftest import rows_of
 
 
 def append(url: Any, dt: Any, first: Any, num_rows: int = 20) -> None:
-    rows = {"row": pa.array(range(first, first + num_rows), pa.int64()), "dt": pa.array([dt] * num_rows)}
+    rows = {
+        "row": pa.array(range(first, first + num_rows), pa.int64()),
+        "dt": pa.array([dt] * num_rows),
+    }
     write_deltalake(str(url), pa.table(rows), partition_by=["dt"], mode="append")
 
 
@@ -51,7 +56,10 @@ def test_partitions_that_come_while_it_is_read_are_read_until_the_last(url: Path
 def test_workers_agree_on_the_plans_and_share_each(url: Path, tmp_path: Path) -> None:
     """Each looks at the table by itself, at different times."""
     dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
-    with follower(url, dispatch=dispatch, memory_budget=1) as one, follower(url, dispatch=dispatch, memory_budget=1) as other:
+    with (
+        follower(url, dispatch=dispatch, memory_budget=1) as one,
+        follower(url, dispatch=dispatch, memory_budget=1) as other,
+    ):
         rows, both = [], [iter(one), iter(other)]
         append(url, "2026-11-02", 21)
         found: list[list[Any]] = [[], []]
@@ -81,7 +89,9 @@ def test_closing_ends_the_wait_for_what_is_new(url: Path) -> None:
     ends.join()
 
 
-def test_closing_in_the_middle_of_a_plan_ends_the_loop_and_leaves_a_state_to_go_on_from(url: Path) -> None:
+def test_closing_in_the_middle_of_a_plan_ends_the_loop_and_leaves_a_state_to_go_on_from(
+    url: Path,
+) -> None:
     loader = follower(url, follow={"until": None}, memory_budget=1)
     batches = iter(loader)
     before = next(batches)["row"].tolist()
@@ -96,8 +106,12 @@ def test_closing_in_the_middle_of_a_plan_ends_the_loop_and_leaves_a_state_to_go_
 
 @pytest.mark.parametrize("stop", range(9))
 @pytest.mark.parametrize("order", ["dynamic", "static"])
-def test_a_state_of_every_step_is_gone_on_from_with_what_came_meanwhile(url: Path, stop: Any, order: str) -> None:
-    """Plans of two, four and two batches of 10 rows; one more day is there when the state is loaded."""
+def test_a_state_of_every_step_is_gone_on_from_with_what_came_meanwhile(
+    url: Path, stop: Any, order: str
+) -> None:
+    """Plans of two, four and two batches of 10 rows; one more day is there when the state is
+    loaded.
+    """
     with follower(url, order=order, memory_budget=1) as loader:
         rows, batches = [], iter(loader)
         for number in range(stop):
@@ -140,8 +154,20 @@ def test_states_of_one_that_waits_and_one_that_has_begun_are_united(url: Path) -
     append(url, "2026-11-02", 21)
     with follower(url) as loader:
         fresh = loader.state_dict()
-    waits = fresh | {"num_workers": 2, "epoch": 1, "followed": [0, None], "plan": "0" * 32, "table": "1" * 64}
-    begun = fresh | {"num_workers": 2, "epoch": 1, "followed": [0, 1], "workers": [1], "partial": {"0": 10}}
+    waits = fresh | {
+        "num_workers": 2,
+        "epoch": 1,
+        "followed": [0, None],
+        "plan": "0" * 32,
+        "table": "1" * 64,
+    }
+    begun = fresh | {
+        "num_workers": 2,
+        "epoch": 1,
+        "followed": [0, 1],
+        "workers": [1],
+        "partial": {"0": 10},
+    }
     for states in ([waits, begun], [begun, waits]):
         merged = featstore.FeatureLoader.merge_states(states)
         assert merged == begun | {"workers": [0, 1]}
@@ -151,7 +177,9 @@ def test_states_of_one_that_waits_and_one_that_has_begun_are_united(url: Path) -
 
 def test_a_state_of_a_followed_table_is_of_no_loader_that_does_not_follow(url: Path) -> None:
     with follower(url) as one, featstore.FeatureLoader(url, slots=["row"], batch_size=10) as other:
-        with pytest.raises(StateError, match="saved of a followed table, and this loader is of the other kind"):
+        with pytest.raises(
+            StateError, match="saved of a followed table, and this loader is of the other kind"
+        ):
             other.load_state_dict(one.state_dict())
         with pytest.raises(StateError, match="saved of one that is not followed"):
             one.load_state_dict(other.state_dict())
@@ -165,15 +193,23 @@ def test_new_partitions_are_split_as_the_first_ones_are(url: Path) -> None:
         for path in (url / "dt=2026-11-03").iterdir():
             pq.write_table(pq.read_table(path), path, row_group_size=10)
         rows += next(batches)["row"].tolist()
-        assert [(split.num_rows, split.id.partition("#")[2]) for split in loader._run._job.splits] == [
-            (10, f"{number}-{number}") for number in range(4)
-        ]
+        assert [
+            (split.num_rows, split.id.partition("#")[2]) for split in loader._run._job.splits
+        ] == [(10, f"{number}-{number}") for number in range(4)]
         assert sorted(rows + rows_of(batches)) == list(range(1, 61))
 
 
-def test_a_worker_that_comes_with_a_newer_version_joins_the_plans_of_the_others(url: Path, tmp_path: Path) -> None:
-    """It opens the table when two plans were there already, and reads what is left of the second."""
-    dispatch = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "in_step": True}  # One thread asks both.
+def test_a_worker_that_comes_with_a_newer_version_joins_the_plans_of_the_others(
+    url: Path, tmp_path: Path
+) -> None:
+    """It opens the table when two plans were there already, and reads what is left of the
+    second.
+    """
+    dispatch = {
+        "store": f"sqlite://{tmp_path}/x.db",
+        "run_id": "a",
+        "in_step": True,
+    }  # One thread asks both.
     options = {"dispatch": dispatch, "memory_budget": 1}
     with follower(url, **options) as early:
         batches = iter(early)
@@ -198,7 +234,10 @@ def test_a_loader_that_follows_is_no_dataset_of_a_dataloader(url: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_epochs": 2}, "follow: each partition is read once: expected num_epochs 1, found num_epochs 2"),
+        (
+            {"num_epochs": 2},
+            "follow: each partition is read once: expected num_epochs 1, found num_epochs 2",
+        ),
         ({"order": "rank"}, "follow: expected order dynamic or static, found rank"),
         ({"follow": {"every_s": 0}}, "follow.every_s: expected seconds above 0, found 0"),
         ({"follow": {"every": 1}}, "follow: unknown key 'every'"),

@@ -1,4 +1,6 @@
-"""The orders for which nobody is asked: exact lengths, any number of workers, and an epoch once more."""
+"""The orders for which nobody is asked: exact lengths, any number of workers, and an epoch once
+more.
+"""
 
 import itertools
 import json
@@ -22,7 +24,9 @@ SHUFFLE = {"window_rows": 40, "interleave": 1}
 
 
 def loader(url: Any, **options: Any) -> Any:
-    return featstore.FeatureLoader(url, **dict[str, Any](slots=["row"], batch_size=20, seed=5, shuffle=SHUFFLE) | options)
+    return featstore.FeatureLoader(
+        url, **dict[str, Any](slots=["row"], batch_size=20, seed=5, shuffle=SHUFFLE) | options
+    )
 
 
 def batches(of: Any) -> Any:
@@ -61,7 +65,9 @@ def test_static_order_is_one_order_of_rows_however_many_workers_deal_it_out(
     assert sorted(itertools.chain(*whole)) == list(range(280))
     for world in (2, 3, 4):
         shares = of_all_ranks(as_rank, table_url, tmp_path, world, order="static")
-        dealt = [batch for step in itertools.zip_longest(*shares) for batch in step if batch is not None]
+        dealt = [
+            batch for step in itertools.zip_longest(*shares) for batch in step if batch is not None
+        ]
         assert dealt == whole
 
 
@@ -87,11 +93,17 @@ def test_static_order_resumes_on_another_number_of_workers(
     shares = []
     for rank in range(2):
         as_rank(rank, 2)
-        with loader(table_url, order="static", dispatch={"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}) as two:
+        with loader(
+            table_url,
+            order="static",
+            dispatch={"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"},
+        ) as two:
             two.load_state_dict(state)
             assert len(two) == (14 - stop - rank + 1) // 2
             shares.append(batches(two))
-    assert [batch for step in itertools.zip_longest(*shares) for batch in step if batch is not None] == rest
+    assert [
+        batch for step in itertools.zip_longest(*shares) for batch in step if batch is not None
+    ] == rest
 
 
 def test_static_order_drops_the_last_batch_of_all_and_says_so_in_its_length(table_url: str) -> None:
@@ -103,13 +115,17 @@ def test_static_order_drops_the_last_batch_of_all_and_says_so_in_its_length(tabl
         assert [len(batch) for batch in batches(one)] == [27] * 10 + [10]
 
 
-@pytest.mark.parametrize("options", [{"where": "row < 100"}, {"labels": [{"name": "ripe", "null": "drop"}]}])
+@pytest.mark.parametrize(
+    "options", [{"where": "row < 100"}, {"labels": [{"name": "ripe", "null": "drop"}]}]
+)
 def test_static_order_has_no_length_where_rows_are_left_out(table_url: str, options: Any) -> None:
     with loader(table_url, order="static", **options) as one:
         with pytest.raises(TypeError, match="is known only when they are read"):
             len(one)
         rows = sorted(itertools.chain(*batches(one)))
-    assert rows == ([row for row in range(280) if row % 10] if "labels" in options else list(range(1, 100)))
+    assert rows == (
+        [row for row in range(280) if row % 10] if "labels" in options else list(range(1, 100))
+    )
 
 
 @pytest.mark.parametrize("mini_epochs", [1, 2, 5])
@@ -121,8 +137,12 @@ def test_in_rank_order_each_worker_has_its_own_files_and_all_have_all(
     assert sorted(row for share in shares for batch in share for row in batch) == list(range(280))
 
 
-def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(tmp_path: Path, as_rank: Callable[..., None]) -> None:
-    """A real table of 400 files, in four mini-epochs of two workers: an eighth of them at a time."""
+def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(
+    tmp_path: Path, as_rank: Callable[..., None]
+) -> None:
+    """A real table of 400 files, in four mini-epochs of two workers: an eighth of them at a
+    time.
+    """
     paths = [f"dt=2026-11-{day:02}" for day in range(1, 21)]
     rows = [(path.removeprefix("dt="), number) for path in paths for number in range(20)]
     table = pa.table({"dt": [dt for dt, _ in rows], "row": pa.array(range(1, 401), pa.int64())})
@@ -132,7 +152,12 @@ def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(tmp_pa
     for rank in range(2):
         as_rank(rank, 2)
         store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
-        with loader(tmp_path / "table", order={"kind": "rank", "mini_epochs": 4}, dispatch=store, memory_budget=1) as one:
+        with loader(
+            tmp_path / "table",
+            order={"kind": "rank", "mini_epochs": 4},
+            dispatch=store,
+            memory_budget=1,
+        ) as one:
             assert (len(one._job.files), len(one._job.splits)) == (0, 0)
             for batch in one:
                 found += batch["row"].tolist()
@@ -142,13 +167,18 @@ def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(tmp_pa
 
 
 def test_rank_order_has_no_length(table_url: str) -> None:
-    with loader(table_url, order="rank") as one, pytest.raises(TypeError, match="a loader in rank order has no len"):
+    with (
+        loader(table_url, order="rank") as one,
+        pytest.raises(TypeError, match="a loader in rank order has no len"),
+    ):
         len(one)
 
 
 @pytest.mark.parametrize("kind", ["static", "rank"])
 @pytest.mark.parametrize("stop", [0, 1, 6, 13])
-def test_a_state_in_the_middle_is_gone_on_from_in_the_same_order(table_url: str, kind: str, stop: int) -> None:
+def test_a_state_in_the_middle_is_gone_on_from_in_the_same_order(
+    table_url: str, kind: str, stop: int
+) -> None:
     with loader(table_url, order=kind) as one:
         iterator = iter(one)
         before = [next(iterator)["row"].tolist() for _ in range(stop)]
@@ -165,7 +195,9 @@ def test_a_state_in_the_middle_is_gone_on_from_in_the_same_order(table_url: str,
 def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(
     table_url: str, as_rank: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Two workers take turns as they like; replayed, each delivers the same rows in the same order."""
+    """Two workers take turns as they like; replayed, each delivers the same rows in the same
+    order.
+    """
     url, path = f"sqlite://{tmp_path}/x.db", tmp_path / "order.json"
     as_rank(0, 2)
     dispatch = {"store": url, "run_id": "a"}
@@ -189,7 +221,9 @@ def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(
     assert sorted(rows[0] + rows[1]) == list(range(280))
     assert rows[0]
     assert rows[1]
-    done = CliRunner().invoke(cli, ["dispatch", "receipt", url, "--run-id", "a", "--save", str(path)])
+    done = CliRunner().invoke(
+        cli, ["dispatch", "receipt", url, "--run-id", "a", "--save", str(path)]
+    )
     assert done.exit_code == 0, done.output
     for rank in range(2):
         as_rank(rank, 2)
@@ -201,45 +235,70 @@ def test_the_order_of_a_dynamic_epoch_is_saved_and_replayed(
 def test_the_store_of_a_run_is_what_replay_replays(table_url: str, tmp_path: Path) -> None:
     """Two epochs, by name of the run alone; another loader shared the run."""
     store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
-    with loader(table_url, dispatch=store, num_epochs=2) as one, loader(table_url, dispatch=store, where="row < 99") as other:
+    with (
+        loader(table_url, dispatch=store, num_epochs=2) as one,
+        loader(table_url, dispatch=store, where="row < 99") as other,
+    ):
         rows = list(itertools.chain(*batches(one)))
         batches(other)
     with loader(table_url, dispatch=store, num_epochs=2, order="replay") as again:
         assert list(itertools.chain(*batches(again))) == rows
-    missing = pytest.raises(DispatchError, match="has no record of epoch 0 of run 'a' for a loader of this table version")
+    missing = pytest.raises(
+        DispatchError,
+        match="has no record of epoch 0 of run 'a' for a loader of this table version",
+    )
     with loader(table_url, dispatch=store, order="replay", seed=6) as another, missing:
         batches(another)
-    done = CliRunner().invoke(cli, ["dispatch", "receipt", store["store"], "--run-id", "a", "--epoch", "0", "--save", "x"])
+    done = CliRunner().invoke(
+        cli, ["dispatch", "receipt", store["store"], "--run-id", "a", "--epoch", "0", "--save", "x"]
+    )
     assert isinstance(done.exception, DispatchError)
-    assert "found 2; name one with --epoch; where several loaders shared the run" in str(done.exception)
+    assert "found 2; name one with --epoch; where several loaders shared the run" in str(
+        done.exception
+    )
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_loader_tells_the_order_of_its_epochs_where_no_store_outlives_it(table_url: str, num_workers: int) -> None:
+def test_a_loader_tells_the_order_of_its_epochs_where_no_store_outlives_it(
+    table_url: str, num_workers: int
+) -> None:
     with loader(table_url) as one:
         with pytest.raises(DispatchError, match=r"no record of epoch \(any\)"):
             one.recorded_order()
-        found = [batches(DataLoader(one, batch_size=None, num_workers=num_workers) if num_workers else one) for _ in range(2)]
+        found = [
+            batches(
+                DataLoader(one, batch_size=None, num_workers=num_workers) if num_workers else one
+            )
+            for _ in range(2)
+        ]
         recording = json.loads(json.dumps(one.recorded_order(0)))
         assert (recording["epoch"], one.recorded_order()["epoch"]) == (0, 1)
     with loader(table_url, order={"kind": "replay", "recording": recording}) as again:
-        replay = DataLoader(again, batch_size=None, num_workers=num_workers) if num_workers else again
+        replay = (
+            DataLoader(again, batch_size=None, num_workers=num_workers) if num_workers else again
+        )
         assert sorted(itertools.chain(*batches(replay))) == sorted(itertools.chain(*found[0]))
         if not num_workers:
             again.set_epoch(0)
             assert list(itertools.chain(*batches(again))) == list(itertools.chain(*found[0]))
 
 
-def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(table_url: str, tmp_path: Path) -> None:
+def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(
+    table_url: str, tmp_path: Path
+) -> None:
     url = f"sqlite://{tmp_path}/x.db"
     with loader(table_url, dispatch={"store": url, "run_id": "a"}) as one:
         rows = list(itertools.chain(*batches(one)))
-    done = CliRunner().invoke(cli, ["dispatch", "receipt", url, "--run-id", "a", "--save", str(tmp_path / "o.json")])
+    done = CliRunner().invoke(
+        cli, ["dispatch", "receipt", url, "--run-id", "a", "--save", str(tmp_path / "o.json")]
+    )
     assert done.exit_code == 0, done.output
     recording = json.loads((tmp_path / "o.json").read_text())
     with loader(table_url, order={"kind": "replay", "recording": recording}) as again:
         assert list(itertools.chain(*batches(again))) == rows
-        with pytest.raises(ConfigError, match=r"order.recording: of epoch 0 of plan .*, found epoch 1 of plan"):
+        with pytest.raises(
+            ConfigError, match=r"order.recording: of epoch 0 of plan .*, found epoch 1 of plan"
+        ):
             batches(again)
     more = recording | {"workers": {"0-1": [], "1-1": []}}
     with (
@@ -252,13 +311,28 @@ def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(table_u
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "random"}, "order: expected one of dynamic, static, rank, replay, found 'random'"),
-        ({"kind": "rank", "mini_epochs": 0}, "order.mini_epochs: expected an integer of 1 or more, found 0"),
-        ({"kind": "static", "mini_epochs": 2}, "order.mini_epochs: only order rank has mini-epochs, found 2 with static"),
+        (
+            {"kind": "random"},
+            "order: expected one of dynamic, static, rank, replay, found 'random'",
+        ),
+        (
+            {"kind": "rank", "mini_epochs": 0},
+            "order.mini_epochs: expected an integer of 1 or more, found 0",
+        ),
+        (
+            {"kind": "static", "mini_epochs": 2},
+            "order.mini_epochs: only order rank has mini-epochs, found 2 with static",
+        ),
         ({"kind": "static", "recording": {}}, "and no other one does, found one with static"),
         ({"kind": "replay", "recording": {}}, "recorded order: expected format 1, found None"),
-        ({"kind": "replay", "recording": {"format": 1}}, "recorded order: damaged, or changed by hand"),
-        ({"kind": "replay", "recording": "/no/such/file"}, "order.recording: /no/such/file: expected a recorded order"),
+        (
+            {"kind": "replay", "recording": {"format": 1}},
+            "recorded order: damaged, or changed by hand",
+        ),
+        (
+            {"kind": "replay", "recording": "/no/such/file"},
+            "order.recording: /no/such/file: expected a recorded order",
+        ),
     ],
 )
 def test_an_order_that_cannot_be_is_refused(options: Any, message: str) -> None:
@@ -266,8 +340,12 @@ def test_an_order_that_cannot_be_is_refused(options: Any, message: str) -> None:
         Ordering(**options)
 
 
-def test_a_rank_in_step_goes_epochs_ahead_of_one_that_still_holds_a_batch_of_the_first(table_url: str, tmp_path: Path) -> None:
-    """No barrier: the slow one's rows are its own, and all others of three epochs are read meanwhile."""
+def test_a_rank_in_step_goes_epochs_ahead_of_one_that_still_holds_a_batch_of_the_first(
+    table_url: str, tmp_path: Path
+) -> None:
+    """No barrier: the slow one's rows are its own, and all others of three epochs are read
+    meanwhile.
+    """
     store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a", "in_step": True}
     with (
         loader(table_url, dispatch=store, num_epochs=3, batch_size=10, memory_budget=1) as slow,
@@ -289,7 +367,8 @@ def test_a_host_prefers_files_that_it_has_staged(table_url: str, tmp_path: Path)
     with loader(table_url, staging=staging) as one:
         assert sorted(itertools.chain(*batches(one))) == list(range(280))
         staged = {
-            path: one._stager_here().has(file.url, file.size_bytes, file.version) for path, (file, _) in one._job.files.items()
+            path: one._stager_here().has(file.url, file.size_bytes, file.version)
+            for path, (file, _) in one._job.files.items()
         }
         assert one._run._is_staged(next(iter(staged))) is staged[next(iter(staged))]
         asked = list(staged.values())

@@ -28,7 +28,11 @@ def test_slots_come_in_the_order_asked_for_each_once() -> None:
 
 def test_the_selection_holds_what_where_reads_but_no_partition_key() -> None:
     request = resolve(
-        SCHEMA, slots=["user"], labels=["click"], extras=["dt", "note"], where="dt > '1' and price > 2 and cost < 1"
+        SCHEMA,
+        slots=["user"],
+        labels=["click"],
+        extras=["dt", "note"],
+        where="dt > '1' and price > 2 and cost < 1",
     )
     assert [slot.name for slot in request.selection.slots] == ["user", "price"]
     assert [field.name for field in request.selection.others] == ["click", "note", "cost"]
@@ -38,19 +42,55 @@ def test_the_selection_holds_what_where_reads_but_no_partition_key() -> None:
     ("arguments", "error", "message"),
     [
         ({"slots": ["usr"]}, SelectionError, "no slot matches 'usr'.*did you mean 'user'"),
-        ({"slots": [{"name": "usr"}]}, SelectionError, "no slot 'usr' in the table; did you mean 'user'"),
+        (
+            {"slots": [{"name": "usr"}]},
+            SelectionError,
+            "no slot 'usr' in the table; did you mean 'user'",
+        ),
         ({"slots": "user"}, ConfigError, "slots: expected a list, found 'user'"),
         ({"slots": [7]}, ConfigError, "slots: expected a name or .* found 7"),
         ({"slots": []}, ConfigError, "expected at least one slot or label"),
-        ({"slots": [{"name": "user", "bucket": 9}]}, ConfigError, "unknown key 'bucket'.*did you mean 'buckets'"),
+        (
+            {"slots": [{"name": "user", "bucket": 9}]},
+            ConfigError,
+            "unknown key 'bucket'.*did you mean 'buckets'",
+        ),
         ({"slots": [{"buckets": 9}]}, ConfigError, "slots: expected a name in"),
-        ({"slots": [{"name": "user", "buckets": 1}]}, ConfigError, "'user': expected buckets of 2 or more, found 1"),
-        ({"slots": [{"name": "price", "buckets": 9}]}, ConfigError, "'price': buckets are for id slots, found a float slot"),
-        ({"slots": [{"name": "price_bin", "buckets": 9}]}, ConfigError, "'price_bin': holds indices below 5, not signs"),
-        ({"slots": [{"name": "user", "max_len": 9}]}, ConfigError, "'user': max_len is for lists, found shape scalar"),
-        ({"slots": [{"name": "user", "pad": 9}]}, ConfigError, "'user': pad is for lists, found shape scalar"),
-        ({"slots": [{"name": "tags", "pad": 0}]}, ConfigError, "'tags': expected pad of 1 or more, found 0"),
-        ({"slots": [{"name": "tags", "pad": 9, "max_len": 3}]}, ConfigError, "'tags': expected pad or max_len, found both"),
+        (
+            {"slots": [{"name": "user", "buckets": 1}]},
+            ConfigError,
+            "'user': expected buckets of 2 or more, found 1",
+        ),
+        (
+            {"slots": [{"name": "price", "buckets": 9}]},
+            ConfigError,
+            "'price': buckets are for id slots, found a float slot",
+        ),
+        (
+            {"slots": [{"name": "price_bin", "buckets": 9}]},
+            ConfigError,
+            "'price_bin': holds indices below 5, not signs",
+        ),
+        (
+            {"slots": [{"name": "user", "max_len": 9}]},
+            ConfigError,
+            "'user': max_len is for lists, found shape scalar",
+        ),
+        (
+            {"slots": [{"name": "user", "pad": 9}]},
+            ConfigError,
+            "'user': pad is for lists, found shape scalar",
+        ),
+        (
+            {"slots": [{"name": "tags", "pad": 0}]},
+            ConfigError,
+            "'tags': expected pad of 1 or more, found 0",
+        ),
+        (
+            {"slots": [{"name": "tags", "pad": 9, "max_len": 3}]},
+            ConfigError,
+            "'tags': expected pad or max_len, found both",
+        ),
         (
             {"slots": [{"name": "user", "dtype": "int16"}]},
             ConfigError,
@@ -61,18 +101,42 @@ def test_the_selection_holds_what_where_reads_but_no_partition_key() -> None:
             ConfigError,
             "dtype int32 is for ids below 2.31, found signs of 63 bits",
         ),
-        ({"slots": [{"name": "user", "dtype": "int32", "buckets": 2**31 + 1}]}, ConfigError, "found ids below 2147483649"),
+        (
+            {"slots": [{"name": "user", "dtype": "int32", "buckets": 2**31 + 1}]},
+            ConfigError,
+            "found ids below 2147483649",
+        ),
         (
             {"slots": [{"name": "price", "dtype": "float64"}]},
             ConfigError,
             "float32 or float16 or bfloat16 .*did you mean 'float16'",
         ),
-        ({"labels": ["clik"]}, SelectionError, "labels: no column 'clik' in the table; did you mean 'click'"),
-        ({"labels": [{"name": "click", "null": "keep"}]}, ConfigError, "'click': expected null: drop, raise or a number"),
+        (
+            {"labels": ["clik"]},
+            SelectionError,
+            "labels: no column 'clik' in the table; did you mean 'click'",
+        ),
+        (
+            {"labels": [{"name": "click", "null": "keep"}]},
+            ConfigError,
+            "'click': expected null: drop, raise or a number",
+        ),
         ({"labels": [7]}, ConfigError, "labels: expected a name or"),
-        ({"labels": ["note"]}, ConfigError, "'note': expected a scalar numeric column of the data files, found string"),
-        ({"labels": ["tags"]}, ConfigError, "'tags': expected a scalar numeric column of the data files, found list"),
-        ({"labels": ["dt"]}, ConfigError, "'dt': expected a scalar numeric column of the data files"),
+        (
+            {"labels": ["note"]},
+            ConfigError,
+            "'note': expected a scalar numeric column of the data files, found string",
+        ),
+        (
+            {"labels": ["tags"]},
+            ConfigError,
+            "'tags': expected a scalar numeric column of the data files, found list",
+        ),
+        (
+            {"labels": ["dt"]},
+            ConfigError,
+            "'dt': expected a scalar numeric column of the data files",
+        ),
         ({"weight": "wheight"}, SelectionError, "weight: no column 'wheight'"),
         ({"extras": ["nope"]}, SelectionError, "extras: no column 'nope'"),
         ({"where": "usr = 1"}, SelectionError, "no column 'usr'"),
@@ -91,7 +155,11 @@ def test_options_that_change_batches_change_the_digest_and_those_that_do_not_lea
     plain = digest(["user", "tags", "price"])
     assert plain == "4fc9d512fdac3ff7bfa98a5419784d56"
     assert digest(["user", {"name": "tags"}, {"name": "price", "dtype": "float32"}]) == plain
-    others = [{"name": "tags", "pad": 3}, {"name": "tags", "max_len": 3}, {"name": "price", "dtype": "float16"}]
+    others = [
+        {"name": "tags", "pad": 3},
+        {"name": "tags", "max_len": 3},
+        {"name": "price", "dtype": "float16"},
+    ]
     assert len({plain, *(digest(["user", "tags", "price", other]) for other in others)}) == 4
 
 

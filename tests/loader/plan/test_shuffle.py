@@ -19,7 +19,9 @@ def test_a_window_is_the_fewest_row_groups_that_hold_its_rows() -> None:
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 120))
 def test_windows_cover_every_row_group_once(rows: list[int], window_rows: int) -> None:
-    assert [index for window in windows(rows, window_rows) for index in window] == list(range(len(rows)))
+    assert [index for window in windows(rows, window_rows) for index in window] == list(
+        range(len(rows))
+    )
 
 
 @given(st.integers(0, 200), st.lists(st.integers(0, 2**40), min_size=1, max_size=4))
@@ -32,11 +34,18 @@ def test_the_order_is_the_same_on_every_machine() -> None:
 
 
 def test_another_seed_epoch_split_or_window_is_another_order() -> None:
-    orders = [permutation(1000, *key) for key in ((1, 2, 3, 4), (0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0))]
+    orders = [
+        permutation(1000, *key)
+        for key in ((1, 2, 3, 4), (0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0))
+    ]
     assert all(not np.array_equal(orders[0], other) for other in orders[1:])
 
 
-@pytest.mark.parametrize("options", [{"window_rows": 0}, {"interleave": 0}, {"window_rows": "all"}, {"interleave": True}])
+@pytest.mark.parametrize(
+    "options", [{"window_rows": 0}, {"interleave": 0}, {"window_rows": "all"}, {"interleave": True}]
+)
 def test_options_that_cannot_be_are_refused(options: Any) -> None:
-    with pytest.raises(ConfigError, match=f"shuffle.{next(iter(options))}: expected an integer of 1 or more"):
+    with pytest.raises(
+        ConfigError, match=f"shuffle.{next(iter(options))}: expected an integer of 1 or more"
+    ):
         Shuffle(**options)

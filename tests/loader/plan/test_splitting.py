@@ -25,15 +25,22 @@ def test_files_larger_than_the_size_are_cut_at_their_row_groups(table_url: str) 
 
 @pytest.mark.parametrize("size", [{"split_rows": 20}, {"split_bytes": "1KB"}])
 @pytest.mark.parametrize("shuffle", [None, {"window_rows": 30, "interleave": 3}])
-def test_every_row_comes_once_whatever_the_size_of_splits(table_url: str, size: Any, shuffle: Any) -> None:
-    with featstore.FeatureLoader(table_url, slots=["row"], batch_size=33, dispatch=size, shuffle=shuffle) as loader:
+def test_every_row_comes_once_whatever_the_size_of_splits(
+    table_url: str, size: Any, shuffle: Any
+) -> None:
+    with featstore.FeatureLoader(
+        table_url, slots=["row"], batch_size=33, dispatch=size, shuffle=shuffle
+    ) as loader:
         assert sorted(row for batch in loader for row in batch["row"].tolist()) == list(range(280))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split_rows": 5, "split_bytes": 5}, "dispatch: expected split_rows or split_bytes, found both"),
+        (
+            {"split_rows": 5, "split_bytes": 5},
+            "dispatch: expected split_rows or split_bytes, found both",
+        ),
         ({"split_rows": 0}, "dispatch.split_rows: expected an integer of 1 or more, found 0"),
         ({"split_bytes": "many"}, "dispatch.split_bytes"),
     ],

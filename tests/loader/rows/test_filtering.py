@@ -1,4 +1,6 @@
-"""Row groups that statistics rule out, and columns read only where rows pass: no row is lost, and work is saved."""
+"""Row groups that statistics rule out, and columns read only where rows pass: no row is lost, and
+work is saved.
+"""
 
 import io
 import math
@@ -86,7 +88,9 @@ WHERE = st.recursive(
     leaves(),
     lambda inner: st.one_of(
         inner.map(lambda a: f"not ({a})"),
-        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(lambda parts: "({}) {} ({})".format(*parts)),
+        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(
+            lambda parts: "({}) {} ({})".format(*parts)
+        ),
     ),
     max_leaves=4,
 )
@@ -95,15 +99,24 @@ ROWS = st.lists(st.fixed_dictionaries(MAYBE), max_size=24).map(
 )
 
 
-def footer_of(rows: Any, *, schema: Any = SCHEMA, row_group_size: int = 4, **options: Any) -> Footer:
+def footer_of(
+    rows: Any, *, schema: Any = SCHEMA, row_group_size: int = 4, **options: Any
+) -> Footer:
     sink = io.BytesIO()
     table = pa.Table.from_pylist(rows, schema)
-    pq.write_table(table.sort_by("id") if options.pop("is_sorted", False) else table, sink, row_group_size, **options)
+    pq.write_table(
+        table.sort_by("id") if options.pop("is_sorted", False) else table,
+        sink,
+        row_group_size,
+        **options,
+    )
     sink.seek(0)
     return Footer(sink, "a.parquet")
 
 
-def asked(where: Any, *, slots: Any = ("id", "tags", "row"), labels: Any = (), **arguments: Any) -> Any:
+def asked(
+    where: Any, *, slots: Any = ("id", "tags", "row"), labels: Any = (), **arguments: Any
+) -> Any:
     schema = SlotSchema.from_arrow(pa.schema([*SCHEMA, pa.field("dt", pa.string())]), ["dt"])
     return resolve(schema, slots=slots, labels=labels, where=where, **arguments)
 
@@ -111,16 +124,27 @@ def asked(where: Any, *, slots: Any = ("id", "tags", "row"), labels: Any = (), *
 DAY = Partition(values={"dt": "2026-11-01"}, is_decided=False)
 
 
-@given(rows=ROWS, where=WHERE, is_sorted=st.booleans(), statistics=st.sampled_from([True, ["id", "s"], False]))
-def test_pruning_loses_no_row_and_lets_none_in(rows: Any, where: Any, is_sorted: bool, statistics: Any) -> None:
+@given(
+    rows=ROWS,
+    where=WHERE,
+    is_sorted=st.booleans(),
+    statistics=st.sampled_from([True, ["id", "s"], False]),
+)
+def test_pruning_loses_no_row_and_lets_none_in(
+    rows: Any, where: Any, is_sorted: bool, statistics: Any
+) -> None:
     request = asked(where)
     with footer_of(rows, is_sorted=is_sorted, write_statistics=statistics) as footer:
-        everything = RowGroupReader(footer, request.selection).read(range(len(footer.row_group_rows)))
+        everything = RowGroupReader(footer, request.selection).read(
+            range(len(footer.row_group_rows))
+        )
         mask = passing(everything, 0, request, DAY, Counter())
         expected = np.asarray(everything.table["row"])[mask].tolist()
 
         stats = Stats()
-        picked = FilteredReader(footer, [], request, DAY, stats).read(range(len(footer.row_group_rows)))
+        picked = FilteredReader(footer, [], request, DAY, stats).read(
+            range(len(footer.row_group_rows))
+        )
         order = np.arange(len(mask))[::-1]
         for given_order, in_order in ((None, expected), (order, expected[::-1])):
             index, places = picked.index(given_order)
@@ -137,7 +161,18 @@ def counted(footer: Any, request: Any) -> Any:
     return counts["row_groups_pruned"], counts["row_groups_skipped"]
 
 
-SIMPLE = [{"id": n + 1, "x": float(n), "y": n % 2, "z": 1.0, "s": chr(97 + n), "t": TIMES[n // 8], "row": n} for n in range(24)]
+SIMPLE = [
+    {
+        "id": n + 1,
+        "x": float(n),
+        "y": n % 2,
+        "z": 1.0,
+        "s": chr(97 + n),
+        "t": TIMES[n // 8],
+        "row": n,
+    }
+    for n in range(24)
+]
 
 
 @pytest.mark.parametrize(
@@ -172,10 +207,16 @@ def write_damaged(path: Any, ids: Any) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(("where", "saved"), [("id = 6", "row_groups_pruned"), ("id % 7 = 6", "row_groups_skipped")])
-def test_other_columns_are_not_read_where_no_row_passes(tmp_path: Path, where: str, saved: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "saved"), [("id = 6", "row_groups_pruned"), ("id % 7 = 6", "row_groups_skipped")]
+)
+def test_other_columns_are_not_read_where_no_row_passes(
+    tmp_path: Path, where: str, saved: str
+) -> None:
     write_damaged(tmp_path / "a.parquet", [n % 7 for n in range(64)])
-    with pytest.raises(DataFileError, match=r"a\.parquet: column 'tags': row group 1 cannot be read"):
+    with pytest.raises(
+        DataFileError, match=r"a\.parquet: column 'tags': row group 1 cannot be read"
+    ):
         list(FeatureLoader(tmp_path, slots=["tags"], where=where))
 
     write_damaged(tmp_path / "a.parquet", [1 if 16 <= n < 32 else n % 7 for n in range(64)])
@@ -185,8 +226,12 @@ def test_other_columns_are_not_read_where_no_row_passes(tmp_path: Path, where: s
     assert (loader.stats()[saved], loader.stats()["rows_filtered"]) == (1, 64 - len(rows))
 
 
-@pytest.mark.parametrize("shuffle", [None, {"window_rows": 40}, {"window_rows": 100, "interleave": 2}])
-def test_a_state_among_pruned_row_groups_goes_on_with_the_next_row(table_url: str, shuffle: Any) -> None:
+@pytest.mark.parametrize(
+    "shuffle", [None, {"window_rows": 40}, {"window_rows": 100, "interleave": 2}]
+)
+def test_a_state_among_pruned_row_groups_goes_on_with_the_next_row(
+    table_url: str, shuffle: Any
+) -> None:
     arguments = {
         "slots": ["row"],
         "where": "(row between 20 and 30 or row between 200 and 260) and row % 3 != 0",

@@ -30,13 +30,19 @@ def one_group(tmp_path_factory: pytest.TempPathFactory) -> str:
     row = np.arange(NUM_ROWS)
     tags = [None if r % 11 == 0 else [r] * (r % 4) for r in row.tolist()]
     path = tmp_path_factory.mktemp("large") / "part.parquet"
-    pq.write_table(pa.table({"row": row, "tags": pa.array(tags, pa.list_(pa.int64()))}), path, row_group_size=NUM_ROWS)
+    pq.write_table(
+        pa.table({"row": row, "tags": pa.array(tags, pa.list_(pa.int64()))}),
+        path,
+        row_group_size=NUM_ROWS,
+    )
     return str(path.parent)
 
 
 def rows_of(url: Any, **options: Any) -> Any:
     with FeatureLoader(url, slots=["row", "tags"], batch_size=300, **options) as loader:
-        return [(batch["row"].tolist(), [tags.tolist() for tags in batch["tags"]]) for batch in loader]
+        return [
+            (batch["row"].tolist(), [tags.tolist() for tags in batch["tags"]]) for batch in loader
+        ]
 
 
 @pytest.mark.parametrize("budget", [1, "100KB", "400KB"])
@@ -57,12 +63,16 @@ def test_a_loader_resumes_within_a_slice(one_group: str, num_batches: int) -> No
         state = loader.state_dict()
     with FeatureLoader(one_group, slots=["row"], batch_size=300, memory_budget="100KB") as loader:
         loader.load_state_dict(state)
-        assert [row for batch in loader for row in batch["row"].tolist()] == list(range(num_batches * 300, NUM_ROWS))
+        assert [row for batch in loader for row in batch["row"].tolist()] == list(
+            range(num_batches * 300, NUM_ROWS)
+        )
 
 
 def test_a_shuffled_window_larger_than_the_budget_is_read_alone(one_group: str) -> None:
     shuffle = {"window_rows": 100}
-    assert rows_of(one_group, shuffle=shuffle, memory_budget=1) == rows_of(one_group, shuffle=shuffle)
+    assert rows_of(one_group, shuffle=shuffle, memory_budget=1) == rows_of(
+        one_group, shuffle=shuffle
+    )
 
 
 def test_static_order_in_slices_gives_each_row_once(one_group: str) -> None:
@@ -74,7 +84,11 @@ def test_the_size_of_decoded_columns_is_known_before_they_are(one_group: str) ->
     with Footer(Path(one_group) / "part.parquet") as footer:
         others = tuple(footer.schema.field(name) for name in ("row", "tags"))
         found = footer.decoded_bytes(0, footer.resolve(Selection(others=others)))
-        assert footer.file.read_row_group(0).nbytes <= found <= 1.5 * footer.file.read_row_group(0).nbytes
+        assert (
+            footer.file.read_row_group(0).nbytes
+            <= found
+            <= 1.5 * footer.file.read_row_group(0).nbytes
+        )
 
 
 def test_what_does_not_fit_waits_until_it_does() -> None:
@@ -115,7 +129,9 @@ def test_a_closed_budget_wakes_who_waits() -> None:
 
 
 @pytest.mark.parametrize(("size", "slices"), [(50, 1), (51, 3), (100, 4), (1000, 40)])
-def test_a_row_group_above_half_of_the_budget_is_cut_into_quarters_of_it(size: int, slices: int) -> None:
+def test_a_row_group_above_half_of_the_budget_is_cut_into_quarters_of_it(
+    size: int, slices: int
+) -> None:
     assert Budget(100).num_slices(size) == slices
     assert Budget(None).num_slices(size) == 1
 
@@ -138,15 +154,22 @@ def test_a_column_that_needs_more_room_than_the_budget_leaves_goes_on_alone_and_
     with FeatureLoader(long_columns, slots=["a"], memory_budget="2MB") as loader:
         assert sum(batch.num_rows for batch in loader) == 131_072
         assert loader.stats()["row_groups_beyond_budget"] == 2
-    told = [record.getMessage() for record in caplog.records if "memory_budget" in record.getMessage()]
+    told = [
+        record.getMessage() for record in caplog.records if "memory_budget" in record.getMessage()
+    ]
     assert len(told) == 1
     assert "part.parquet" in told[0]
     assert "goes on alone" in told[0]
 
 
 def test_the_room_is_given_back_once_rows_are_decoded(long_columns: str) -> None:
-    [file], request = open_snapshot(long_columns).data_files, resolve(open_snapshot(long_columns).schema, slots=["a"])
-    claim = Claim(index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0)
+    [file], request = (
+        open_snapshot(long_columns).data_files,
+        resolve(open_snapshot(long_columns).schema, slots=["a"]),
+    )
+    claim = Claim(
+        index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0
+    )
     work = Work(claim=claim, source=Path(file.url), partition=Partition(values={}, is_decided=True))
     budget = Budget(64_000_000)
     order = Order(seed=0, epoch=0, shuffle=None)
@@ -169,10 +192,18 @@ with FeatureLoader(sys.argv[1], slots=["s*"], batch_size=8192, memory_budget=sys
 
 @pytest.mark.slow
 def test_sixteen_threads_take_no_more_memory_than_the_budget(tmp_path: Path) -> None:
-    """Row groups of 32 MB in columns of 2 MB: with room of its own each thread would take 64 MB more."""
+    """Row groups of 32 MB in columns of 2 MB: with room of its own each thread would take 64 MB
+    more.
+    """
     rows = np.random.default_rng(5).integers(0, 2**62, 3 * 262_144)
     table = pa.table({f"s{i}": rows + i for i in range(16)})
-    pq.write_table(table, tmp_path / "part.parquet", row_group_size=262_144, compression="none", use_dictionary=False)
+    pq.write_table(
+        table,
+        tmp_path / "part.parquet",
+        row_group_size=262_144,
+        compression="none",
+        use_dictionary=False,
+    )
 
     def peak_bytes(memory_budget: str) -> int:
         arguments = [sys.executable, "-c", PEAK_MEMORY, str(tmp_path), memory_budget]

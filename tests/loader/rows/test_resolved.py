@@ -17,13 +17,19 @@ def footer(directory: Any, name: Any, **columns: Any) -> Footer:
     return Footer(directory / name)
 
 
-def test_a_selection_is_looked_for_once_in_files_of_one_schema_and_anew_in_others(tmp_path: Path) -> None:
+def test_a_selection_is_looked_for_once_in_files_of_one_schema_and_anew_in_others(
+    tmp_path: Path,
+) -> None:
     resolved = Resolved()
     first, alike = (footer(tmp_path, name, a=[1], b=[2]) for name in ("1", "2"))
     found = resolved.of(first, SELECTION)
     assert found == first.resolve(SELECTION)
     assert resolved.of(alike, SELECTION) is found
-    for other in (footer(tmp_path, "3", b=[1], a=[2]), footer(tmp_path, "4", a=[1]), footer(tmp_path, "5", x=[[1]], b=[1])):
+    for other in (
+        footer(tmp_path, "3", b=[1], a=[2]),
+        footer(tmp_path, "4", a=[1]),
+        footer(tmp_path, "5", x=[[1]], b=[1]),
+    ):
         assert resolved.of(other, SELECTION) == other.resolve(SELECTION) != found
         assert resolved.of(first, SELECTION) is found
     assert resolved.of(first, Selection(slots=(A,))).slots == {"a": "a"}

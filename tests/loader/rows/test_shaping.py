@@ -18,9 +18,14 @@ from featstore.reading.buffers import Ragged
 
 # Around 2^53, where float64 begins to lose integers, and 2^63, where int64 ends.
 EDGES = st.one_of(
-    st.integers(2**53 - 3, 2**53 + 3), st.integers(2**63 - 4, 2**63 - 1), st.integers(-(2**63), -(2**63) + 3), st.just(0)
+    st.integers(2**53 - 3, 2**53 + 3),
+    st.integers(2**63 - 4, 2**63 - 1),
+    st.integers(-(2**63), -(2**63) + 3),
+    st.just(0),
 )
-LISTS = st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), EDGES), max_size=4)), min_size=1, max_size=12)
+LISTS = st.lists(
+    st.one_of(st.none(), st.lists(st.one_of(st.none(), EDGES), max_size=4)), min_size=1, max_size=12
+)
 
 
 def batch_of(directory: Any, slots: Any, **arguments: Any) -> Any:
@@ -28,11 +33,19 @@ def batch_of(directory: Any, slots: Any, **arguments: Any) -> Any:
     return batch
 
 
-@given(rows=LISTS, buckets=st.one_of(st.none(), st.integers(2, 2**40)), pad=st.one_of(st.none(), st.integers(1, 5)))
+@given(
+    rows=LISTS,
+    buckets=st.one_of(st.none(), st.integers(2, 2**40)),
+    pad=st.one_of(st.none(), st.integers(1, 5)),
+)
 def test_ids_of_lists_never_pass_through_floats(rows: Any, buckets: Any, pad: Any) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        pq.write_table(pa.table({"ids": pa.array(rows, pa.list_(pa.int64()))}), f"{directory}/a.parquet")
-        options = {key: value for key, value in (("buckets", buckets), ("pad", pad)) if value is not None}
+        pq.write_table(
+            pa.table({"ids": pa.array(rows, pa.list_(pa.int64()))}), f"{directory}/a.parquet"
+        )
+        options = {
+            key: value for key, value in (("buckets", buckets), ("pad", pad)) if value is not None
+        }
         column = batch_of(directory, [{"name": "ids", **options}])["ids"]
     expected = [[0] if row is None else [id_ for id_ in row if id_ is not None] for row in rows]
     if buckets is not None:
@@ -47,7 +60,9 @@ def test_ids_of_lists_never_pass_through_floats(rows: Any, buckets: Any, pad: An
 def test_ids_of_scalars_and_fixed_widths_never_pass_through_floats(ids: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         pair = pa.array([[id_, id_] for id_ in ids], pa.list_(pa.int64(), 2))
-        pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "pair": pair}), f"{directory}/a.parquet")
+        pq.write_table(
+            pa.table({"id": pa.array(ids, pa.int64()), "pair": pair}), f"{directory}/a.parquet"
+        )
         batch = batch_of(directory, ["*"])
     expected = [id_ or 0 for id_ in ids]
     assert batch["id"].tolist() == expected
@@ -60,8 +75,12 @@ def test_padding_cuts_and_fills_views_that_begin_in_the_middle() -> None:
     assert np.isnan(padded(Ragged(np.empty(0, np.float32), np.zeros(2, np.int64)), 3, np.nan)).all()
 
 
-@pytest.mark.parametrize(("batch_size", "shuffle"), [(50, None), (7, {"window_rows": 40}), (280, {"interleave": 2})])
-def test_padded_and_converted_slots_are_those_of_the_plain_ones(table_url: str, batch_size: int, shuffle: Any) -> None:
+@pytest.mark.parametrize(
+    ("batch_size", "shuffle"), [(50, None), (7, {"window_rows": 40}), (280, {"interleave": 2})]
+)
+def test_padded_and_converted_slots_are_those_of_the_plain_ones(
+    table_url: str, batch_size: int, shuffle: Any
+) -> None:
     plain = ["row", "half", "tags"]
     asked = [
         {"name": "row", "buckets": 2**31, "dtype": "int32"},
@@ -69,12 +88,17 @@ def test_padded_and_converted_slots_are_those_of_the_plain_ones(table_url: str, 
         {"name": "tags", "pad": 3, "buckets": 9, "dtype": "int32"},
     ]
     how = {"batch_size": batch_size, "shuffle": shuffle}
-    pairs = zip(FeatureLoader(table_url, slots=plain, **how), FeatureLoader(table_url, slots=asked, **how), strict=True)
+    pairs = zip(
+        FeatureLoader(table_url, slots=plain, **how),
+        FeatureLoader(table_url, slots=asked, **how),
+        strict=True,
+    )
     for one, other in pairs:
         assert (other["row"].dtype, other["tags"].dtype) == (torch.int32, torch.int32)
         assert torch.equal(other["half"], one["half"].to(torch.bfloat16))
         rows = [
-            ([0 if tag == 0 else 1 + tag % 8 for tag in tags] + [0] * 3)[:3] for tags in map(torch.Tensor.tolist, one["tags"])
+            ([0 if tag == 0 else 1 + tag % 8 for tag in tags] + [0] * 3)[:3]
+            for tags in map(torch.Tensor.tolist, one["tags"])
         ]
         assert other["tags"].tolist() == rows
         for copy in (other.clone(), other.to("cpu")):
@@ -83,8 +107,13 @@ def test_padded_and_converted_slots_are_those_of_the_plain_ones(table_url: str, 
 
 def test_float16_keeps_missing_values_and_shows_what_is_too_large(tmp_path: Path) -> None:
     values = pa.array([1.5, None, 1e6], pa.float32())
-    pq.write_table(pa.table({"a": values, "b": pa.array([[1.0], [], None], pa.list_(pa.float32()))}), tmp_path / "a.parquet")
-    batch = batch_of(tmp_path, [{"name": "a", "dtype": "float16"}, {"name": "b", "pad": 2, "dtype": "float16"}])
+    pq.write_table(
+        pa.table({"a": values, "b": pa.array([[1.0], [], None], pa.list_(pa.float32()))}),
+        tmp_path / "a.parquet",
+    )
+    batch = batch_of(
+        tmp_path, [{"name": "a", "dtype": "float16"}, {"name": "b", "pad": 2, "dtype": "float16"}]
+    )
     assert batch["a"].dtype == batch["b"].dtype == torch.float16
     assert batch["a"].nan_to_num(-1, posinf=9).tolist() == [1.5, -1.0, 9.0]
     assert batch["b"].nan_to_num(-1).tolist() == [[1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0]]

@@ -60,7 +60,9 @@ def segments_of(rows: Any, splits: Any = SPLITS) -> tuple[Segment, ...]:
     """The segments of consecutive rows of the stream."""
     last = dict(rows)
     sizes = {index: splits[index].num_rows for index in last}
-    return tuple(Segment(i, 1, row + 1, row + 1 == sizes[i], 0, sizes[i]) for i, row in last.items())
+    return tuple(
+        Segment(i, 1, row + 1, row + 1 == sizes[i], 0, sizes[i]) for i, row in last.items()
+    )
 
 
 def done_of(rows: Any, splits: Any = SPLITS) -> dict[int, Any]:
@@ -448,7 +450,9 @@ def test_a_forked_copy_is_refused_though_the_lock_was_held_when_it_was_made() ->
     assert delivery.state.done == {0: 3}
 
 
-def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_told(table_url: str) -> None:
+def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_told(
+    table_url: str,
+) -> None:
     with FeatureLoader(table_url, slots=["row"], batch_size=40) as loader:
         batches = iter(loader)
         next(batches)
@@ -492,7 +496,10 @@ def test_a_run_stops_while_another_thread_claims() -> None:
     split = Split(path="a", num_rows=1)
     claims = [Claim(index=index, split=split, fence=1, end_row=1) for index in range(2000)]
     for _ in range(20):
-        delivery, has_begun = Delivery(START, counts := Counter[Any](), tells=True), threading.Event()
+        delivery, has_begun = (
+            Delivery(START, counts := Counter[Any](), tells=True),
+            threading.Event(),
+        )
 
         def claim(delivery: Any = delivery, has_begun: Any = has_begun) -> None:
             for number, one in enumerate(claims):
@@ -511,7 +518,11 @@ def test_a_run_stops_while_another_thread_claims() -> None:
 @pytest.mark.usefixtures("switching_often")
 def test_batches_given_by_one_thread_and_added_by_another_are_all_delivered_once() -> None:
     """`give` and `add` count on the same slices."""
-    delivery, handoff, num_batches = Delivery(START, Counter[Any](), tells=False), Handoff[Any](ahead=7), 3000
+    delivery, handoff, num_batches = (
+        Delivery(START, Counter[Any](), tells=False),
+        Handoff[Any](ahead=7),
+        3000,
+    )
     delivery.run_ahead()
 
     def make() -> None:

@@ -1,4 +1,6 @@
-"""Batches fed to a device by a thread: the CPU path here; what needs a GPU is skipped without one."""
+"""Batches fed to a device by a thread: the CPU path here; what needs a GPU is skipped without
+one.
+"""
 
 import gc
 import itertools
@@ -24,11 +26,17 @@ NUM_ROWS = 280
 
 
 def loader_for(table_url: str, **options: Any) -> FeatureLoader:
-    return FeatureLoader(table_url, **{"slots": ["row", "tags"], "labels": ["click"], "batch_size": 23, **options})
+    return FeatureLoader(
+        table_url, **{"slots": ["row", "tags"], "labels": ["click"], "batch_size": 23, **options}
+    )
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 100])
-@pytest.mark.parametrize("options", [{}, {"num_epochs": 2}, {"order": "static"}, {"shuffle": {"window_rows": 40}}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_epochs": 2}, {"order": "static"}, {"shuffle": {"window_rows": 40}}],
+    ids=str,
+)
 def test_a_fed_loop_gets_the_same_batches(table_url: str, options: Any, prefetch: int) -> None:
     expected = [batch.clone() for batch in loader_for(table_url, **options)]
     found = list(loader_for(table_url, **options).to_device("cpu", prefetch=prefetch))
@@ -80,7 +88,9 @@ def test_many_breaks_and_collected_feeds_leave_no_thread(table_url: str) -> None
         assert our_threads() == set()
 
 
-def test_what_goes_wrong_in_the_feed_is_raised_in_the_loop_after_the_batches_before_it(table_url: str) -> None:
+def test_what_goes_wrong_in_the_feed_is_raised_in_the_loop_after_the_batches_before_it(
+    table_url: str,
+) -> None:
     batches = iter(loader_for(table_url, labels=["ripe"]).to_device("cpu"))
     with pytest.raises(DataFileError, match="label 'ripe' is null"):
         next(batches)
@@ -118,7 +128,9 @@ def until_ahead(loader: FeatureLoader, num_batches: int) -> None:
     time.sleep(0.1)
 
 
-def test_a_slow_loop_that_is_fed_and_drops_its_last_rows_ends_without_an_error(hundred: str) -> None:
+def test_a_slow_loop_that_is_fed_and_drops_its_last_rows_ends_without_an_error(
+    hundred: str,
+) -> None:
     """In dynamic order the store is told now and then: after every batch of this loop."""
     with of_hundred(hundred, drop_last=True, dispatch={"lease_s": 0.4}) as loader:
         rows = []
@@ -190,7 +202,9 @@ def fail_at_95(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("fails", ["file", "transform"])
-def test_the_store_hears_of_what_the_fed_loop_had_before_an_error(tmp_path: Path, fails: str) -> None:
+def test_the_store_hears_of_what_the_fed_loop_had_before_an_error(
+    tmp_path: Path, fails: str
+) -> None:
     pq.write_table(pa.table({"row": range(100)}), tmp_path / "a.parquet", row_group_size=10)
     pq.write_table(pa.table({"row": range(100, 160)}), tmp_path / "b.parquet")
     snapshot = open_snapshot(str(tmp_path))
@@ -216,7 +230,9 @@ def test_a_feed_over_what_has_no_state_says_so_when_asked_for_it(table_url: str)
     with loader_for(table_url) as loader:
         batches = iter(DeviceFeed(DataLoader(loader, batch_size=None), "cpu"))
         next(batches)
-        with pytest.raises(StateError, match=r"state_dict\(\): the source of this feed has no state"):
+        with pytest.raises(
+            StateError, match=r"state_dict\(\): the source of this feed has no state"
+        ):
             batches.state_dict()
         batches.close()
 
@@ -226,9 +242,15 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 @needs_gpu
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_on_a_gpu_hold_what_they_should_while_memory_is_reused(table_url: str, num_workers: int) -> None:
+def test_batches_on_a_gpu_hold_what_they_should_while_memory_is_reused(
+    table_url: str, num_workers: int
+) -> None:
     with loader_for(table_url, num_epochs=5) as loader:
-        source = DataLoader(loader, batch_size=None, num_workers=num_workers, pin_memory=True) if num_workers else loader
+        source = (
+            DataLoader(loader, batch_size=None, num_workers=num_workers, pin_memory=True)
+            if num_workers
+            else loader
+        )
         sums = []
         for batch in DeviceFeed(source, "cuda", prefetch=3):
             torch.cuda._sleep(1_000_000)  # type: ignore[no-untyped-call]

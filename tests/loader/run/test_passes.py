@@ -19,12 +19,18 @@ Dispatch = dict[str, Any]
 
 @pytest.fixture(params=["memory", "sqlite"])
 def dispatch(request: pytest.FixtureRequest, tmp_path: Path) -> Dispatch:
-    url = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite://{tmp_path}/store.sqlite"
+    url = (
+        f"memory://{uuid.uuid4().hex}"
+        if request.param == "memory"
+        else f"sqlite://{tmp_path}/store.sqlite"
+    )
     return {"store": url, "run_id": "a"}
 
 
 def make(table_url: str, dispatch: Dispatch, **options: Any) -> FeatureLoader:
-    return FeatureLoader(table_url, **{"slots": ["row"], "batch_size": 23, "dispatch": dispatch, **options})
+    return FeatureLoader(
+        table_url, **{"slots": ["row"], "batch_size": 23, "dispatch": dispatch, **options}
+    )
 
 
 def restored(table_url: str, dispatch: Dispatch, state: Any) -> FeatureLoader:
@@ -43,7 +49,9 @@ def half_way(table_url: str, dispatch: Dispatch) -> Iterator[Any]:
         yield rows, loader.state_dict()
 
 
-def test_each_launch_from_one_checkpoint_reads_all_that_is_left(table_url: str, dispatch: Dispatch, half_way: Any) -> None:
+def test_each_launch_from_one_checkpoint_reads_all_that_is_left(
+    table_url: str, dispatch: Dispatch, half_way: Any
+) -> None:
     before, state = half_way
     for num_batches in (4, 2, None):
         with restored(table_url, dispatch, state) as loader:
@@ -58,7 +66,9 @@ def test_ranks_that_restore_together_share_what_is_left_at_each_launch(
     dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
     monkeypatch.setenv("WORLD_SIZE", "2")
     state = make(table_url, dispatch).state_dict() | {"workers": [0, 1]}
-    for number, ranks in enumerate(([0, 1], [rank for rank in (0, 1) if rank not in absent], [0, 1])):
+    for number, ranks in enumerate(
+        ([0, 1], [rank for rank in (0, 1) if rank not in absent], [0, 1])
+    ):
         loaders, shares = [], []
         for rank in ranks:
             monkeypatch.setenv("RANK", str(rank))
@@ -75,10 +85,14 @@ def test_ranks_that_restore_together_share_what_is_left_at_each_launch(
     assert sorted(rows) == list(range(NUM_ROWS))
 
 
-def test_a_second_run_or_loader_under_one_run_id_is_told_that_nothing_is_left(table_url: str, dispatch: Dispatch) -> None:
+def test_a_second_run_or_loader_under_one_run_id_is_told_that_nothing_is_left(
+    table_url: str, dispatch: Dispatch
+) -> None:
     first = make(table_url, dispatch)
     assert len(rows_of(first)) == NUM_ROWS
-    with pytest.raises(DispatchError, match=r"epochs 0 to 0: nothing is left to read.* a run_id of its own"):
+    with pytest.raises(
+        DispatchError, match=r"epochs 0 to 0: nothing is left to read.* a run_id of its own"
+    ):
         rows_of(make(table_url, dispatch, batch_size=7))
     assert len(rows_of(make(table_url, dispatch | {"run_id": "b"}))) == NUM_ROWS
 
@@ -113,17 +127,23 @@ def test_loaders_with_another_selection_share_no_leases_and_take_no_state(
     one, other = make(table_url, dispatch), make(table_url, dispatch, **options)
     assert len(rows_of(one)) == NUM_ROWS
     assert len(rows_of(other)) == (28 if "where" in options else NUM_ROWS)
-    with pytest.raises(StateError, match="of another `where`, slots, labels, weight or extras than this loader's"):
+    with pytest.raises(
+        StateError, match="of another `where`, slots, labels, weight or extras than this loader's"
+    ):
         other.load_state_dict(one.state_dict())
 
 
 @pytest.mark.parametrize("run_id", ["", "none"])
-def test_a_durable_store_needs_a_run_id(table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str) -> None:
+def test_a_durable_store_needs_a_run_id(
+    table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str
+) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id)
     store = f"sqlite://{tmp_path}/store.sqlite"
     for url in (store, "tcp://127.0.0.1:1"):
         with pytest.raises(
-            ConfigError, match=r"expected a run_id with store .* found none: what a run has read stays in the store"
+            ConfigError,
+            match=r"expected a run_id with store .* found none: what a run has read stays in the "
+            r"store",
         ):
             make(table_url, {"store": url})
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job/7")

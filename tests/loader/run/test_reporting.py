@@ -66,7 +66,9 @@ def told(address: StoreAddress) -> Iterator[Told]:
 
 
 def rows_before(address: Any, path: Any) -> int:
-    """Where another worker goes on once the first has given all back; all rows where none are left."""
+    """Where another worker goes on once the first has given all back; all rows where none are
+    left.
+    """
     with coordinator_of(address, "1") as other:
         claims = {claim.split.path: claim.start_row for claim in other.claims()}
     return claims.get(path, {"a": 10, "b": 20}[path])
@@ -82,7 +84,9 @@ def test_a_claim_that_is_complete_is_told_at_once_and_how_far_another_is_now_and
     assert (rows_before(address, "a"), rows_before(address, "b")) == (10, 0)
 
 
-def test_how_far_claims_are_is_told_by_whoever_was_slower_than_a_quarter_of_a_lease(address: StoreAddress) -> None:
+def test_how_far_claims_are_is_told_by_whoever_was_slower_than_a_quarter_of_a_lease(
+    address: StoreAddress,
+) -> None:
     with coordinator_of(address) as coordinator:
         told = Told(coordinator, lease_s=0.0)
         told.reports.tell(is_complete=told.deliver("b", 15))
@@ -111,7 +115,9 @@ def test_what_a_lost_store_was_not_told_is_still_to_be_told(told: Told) -> None:
     assert kinds == ["complete", "advanced"]
 
 
-def test_a_lease_that_was_lost_is_counted_once_and_not_told_of_again(told: Told, address: StoreAddress) -> None:
+def test_a_lease_that_was_lost_is_counted_once_and_not_told_of_again(
+    told: Told, address: StoreAddress
+) -> None:
     told.deliver("b", 3)
     told.coordinator.close()
     with coordinator_of(address, "1") as other:

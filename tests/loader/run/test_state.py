@@ -44,11 +44,17 @@ def test_a_state_survives_json(done: Any) -> None:
 
 
 def saved(worker: int, **changed: Any) -> dict[str, object]:
-    return LoaderState(**{**vars(STATE), "workers": (worker,), "num_workers": 3, **changed}).to_json()
+    return LoaderState(
+        **{**vars(STATE), "workers": (worker,), "num_workers": 3, **changed}
+    ).to_json()
 
 
 def test_merging_unites_what_the_workers_delivered() -> None:
-    states = [saved(0, done={0: "complete", 3: 5}), saved(1, done={1: 7, 3: "complete"}), saved(2, done={1: 9})]
+    states = [
+        saved(0, done={0: "complete", 3: 5}),
+        saved(1, done={1: 7, 3: "complete"}),
+        saved(2, done={1: 9}),
+    ]
     merged = LoaderState.from_json(merge_states(states))
     assert merged.done == {0: "complete", 1: 9, 3: "complete"}
     merged.require_complete()
@@ -60,7 +66,15 @@ def test_a_merged_state_with_workers_missing_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"table": "x"}, {"plan": "x"}, {"request": "x"}, {"seed": 8}, {"epoch": 2}, {"num_workers": 4}]
+    "changed",
+    [
+        {"table": "x"},
+        {"plan": "x"},
+        {"request": "x"},
+        {"seed": 8},
+        {"epoch": 2},
+        {"num_workers": 4},
+    ],
 )
 def test_states_of_different_runs_or_steps_do_not_merge(changed: Any) -> None:
     with pytest.raises(StateError, match=f"the states differ in {next(iter(changed))}"):
@@ -91,7 +105,9 @@ def test_a_damaged_state_is_refused(changed: Any) -> None:
 
 def test_a_worker_that_has_ended_its_pass_merges_with_others_that_have_not() -> None:
     ended = saved(0, epoch=4, first_epoch=4, num_epochs=1, done={}, ended={0: "complete", 3: 7})
-    going = [saved(worker, epoch=3, first_epoch=3, num_epochs=1, done={worker: 5}) for worker in (1, 2)]
+    going = [
+        saved(worker, epoch=3, first_epoch=3, num_epochs=1, done={worker: 5}) for worker in (1, 2)
+    ]
     merged = LoaderState.from_json(merge_states([ended, *going]))
     assert (merged.epoch, merged.first_epoch, merged.ended) == (3, 3, None)
     assert merged.done == {0: "complete", 1: 5, 2: 5, 3: 7}

@@ -17,7 +17,12 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.tail import Answer, Told, answer
 from featstore.tensors.batch import Batch
 
-ROWS = (10, 0, 400, 30)  # Of the files: one has most of the rows, and a single row group, which cannot be shared.
+ROWS = (
+    10,
+    0,
+    400,
+    30,
+)  # Of the files: one has most of the rows, and a single row group, which cannot be shared.
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +30,17 @@ def uneven_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     root, first = tmp_path_factory.mktemp("uneven"), 0
     for index, num_rows in enumerate(ROWS):
         row = pa.array(range(first, first + num_rows), pa.int64())
-        pq.write_table(pa.table({"row": row, "weight": row.cast(pa.float32())}), root / f"{index}.parquet")
+        pq.write_table(
+            pa.table({"row": row, "weight": row.cast(pa.float32())}), root / f"{index}.parquet"
+        )
         first += num_rows
     return str(root)
 
 
 class InStep:
-    """What an all-reduce does: a step ends when all have made it; a rank that never comes is an error."""
+    """What an all-reduce does: a step ends when all have made it; a rank that never comes is an
+    error.
+    """
 
     def __init__(self, num_ranks: int) -> None:
         self.barrier = threading.Barrier(num_ranks)
@@ -40,14 +49,18 @@ class InStep:
         self.barrier.wait(timeout=20)
 
 
-def loaders(url: str, directory: Any, num_ranks: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Any]:
+def loaders(
+    url: str, directory: Any, num_ranks: int, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> list[Any]:
     """Of ranks in this process, each iterated already: (loader, its batches)."""
     dispatch = {"store": f"sqlite://{directory}/store.sqlite", "run_id": "a", "lease_s": 1.0}
     monkeypatch.setenv("WORLD_SIZE", str(num_ranks))
     found = []
     for rank in range(num_ranks):
         monkeypatch.setenv("RANK", str(rank))
-        loader = FeatureLoader(url, **{"slots": ["row"], "batch_size": 7, "dispatch": dispatch, **options})
+        loader = FeatureLoader(
+            url, **{"slots": ["row"], "batch_size": 7, "dispatch": dispatch, **options}
+        )
         found.append((loader, iter(loader)))
     return found
 
@@ -73,7 +86,9 @@ def weight_of(batch: Batch) -> torch.Tensor:
 
 
 def real_rows(seen: list[list[Any]]) -> list[int]:
-    return [row for batches in seen for rows, is_padding in batches if not is_padding for row in rows]
+    return [
+        row for batches in seen for rows, is_padding in batches if not is_padding for row in rows
+    ]
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
@@ -85,7 +100,10 @@ def test_padded_ranks_make_equally_many_steps_and_every_row_counts_once(
     seen = train_in_step(ranks)
     assert len({len(batches) for batches in seen}) == 1
     assert sorted(real_rows(seen)) == list(range(sum(ROWS)))
-    assert any(is_padding for batches in seen for _, is_padding in batches) or (order, num_ranks) == ("static", 3)
+    assert any(is_padding for batches in seen for _, is_padding in batches) or (
+        order,
+        num_ranks,
+    ) == ("static", 3)
     for batches in seen:
         padding = [rows for rows, is_padding in batches if is_padding]
         last = [rows for rows, is_padding in batches if not is_padding][-1:] or padding[:1]
@@ -108,7 +126,9 @@ def test_ranks_that_drop_stop_together_and_no_row_comes_twice(
         assert loader.state_dict()["epoch"] == 1
 
 
-def test_ranks_that_join_end_apart(uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_that_join_end_apart(
+    uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     ranks = loaders(uneven_url, tmp_path, 2, monkeypatch, tail="join", order="rank")
     one, other = (list(batches) for _, batches in ranks)
     assert len(one) != len(other)
@@ -125,32 +145,56 @@ def test_padding_weighs_nothing_on_its_way_and_in_a_copy(
             found += [batch for batch in batches if batch.is_padding]
     assert found
     for batch in found:
-        assert [float(weight_of(one).abs().sum()) for one in (batch, batch.clone(), batch.to("cpu"))] == [0.0] * 3
+        assert [
+            float(weight_of(one).abs().sum()) for one in (batch, batch.clone(), batch.to("cpu"))
+        ] == [0.0] * 3
         assert batch.clone().is_padding
         assert batch.to("cpu")["row"].tolist() == batch["row"].tolist()
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad"])
 def test_the_rank_that_leaves_its_loop_early_is_named_where_others_wait(
-    uneven_url: str, tail: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    uneven_url: str,
+    tail: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    (one, first), (_, second) = loaders(uneven_url, tmp_path, 2, monkeypatch, tail=tail, order="rank")
+    (one, first), (_, second) = loaders(
+        uneven_url, tmp_path, 2, monkeypatch, tail=tail, order="rank"
+    )
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(next, [first, second]))
     one.close()
     assert "rank 0 left its loop at step 1, before the end of the epoch" in caplog.text
-    with pytest.raises(DispatchError, match=r"rank 0 left its loop at step 1, .* rank 1 waits for it at step \d+: with tail"):
+    with pytest.raises(
+        DispatchError,
+        match=r"rank 0 left its loop at step 1, .* rank 1 waits for it at step \d+: with tail",
+    ):
         list(second)
 
 
-def test_a_rank_that_says_nothing_is_named_in_the_end(uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a", "lease_s": 0.2, "stall_s": 0.3}
-    (_, first), _ = loaders(uneven_url, tmp_path, 2, monkeypatch, tail="drop", order="rank", dispatch=dispatch)
-    with pytest.raises(DispatchError, match=r"waited \d s at step 1 for rank 1 \(step 0\), which went no further"):
+def test_a_rank_that_says_nothing_is_named_in_the_end(
+    uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dispatch = {
+        "store": f"sqlite://{tmp_path}/store.sqlite",
+        "run_id": "a",
+        "lease_s": 0.2,
+        "stall_s": 0.3,
+    }
+    (_, first), _ = loaders(
+        uneven_url, tmp_path, 2, monkeypatch, tail="drop", order="rank", dispatch=dispatch
+    )
+    with pytest.raises(
+        DispatchError, match=r"waited \d s at step 1 for rank 1 \(step 0\), which went no further"
+    ):
         next(first)
 
 
-def test_a_pass_begun_before_is_refused(uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pass_begun_before_is_refused(
+    uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     options = {"tail": "pad", "order": "rank"}
     loaders(uneven_url, tmp_path, 2, monkeypatch, **options)
     with pytest.raises(DispatchError, match="tail pad: this pass was begun before"):
@@ -168,7 +212,9 @@ def test_a_single_rank_needs_no_agreement_and_an_exhausted_one_stays_so(
     assert all(list(batches) == [] for _, batches in ranks)
 
 
-@pytest.mark.parametrize(("tail", "expected"), [("drop", [31, 31]), ("pad", [32, 32]), ("join", [32, 31])])
+@pytest.mark.parametrize(
+    ("tail", "expected"), [("drop", [31, 31]), ("pad", [32, 32]), ("join", [32, 31])]
+)
 def test_in_static_order_the_length_counts_the_tail(
     uneven_url: str, tail: str, expected: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -190,11 +236,17 @@ TOLD = st.builds(Told, st.sampled_from(["goes", "ended"]), st.integers(0, 5))
 
 
 @given(st.integers(1, 5), st.lists(TOLD, min_size=1, max_size=4), st.booleans())
-def test_an_answer_never_changes_as_others_go_on(step: int, others: list[Any], is_mine: bool) -> None:
-    """Who goes says so again with more steps, or ends after what it promised: whatever it says, a decision holds."""
+def test_an_answer_never_changes_as_others_go_on(
+    step: int, others: list[Any], is_mine: bool
+) -> None:
+    """Who goes says so again with more steps, or ends after what it promised: whatever it says, a
+    decision holds.
+    """
     before = answer(step, others, is_mine=is_mine)
     for more in range(3):
-        later = [told if told.what == "ended" else Told("goes", told.steps + more) for told in others]
+        later = [
+            told if told.what == "ended" else Told("goes", told.steps + more) for told in others
+        ]
         if before is not Answer.WAIT:
             assert answer(step, later, is_mine=is_mine) is before
     ended = [Told("ended", told.steps) for told in others]

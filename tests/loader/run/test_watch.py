@@ -34,9 +34,17 @@ def write_weight(batch: Any) -> None:
         (write_weight, r"batch\.weight"),
     ],
 )
-def test_a_write_is_found_when_the_next_batch_is_asked_for(table_url: str, write: Any, named: str, shuffle: Any) -> None:
+def test_a_write_is_found_when_the_next_batch_is_asked_for(
+    table_url: str, write: Any, named: str, shuffle: Any
+) -> None:
     loader = FeatureLoader(
-        table_url, slots=["row", "tags"], labels=["click"], weight="half", batch_size=50, debug=True, shuffle=shuffle
+        table_url,
+        slots=["row", "tags"],
+        labels=["click"],
+        weight="half",
+        batch_size=50,
+        debug=True,
+        shuffle=shuffle,
     )
     batches = iter(loader)
     write(next(batches))

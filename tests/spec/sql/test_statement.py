@@ -1,6 +1,8 @@
-"""`featstore spec sql` against the kernel: the same values from a real Spark, for options, raw types and texts of all kinds.
+"""`featstore spec sql` against the kernel: the same values from a real Spark, for options, raw
+types and texts of all kinds.
 
-The tables of cases and the golden vectors run through Spark SQL in tests/contracts/test_operator_engines.py.
+The tables of cases and the golden vectors run through Spark SQL in
+tests/contracts/test_operator_engines.py.
 """
 
 import datetime
@@ -29,7 +31,9 @@ from featstore.spec.parse import load_spec
 from featstore.spec.sql.statement import slot_sql
 from featstore.spec.sql.templates import TEMPLATES
 
-WITHOUT_EXPRESSION: set[str] = set()  # operators of which Spark SQL can only be told by the extractor
+WITHOUT_EXPRESSION: set[str] = (
+    set()
+)  # operators of which Spark SQL can only be told by the extractor
 DEMO = Path(__file__).parents[3] / "featstore" / "demo"
 
 Select = Callable[[pa.Table, dict[str, str]], list[dict[str, Any]]]
@@ -45,7 +49,9 @@ def select(spark: Any, tmp_path: Path) -> Select:
         binary = [field.name for field in rows.schema if field.type == pa.binary()]
         for name in binary:
             frame = frame.withColumn(name, frame[name].cast("string"))
-        found = frame.selectExpr(*(f"{text} AS `{name}`" for name, text in expressions.items())).collect()
+        found = frame.selectExpr(
+            *(f"{text} AS `{name}`" for name, text in expressions.items())
+        ).collect()
         return [row.asDict() for row in found]
 
     return run
@@ -70,13 +76,32 @@ CASES: list[dict[str, Any]] = [
     {"name": "same", "op": "identity", "of": "x"},
     {"name": "same_list", "op": "identity", "of": "l"},
     {"name": "head", "op": "identity", "of": "l", "max_len": 2},
-    {"name": "tail", "op": "identity", "of": "l", "max_len": 2, "truncate": "tail", "default": [1.5]},
+    {
+        "name": "tail",
+        "op": "identity",
+        "of": "l",
+        "max_len": 2,
+        "truncate": "tail",
+        "default": [1.5],
+    },
     {"name": "empty_default", "op": "identity", "of": "l", "default": []},
     {"name": "tail_ids", "op": "hash", "of": "t", "max_len": 2, "truncate": "tail"},
     {"name": "no_blank", "op": "hash", "of": "t", "empty_as_null": True, "default": ["it's \\ ü"]},
-    {"name": "no_blank_text", "op": "hash", "of": "s", "empty_as_null": True, "default": "it's \\ ${x} ü\n"},
+    {
+        "name": "no_blank_text",
+        "op": "hash",
+        "of": "s",
+        "empty_as_null": True,
+        "default": "it's \\ ${x} ü\n",
+    },
     {"name": "bins", "op": "bucketize", "of": "x", "boundaries": [-1, 0, 0.5], "fill": 9},
-    {"name": "bin_index", "op": "bucketize", "of": "x", "boundaries": [-1, 0, 0.5], "encode": "index"},
+    {
+        "name": "bin_index",
+        "op": "bucketize",
+        "of": "x",
+        "boundaries": [-1, 0, 0.5],
+        "encode": "index",
+    },
     {"name": "hour_ny", "op": "hour", "of": "ts", "tz": "America/New_York"},
     {
         "name": "day_kolkata",
@@ -97,7 +122,8 @@ ROWS: dict[str, list[Any]] = {
     "n": [0, -1, None, 2**63 - 1, -(2**63), 5],
     "b": [True, False, None, True, False, True],
     "ts": [
-        datetime.datetime(y, m, 10, h, 30, tzinfo=datetime.UTC) for y, m, h in [(2013, 3, 7), (2013, 11, 6), (1969, 12, 23)] * 2
+        datetime.datetime(y, m, 10, h, 30, tzinfo=datetime.UTC)
+        for y, m, h in [(2013, 3, 7), (2013, 11, 6), (1969, 12, 23)] * 2
     ],
 }
 
@@ -117,11 +143,19 @@ def compare(select: Select, spec: Spec, rows: pa.Table) -> None:
 
 
 def _same(found: Any, expected: Any) -> bool:
-    """Ids exactly; floats but for the last digit of a float32, in which logarithms of C and Java may differ."""
+    """Ids exactly; floats but for the last digit of a float32, in which logarithms of C and Java
+    may differ.
+    """
     if isinstance(expected, list):
-        return isinstance(found, list) and len(found) == len(expected) and all(map(_same, found, expected))
+        return (
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(map(_same, found, expected))
+        )
     if isinstance(expected, float):
-        return (found != found and expected != expected) or math.isclose(found, expected, rel_tol=2e-7)
+        return (found != found and expected != expected) or math.isclose(
+            found, expected, rel_tol=2e-7
+        )
     return bool(found == expected)
 
 
@@ -134,9 +168,14 @@ def test_every_operator_and_option_gives_the_kernels_values(select: Select) -> N
 def test_longs_beyond_float64_are_bucketized_as_the_kernel_does(select: Select) -> None:
     edges = (0, 2**53, -(2**53), 2**63 - 6, -(2**63) + 5)
     values = [None, *(edge + by for edge in edges for by in range(-5, 6))]
-    bounds = {"far": [-1e19, -(2.0**63), 1e19], "near": [-(2.0**53) - 2, -0.5, 2.0**53 + 4, 2.0**63], "none": [1e19]}
+    bounds = {
+        "far": [-1e19, -(2.0**63), 1e19],
+        "near": [-(2.0**53) - 2, -0.5, 2.0**53 + 4, 2.0**63],
+        "none": [1e19],
+    }
     slots = [
-        {"name": f"{name}_{encode}", "op": "bucketize", "of": "n", "boundaries": of} | ({"encode": encode} if encode else {})
+        {"name": f"{name}_{encode}", "op": "bucketize", "of": "n", "boundaries": of}
+        | ({"encode": encode} if encode else {})
         for name, of in bounds.items()
         for encode in ("", "index")
     ]
@@ -144,11 +183,20 @@ def test_longs_beyond_float64_are_bucketized_as_the_kernel_does(select: Select) 
 
 
 def test_every_operator_has_an_expression() -> None:
-    assert {name for name, operator in OPERATORS.items() if operator.function not in TEMPLATES} == WITHOUT_EXPRESSION
+    assert {
+        name for name, operator in OPERATORS.items() if operator.function not in TEMPLATES
+    } == WITHOUT_EXPRESSION
 
 
 def spec_of(inputs: dict[str, str], slots: list[dict[str, Any]], **more: Any) -> Spec:
-    return load_spec({"spec": 1, "inputs": inputs, "slots": [{"slot": i + 1} | entry for i, entry in enumerate(slots)]} | more)
+    return load_spec(
+        {
+            "spec": 1,
+            "inputs": inputs,
+            "slots": [{"slot": i + 1} | entry for i, entry in enumerate(slots)],
+        }
+        | more
+    )
 
 
 def test_raw_columns_of_other_types_are_read_as_the_extractor_reads_them(select: Select) -> None:
@@ -162,22 +210,46 @@ def test_raw_columns_of_other_types_are_read_as_the_extractor_reads_them(select:
             "singles": pa.array([[0.1, math.nan, None], [], None], pa.list_(pa.float32())),
             "day": pa.array([day, None, datetime.date(1900, 1, 1)], pa.date32()),
             "naive": pa.array([instant, None, datetime.datetime(1900, 1, 1)], pa.timestamp("us")),
-            "map": pa.array([[("a", 2**64 - 1), ("b", 5)], [], None], pa.map_(pa.string(), pa.uint64())),
+            "map": pa.array(
+                [[("a", 2**64 - 1), ("b", 5)], [], None], pa.map_(pa.string(), pa.uint64())
+            ),
         }
     )
-    inputs = {"unsigned": "long", "narrow": "long", "many": "list<long>", "single": "double", "singles": "list<double>"}
+    inputs = {
+        "unsigned": "long",
+        "narrow": "long",
+        "many": "list<long>",
+        "single": "double",
+        "singles": "list<double>",
+    }
     inputs |= {"day": "timestamp", "naive": "timestamp", "map": "map<string, long>"}
-    numbers = [{"name": f"{name}_number", "op": "identity", "of": name} for name in ("single", "singles", "many", "unsigned")]
-    ids = [{"name": f"{name}_id", "op": "hash", "of": name} for name in ("unsigned", "narrow", "many", "day", "naive")]
+    numbers = [
+        {"name": f"{name}_number", "op": "identity", "of": name}
+        for name in ("single", "singles", "many", "unsigned")
+    ]
+    ids = [
+        {"name": f"{name}_id", "op": "hash", "of": name}
+        for name in ("unsigned", "narrow", "many", "day", "naive")
+    ]
     found = [{"name": f"map_{key}", "op": "lookup", "of": ["map", key]} for key in ("a", "b")]
-    keys = [{"name": key, "op": "fill", "of": "none", "value": key, "store": False, "slot": None} for key in ("a", "b")]
+    keys = [
+        {"name": key, "op": "fill", "of": "none", "value": key, "store": False, "slot": None}
+        for key in ("a", "b")
+    ]
     spec = spec_of(inputs | {"none": "string"}, [*numbers, *ids, *found, *keys])
     compare(select, spec, raw.append_column("none", pa.nulls(3, pa.string())))
 
 
 def test_texts_of_all_scripts_have_the_kernels_letters_words_and_pieces(select: Select) -> None:
     characters = [chr(code) for code in range(1, 0x2FFF) if unicodedata.category(chr(code)) != "Cn"]
-    rows = pa.table({"text": [f"a{character}Σ{character} b" for character in [*characters, "\uff21", "𐐀", "👍🏽", "\u3000"]]})
+    rows = pa.table(
+        {
+            "text": [
+                f"a{character}Σ{character} b"
+                for character in [*characters, "\uff21", "𐐀", "👍🏽", "\u3000"]
+            ]
+        }
+    )
     slots: list[dict[str, Any]] = [
         {"name": "letters", "op": "lower", "of": "text"},
         {"name": "words", "op": "tokenize", "of": "text", "by": "word"},
@@ -188,13 +260,30 @@ def test_texts_of_all_scripts_have_the_kernels_letters_words_and_pieces(select: 
     compare(select, spec_of({"text": "string"}, slots), rows)
 
 
-@pytest.mark.parametrize("separator", [".", "||", "\\E", "${x}", "'", "[a-c]", "^", "\n", " \t", "a|b"])
+@pytest.mark.parametrize(
+    "separator", [".", "||", "\\E", "${x}", "'", "[a-c]", "^", "\n", " \t", "a|b"]
+)
 def test_a_separator_is_no_pattern(select: Select, separator: str) -> None:
-    rows = pa.table({"text": [f"a{separator}{separator}b.c", f"{separator}x", separator, "aa|b", "", None]})
+    rows = pa.table(
+        {"text": [f"a{separator}{separator}b.c", f"{separator}x", separator, "aa|b", "", None]}
+    )
     slots: list[dict[str, Any]] = [
         {"name": "pieces", "op": "split", "of": "text", "separator": separator},
-        {"name": "pairs", "op": "split", "of": "text", "separator": "x", "store": False, "slot": None},
-        {"name": "values", "op": "weighted", "of": "pairs", "part": "value", "separator": separator},
+        {
+            "name": "pairs",
+            "op": "split",
+            "of": "text",
+            "separator": "x",
+            "store": False,
+            "slot": None,
+        },
+        {
+            "name": "values",
+            "op": "weighted",
+            "of": "pairs",
+            "part": "value",
+            "separator": separator,
+        },
         {"name": "default", "op": "hash", "of": "text", "default": separator},
     ]
     compare(select, spec_of({"text": "string"}, slots), rows)
@@ -203,29 +292,60 @@ def test_a_separator_is_no_pattern(select: Select, separator: str) -> None:
 def test_a_chain_of_operators_grows_with_its_length_and_not_with_its_power(select: Select) -> None:
     chain = [{"name": "n0", "op": "ratio", "of": ["x", "n"], "store": False, "slot": None}]
     for i in range(6):
-        chain.append({"name": f"p{i}", "op": "power", "of": f"n{i}", "exponent": 3, "store": False, "slot": None})
-        chain.append({"name": f"n{i + 1}", "op": "clip", "of": f"p{i}", "min": -2, "max": 2, "store": False, "slot": None})
-    spec = spec_of({"x": "double", "n": "long"}, [*chain, {"name": "last", "op": "identity", "of": "n6"}])
+        chain.append(
+            {
+                "name": f"p{i}",
+                "op": "power",
+                "of": f"n{i}",
+                "exponent": 3,
+                "store": False,
+                "slot": None,
+            }
+        )
+        chain.append(
+            {
+                "name": f"n{i + 1}",
+                "op": "clip",
+                "of": f"p{i}",
+                "min": -2,
+                "max": 2,
+                "store": False,
+                "slot": None,
+            }
+        )
+    spec = spec_of(
+        {"x": "double", "n": "long"}, [*chain, {"name": "last", "op": "identity", "of": "n6"}]
+    )
     compare(select, spec, pa.table({"x": [3.0, -0.5, None, 1e300], "n": [2, 1, 1, 0]}))
     assert len(slot_sql(spec, "last")) < 3_000
 
 
 @pytest.mark.parametrize("op", ["standardize", "min_max", "ratio"])
 def test_nested_operators_of_every_kind_grow_with_their_number(op: str) -> None:
-    assert _nested_length(op, 8) - _nested_length(op, 4) < 3 * (_nested_length(op, 4) - _nested_length(op, 2))
+    assert _nested_length(op, 8) - _nested_length(op, 4) < 3 * (
+        _nested_length(op, 4) - _nested_length(op, 2)
+    )
 
 
 def _nested_length(op: str, num_levels: int) -> int:
     """Of an expression that reads each level once, or with `ratio` beside a column."""
     chain: list[dict[str, Any]] = [
-        {"name": f"n{i}", "op": op, "of": [f"n{i - 1}" if i else "x", "x"][: 2 if op == "ratio" else 1]}
+        {
+            "name": f"n{i}",
+            "op": op,
+            "of": [f"n{i - 1}" if i else "x", "x"][: 2 if op == "ratio" else 1],
+        }
         for i in range(num_levels)
     ]
     inner = [node | {"store": False, "slot": None} for node in chain[:-1]]
     spec = spec_of({"x": "double"}, [*inner, chain[-1]])
-    params = {"standardize": {"mean": 0.5, "stddev": 2.0}, "min_max": {"min": 0.0, "max": 2.0}}.get(op, {})
+    params = {"standardize": {"mean": 0.5, "stddev": 2.0}, "min_max": {"min": 0.0, "max": 2.0}}.get(
+        op, {}
+    )
     for node in (node for node in check.ordered(spec) if params):
-        fit = Fitted(op=op, hash=fit_hash(spec, node, semantic_meanings(spec)), num_values=2, params=params)
+        fit = Fitted(
+            op=op, hash=fit_hash(spec, node, semantic_meanings(spec)), num_values=2, params=params
+        )
         spec = replace(spec, fitted={**spec.fitted, node.name: fit})
     return len(slot_sql(spec, chain[-1]["name"]))
 
@@ -249,7 +369,10 @@ def test_code_of_ones_own_has_no_expression(monkeypatch: pytest.MonkeyPatch) -> 
     module.same = featstore.operator(inputs=[pa.int64()], result=pa.int64())(lambda n: n)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sql_operators", module)
     spec = spec_of({"n": "long"}, [{"name": "f", "op": "sql_operators:same", "of": "n"}])
-    with pytest.raises(SpecError, match="f: the operator sql_operators:same has no Spark SQL expression, being code"):
+    with pytest.raises(
+        SpecError,
+        match="f: the operator sql_operators:same has no Spark SQL expression, being code",
+    ):
         slot_sql(spec, "f")
 
 
@@ -259,7 +382,9 @@ def test_every_slot_of_the_demos_has_an_expression(spark: Any, name: str) -> Non
     batch = pa.RecordBatch.from_pylist([], pa.schema(list(spec.inputs.items())))
     frame = spark.createDataFrame(pa.Table.from_batches([batch]))
     expressions = {slot: slot_sql(spec, slot) for slot in Extractor(spec).schema.names}
-    assert frame.selectExpr(*(f"{text} AS `{slot}`" for slot, text in expressions.items())).columns == list(expressions)
+    assert frame.selectExpr(
+        *(f"{text} AS `{slot}`" for slot, text in expressions.items())
+    ).columns == list(expressions)
 
 
 def test_the_expression_of_a_plain_id_is_the_one_of_the_contract() -> None:
@@ -270,7 +395,8 @@ def test_the_expression_of_a_plain_id_is_the_one_of_the_contract() -> None:
     }
     text = slot_sql(load_spec(document), "101").replace("make_valid_utf8(`user_id`)", "user_id")
     assert (
-        text == "CASE WHEN user_id IS NULL THEN 0 ELSE greatest(xxhash64(101, xxhash64(user_id)) & 9223372036854775807, 1) END"
+        text == "CASE WHEN user_id IS NULL THEN 0 ELSE greatest(xxhash64(101, xxhash64(user_id)) & "
+        "9223372036854775807, 1) END"
     )
 
 
@@ -281,13 +407,20 @@ def test_a_lambda_hides_no_column() -> None:
 
 
 def test_an_unknown_slot_answers_with_the_nearest() -> None:
-    with pytest.raises(SpecError, match=r"expected one of the spec's 37 stored slots, found 'rout'; did you mean 'route'"):
+    with pytest.raises(
+        SpecError,
+        match=r"expected one of the spec's 37 stored slots, found 'rout'; did you mean 'route'",
+    ):
         featstore.spec.sql.statement.sql(str(DEMO / "flights.spec.yaml"), "rout")
 
 
 def test_an_operator_without_an_expression_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_spec(DEMO / "flights.spec.yaml")
-    for function in [function for function in TEMPLATES if getattr(function, "__name__", None) == "log1p"]:
+    for function in [
+        function for function in TEMPLATES if getattr(function, "__name__", None) == "log1p"
+    ]:
         monkeypatch.delitem(TEMPLATES, function)
-    with pytest.raises(SpecError, match="distance_log: the operator log1p has no Spark SQL expression"):
+    with pytest.raises(
+        SpecError, match="distance_log: the operator log1p has no Spark SQL expression"
+    ):
         slot_sql(spec, "distance_log")

@@ -35,11 +35,15 @@ SCHEMA = SlotSchema(
 )
 
 
-def batch_of(users: list[int], tags: list[list[int]], prices: list[float], clicks: list[int | None]) -> pa.RecordBatch:
+def batch_of(
+    users: list[int], tags: list[list[int]], prices: list[float], clicks: list[int | None]
+) -> pa.RecordBatch:
     fields = SCHEMA.to_arrow()
     places = [[price, math.nan] for price in prices]
     columns = [users, tags, prices, places, clicks, [None] * len(users)]
-    return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, fields, strict=True)], schema=fields)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, fields, strict=True)], schema=fields
+    )
 
 
 def gathered(*batches: pa.RecordBatch) -> Statistics:
@@ -49,14 +53,21 @@ def gathered(*batches: pa.RecordBatch) -> Statistics:
     return gatherer.finish()
 
 
-SMALL = batch_of([7, 7, 0, 9], [[1, 2, 1], [0], [], [5]], [1.0, math.nan, 3.0, 2.0], [0, 1, None, 1])
+SMALL = batch_of(
+    [7, 7, 0, 9], [[1, 2, 1], [0], [], [5]], [1.0, math.nan, 3.0, 2.0], [0, 1, None, 1]
+)
 
 
 def test_missing_values_are_not_counted_and_empty_lists_are_known() -> None:
     found = gathered(SMALL).columns
     assert list(found) == ["user", "tags", "price", "place", "click"]
     user, tags, price, place, click = found.values()
-    assert (user.num_rows, user.num_present, user.num_values, user.distinct.estimate()) == (4, 3, 3, 2)
+    assert (user.num_rows, user.num_present, user.num_values, user.distinct.estimate()) == (
+        4,
+        3,
+        3,
+        2,
+    )
     assert (tags.num_present, tags.num_values, tags.length_sum, tags.length_max) == (3, 4, 4, 3)
     assert tags.length_quantiles((0.5, 0.99)) == [1.0, 3.0]
     assert (price.num_present, price.sum, price.min, price.max) == (3, 6.0, 1.0, 3.0)
@@ -68,7 +79,10 @@ def test_missing_values_are_not_counted_and_empty_lists_are_known() -> None:
 
 def test_a_slice_of_a_batch_counts_its_own_rows() -> None:
     assert gathered(SMALL.slice(1, 2)).columns["tags"].num_present == 1
-    sliced, whole = gathered(SMALL.slice(0, 1), SMALL.slice(1)).to_table(), gathered(SMALL).to_table()
+    sliced, whole = (
+        gathered(SMALL.slice(0, 1), SMALL.slice(1)).to_table(),
+        gathered(SMALL).to_table(),
+    )
     assert sliced == whole
 
 
@@ -98,7 +112,9 @@ def test_how_rows_are_cut_into_batches_changes_nothing(cuts: list[int]) -> None:
     for cut in cuts:
         parts.append(batch.slice(first, cut))
         first += cut
-    assert gathered(*parts, batch.slice(first)).to_table().drop_columns(["sum"]) == WHOLE.drop_columns(["sum"])
+    assert gathered(*parts, batch.slice(first)).to_table().drop_columns(
+        ["sum"]
+    ) == WHOLE.drop_columns(["sum"])
 
 
 MANY = many(9_000)
@@ -108,7 +124,17 @@ WHOLE = gathered(MANY).to_table()
 def test_merged_parts_have_the_counts_of_the_whole() -> None:
     parts = [MANY.slice(0, 4_000), MANY.slice(4_000)]
     merged = merge_statistics(gathered(part) for part in parts)
-    exact = ["num_rows", "num_present", "num_values", "length_sum", "length_max", "min", "max", "bits", "smallest"]
+    exact = [
+        "num_rows",
+        "num_present",
+        "num_values",
+        "length_sum",
+        "length_max",
+        "min",
+        "max",
+        "bits",
+        "smallest",
+    ]
     assert merged.to_table().select(exact) == WHOLE.select(exact)
     quantiles = merged.columns["price"].quantiles((0.5,))
     assert quantiles is not None
@@ -120,14 +146,26 @@ def test_a_renamed_slot_is_merged_by_its_number_and_a_new_one_is_missing_before(
     new.columns["user"].column = "person"
     extra = replace(new.columns["price"], column="extra", number=9)
     merged = merge_statistics([old, replace(new, columns={**new.columns, "extra": extra})])
-    assert (merged.num_rows, merged.columns["user"].num_rows, merged.columns["extra"].num_rows) == (8, 8, 4)
+    assert (merged.num_rows, merged.columns["user"].num_rows, merged.columns["extra"].num_rows) == (
+        8,
+        8,
+        4,
+    )
     assert "person" not in merged.columns
 
 
 def test_statistics_come_back_from_their_file_only_for_their_own_files(tmp_path: Path) -> None:
     tag = "0a0a0a0a-1b1b1b1b"
-    file = DataFile(path=f"dt=1/part-00000-{tag}-0.parquet", url="", size_bytes=1, num_rows=4, partition={"dt": "1"})
-    stored = StoredStatistics(statistics=gathered(SMALL), data_digest=files_digest([file]), counts={"price: nan": 1})
+    file = DataFile(
+        path=f"dt=1/part-00000-{tag}-0.parquet",
+        url="",
+        size_bytes=1,
+        num_rows=4,
+        partition={"dt": "1"},
+    )
+    stored = StoredStatistics(
+        statistics=gathered(SMALL), data_digest=files_digest([file]), counts={"price: nan": 1}
+    )
     write_statistics(str(tmp_path), f"_stats/dt=1/{tag}.statistics", stored)
     found = find_statistics(str(tmp_path), {"dt": "1"}, [file])
     assert found is not None
@@ -137,34 +175,56 @@ def test_statistics_come_back_from_their_file_only_for_their_own_files(tmp_path:
     other = replace(file, path=file.path.replace("0a", "0c"))
     assert find_statistics(str(tmp_path), {"dt": "1"}, [other]) is None
     assert find_statistics(str(tmp_path), {"dt": "1"}, [file, other]) is None
-    assert find_statistics(str(tmp_path), {"dt": "1"}, [replace(file, path="theirs.parquet")]) is None
+    assert (
+        find_statistics(str(tmp_path), {"dt": "1"}, [replace(file, path="theirs.parquet")]) is None
+    )
 
 
-def test_statistics_of_a_newer_format_are_refused_and_older_ones_are_as_if_there_were_none(tmp_path: Path) -> None:
+def test_statistics_of_a_newer_format_are_refused_and_older_ones_are_as_if_there_were_none(
+    tmp_path: Path,
+) -> None:
     tag = "0a0a0a0a-1b1b1b1b"
-    file = DataFile(path=f"part-00000-{tag}-0.parquet", url="", size_bytes=1, num_rows=4, partition={})
+    file = DataFile(
+        path=f"part-00000-{tag}-0.parquet", url="", size_bytes=1, num_rows=4, partition={}
+    )
     path = tmp_path / "_stats" / f"{tag}.statistics"
     path.parent.mkdir()
     for number in (FORMAT - 1, FORMAT + 1):
-        pq.write_table(pa.table({"column": ["user"]}).replace_schema_metadata({"featstore": f'{{"format": {number}}}'}), path)
+        pq.write_table(
+            pa.table({"column": ["user"]}).replace_schema_metadata(
+                {"featstore": f'{{"format": {number}}}'}
+            ),
+            path,
+        )
         with pytest.raises(DataFileError, match=rf"statistics: statistics of format {number}, "):
             read_statistics(str(tmp_path), f"_stats/{tag}.statistics")
         if number < FORMAT:
             assert find_statistics(str(tmp_path), {}, [file]) is None
         else:
-            with pytest.raises(DataFileError, match=rf"format {number}, this featstore reads {FORMAT}; upgrade it"):
+            with pytest.raises(
+                DataFileError, match=rf"format {number}, this featstore reads {FORMAT}; upgrade it"
+            ):
                 find_statistics(str(tmp_path), {}, [file])
 
 
 def test_the_file_is_as_agreed(tmp_path: Path) -> None:
-    """Golden: what other versions read. What may be written otherwise by another zlib or numpy is left out."""
+    """Golden: what other versions read. What may be written otherwise by another zlib or numpy is
+    left out.
+    """
     gatherer = Gatherer(SCHEMA)
     gatherer.update(SMALL)
     witnesses = {"user": pa.array([1, 2, 0, 3], pa.int64())}
     found = gatherer.finish({"user": {"filled": 1, "null elements": 2}}, witnesses)
-    write_statistics(str(tmp_path), "x.statistics", StoredStatistics(statistics=found, data_digest="da", counts={"a: nan": 1}))
+    write_statistics(
+        str(tmp_path),
+        "x.statistics",
+        StoredStatistics(statistics=found, data_digest="da", counts={"a: nan": 1}),
+    )
     table = pq.read_table(tmp_path / "x.statistics")
-    rows = [{k: v.hex() if isinstance(v, bytes) else v for k, v in row.items()} for row in table.to_pylist()]
+    rows = [
+        {k: v.hex() if isinstance(v, bytes) else v for k, v in row.items()}
+        for row in table.to_pylist()
+    ]
     for row in rows:
         row["bits"] = [i for i, byte in enumerate(bytes.fromhex(row["bits"])) if byte]
     said = {

@@ -21,14 +21,17 @@ def counted(num_distinct: int, num_parts: int = 1) -> Distinct:
     merged = Distinct()
     for part in range(num_parts):
         one = Distinct()
-        for batch in np.array_split(np.concatenate([hashes[part::num_parts], hashes[: num_distinct // 2]]), 5):
+        for batch in np.array_split(
+            np.concatenate([hashes[part::num_parts], hashes[: num_distinct // 2]]), 5
+        ):
             one.update(batch)
         merged.merge(one)
     return merged
 
 
 @pytest.mark.parametrize(
-    ("num_distinct", "error"), [(0, 0), (1, 0), (100, 0.02), (10_000, 0.03), (60_000, 0.06), (500_000, 0.12)]
+    ("num_distinct", "error"),
+    [(0, 0), (1, 0), (100, 0.02), (10_000, 0.03), (60_000, 0.06), (500_000, 0.12)],
 )
 def test_distinct_values_are_counted_to_a_few_percent(num_distinct: int, error: float) -> None:
     assert abs(counted(num_distinct).estimate() - num_distinct) <= error * num_distinct
@@ -52,7 +55,10 @@ def test_points_keep_the_ranks(numbers: list[float], wanted: float) -> None:
         assert found is None
         return
     assert found is not None
-    low, high = np.searchsorted(np.sort(values), found[0], "left"), np.searchsorted(np.sort(values), found[0], "right")
+    low, high = (
+        np.searchsorted(np.sort(values), found[0], "left"),
+        np.searchsorted(np.sort(values), found[0], "right"),
+    )
     slack = 1 + len(values) / NUM_POINTS
     assert low - slack <= wanted * len(values) <= high + slack
 
@@ -67,13 +73,17 @@ def test_the_top_are_the_greatest_sums(pairs: list[tuple[int, int]]) -> None:
     totals: dict[int, int] = {}
     for value, count in pairs:
         totals[value] = totals.get(value, 0) + count
-    values, counts = top_of(np.array([p[0] for p in pairs], np.int64), np.array([float(p[1]) for p in pairs]), 4)
+    values, counts = top_of(
+        np.array([p[0] for p in pairs], np.int64), np.array([float(p[1]) for p in pairs]), 4
+    )
     expected = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))[:4]
     assert list(zip(values.tolist(), counts.tolist(), strict=True)) == expected
 
 
 def pairs(*given: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([sign for sign, _ in given], np.int64), np.array([witness for _, witness in given], np.int64)
+    return np.array([sign for sign, _ in given], np.int64), np.array(
+        [witness for _, witness in given], np.int64
+    )
 
 
 def test_a_sign_with_two_witnesses_is_a_collision_however_often_it_comes() -> None:
@@ -85,7 +95,9 @@ def test_a_sign_with_two_witnesses_is_a_collision_however_often_it_comes() -> No
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), max_size=60), st.integers(1, 4))
-def test_merged_parts_find_the_collisions_of_the_whole(given_pairs: list[tuple[int, int]], num_parts: int) -> None:
+def test_merged_parts_find_the_collisions_of_the_whole(
+    given_pairs: list[tuple[int, int]], num_parts: int
+) -> None:
     witnesses: dict[int, set[int]] = {}
     for sign, witness in given_pairs:
         witnesses.setdefault(sign, set()).add(witness)
@@ -94,7 +106,9 @@ def test_merged_parts_find_the_collisions_of_the_whole(given_pairs: list[tuple[i
         one = Collisions()
         one.update(*pairs(*given_pairs[part::num_parts]))
         merged.merge(one)
-    assert merged.collided.tolist() == sorted(sign for sign, found in witnesses.items() if len(found) > 1)
+    assert merged.collided.tolist() == sorted(
+        sign for sign, found in witnesses.items() if len(found) > 1
+    )
     assert merged.signs.tolist() == sorted(witnesses)
 
 

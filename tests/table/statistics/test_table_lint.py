@@ -1,4 +1,6 @@
-"""Each warning is shown by files that were really written, by our writer or by Arrow's as others use it."""
+"""Each warning is shown by files that were really written, by our writer or by Arrow's as others
+use it.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,14 @@ NUM_ROWS = 32_768
 SLOTS = SlotSchema(
     slots=(
         Slot(name="user", kind=SlotKind.ID, number=1, op="hash(user)", meaning="0" * 16),
-        Slot(name="tags", kind=SlotKind.ID, number=2, shape=(None,), op="hash(tags)", meaning="1" * 16),
+        Slot(
+            name="tags",
+            kind=SlotKind.ID,
+            number=2,
+            shape=(None,),
+            op="hash(tags)",
+            meaning="1" * 16,
+        ),
         Slot(name="price", kind=SlotKind.FLOAT, number=3, op="log1p(price)", meaning="2" * 16),
     ),
     labels=(pa.field("click", pa.int64()),),
@@ -32,7 +41,13 @@ SLOTS = SlotSchema(
 )
 
 
-def write(path: Path, *, num_rows: int = NUM_ROWS, rows_per_row_group: int = 65_536, schema: SlotSchema = SLOTS) -> None:
+def write(
+    path: Path,
+    *,
+    num_rows: int = NUM_ROWS,
+    rows_per_row_group: int = 65_536,
+    schema: SlotSchema = SLOTS,
+) -> None:
     """A data file as featstore writes it."""
     columns = {
         "user": pa.array(RNG.integers(1, 2**63 - 1, num_rows)),
@@ -46,13 +61,21 @@ def write(path: Path, *, num_rows: int = NUM_ROWS, rows_per_row_group: int = 65_
         "request": pa.array([f"r{i}" for i in range(num_rows)]),
     }
     fields = schema.to_arrow()
-    with open_data_file(str(path), schema, FileMetadata(spec_hash="s", spec_version=1), rows_per_row_group) as writer:
-        writer.write(pa.RecordBatch.from_arrays([columns[field.name] for field in fields], schema=fields))
+    with open_data_file(
+        str(path), schema, FileMetadata(spec_hash="s", spec_version=1), rows_per_row_group
+    ) as writer:
+        writer.write(
+            pa.RecordBatch.from_arrays([columns[field.name] for field in fields], schema=fields)
+        )
 
 
-def write_ids(path: Path, values: Any, *, nullable: bool = False, number: int | None = 1, **options: Any) -> None:
+def write_ids(
+    path: Path, values: Any, *, nullable: bool = False, number: int | None = 1, **options: Any
+) -> None:
     """A file of one slot, written with Arrow's own options."""
-    schema = pa.schema([Slot(name="user", kind=SlotKind.ID, number=number).to_field(nullable=nullable)])
+    schema = pa.schema(
+        [Slot(name="user", kind=SlotKind.ID, number=number).to_field(nullable=nullable)]
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table([pa.array(values)], schema=schema), path, **options)
 
@@ -102,7 +125,13 @@ def test_row_groups_that_are_too_small(tmp_path: Path) -> None:
 
 
 def test_row_groups_that_are_too_large(tmp_path: Path) -> None:
-    write_ids(tmp_path / "a.parquet", np.arange(1_500_000), row_group_size=1_500_000, use_dictionary=False, compression="zstd")
+    write_ids(
+        tmp_path / "a.parquet",
+        np.arange(1_500_000),
+        row_group_size=1_500_000,
+        use_dictionary=False,
+        compression="zstd",
+    )
     finding = only_rule(lint(str(tmp_path)), "large row groups")
     assert finding.found.startswith("1,500,000 rows, ")
 
@@ -130,23 +159,37 @@ def test_row_groups_and_files_that_cut_batches(tmp_path: Path) -> None:
     assert lint(str(tmp_path), batch_size=2_000).ok
 
 
-def test_files_of_fewer_rows_than_a_batch_cut_none_and_no_share_is_above_all(tmp_path: Path) -> None:
+def test_files_of_fewer_rows_than_a_batch_cut_none_and_no_share_is_above_all(
+    tmp_path: Path,
+) -> None:
     write(tmp_path / "a.parquet", num_rows=1_000, rows_per_row_group=100)
-    assert "cut batches" not in [finding.rule for finding in lint(str(tmp_path), batch_size=8_192).findings]
-    found = {finding.rule: finding.found for finding in lint(str(tmp_path), batch_size=999).findings}
+    assert "cut batches" not in [
+        finding.rule for finding in lint(str(tmp_path), batch_size=8_192).findings
+    ]
+    found = {
+        finding.rule: finding.found for finding in lint(str(tmp_path), batch_size=999).findings
+    }
     assert found["cut batches"].startswith("100% of the batches")
 
 
 def test_slots_that_may_be_null_though_none_is(tmp_path: Path) -> None:
     write_ids(tmp_path / "a.parquet", SIGNS, nullable=True, use_dictionary=False)
-    assert only(lint(str(tmp_path))).found == "1 slots that may be null, though no null is known in them: user"
-    write_ids(tmp_path / "a.parquet", [None, *SIGNS[1:].tolist()], nullable=True, use_dictionary=False)
+    assert (
+        only(lint(str(tmp_path))).found
+        == "1 slots that may be null, though no null is known in them: user"
+    )
+    write_ids(
+        tmp_path / "a.parquet", [None, *SIGNS[1:].tolist()], nullable=True, use_dictionary=False
+    )
     assert lint(str(tmp_path)).ok
 
 
 def test_lists_whose_elements_may_be_null(tmp_path: Path) -> None:
     field = Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=1).to_field(nullable=True)
-    pq.write_table(pa.table([pa.array([[1, 2]] * NUM_ROWS, field.type)], schema=pa.schema([field])), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table([pa.array([[1, 2]] * NUM_ROWS, field.type)], schema=pa.schema([field])),
+        tmp_path / "a.parquet",
+    )
     assert only(lint(str(tmp_path))).rule == "nullable slots"
 
 
@@ -169,9 +212,15 @@ def test_codecs_that_do_not_pay(tmp_path: Path, codec: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["BYTE_STREAM_SPLIT", "PLAIN_DICTIONARY"])
 def test_encodings_that_decode_slowly(tmp_path: Path, encoding: str) -> None:
-    options = {"version": "1.0"} if encoding == "PLAIN_DICTIONARY" else {"column_encoding": {"user": encoding}}
+    options = (
+        {"version": "1.0"}
+        if encoding == "PLAIN_DICTIONARY"
+        else {"column_encoding": {"user": encoding}}
+    )
     values = REPEATED if encoding == "PLAIN_DICTIONARY" else SIGNS
-    write_ids(tmp_path / "a.parquet", values, use_dictionary=encoding == "PLAIN_DICTIONARY", **options)
+    write_ids(
+        tmp_path / "a.parquet", values, use_dictionary=encoding == "PLAIN_DICTIONARY", **options
+    )
     finding = only(lint(str(tmp_path)))
     assert finding.found == f"1 columns are encoded as {encoding}: user"
 
@@ -182,11 +231,15 @@ def test_slots_without_field_ids(tmp_path: Path) -> None:
 
 
 def test_files_whose_columns_differ_also_those_that_make_no_table(tmp_path: Path) -> None:
-    other = SlotSchema(slots=(Slot(name="user", kind=SlotKind.ID, number=1, op="hash(user)", meaning="9" * 16),))
+    other = SlotSchema(
+        slots=(Slot(name="user", kind=SlotKind.ID, number=1, op="hash(user)", meaning="9" * 16),)
+    )
     write(tmp_path / "a.parquet")
     write(tmp_path / "b.parquet", schema=other)
     finding = only(lint(str(tmp_path)))
-    assert finding.found.startswith("1 columns differ between files, 4 are not in all: user is int64, id 1, meaning 0000")
+    assert finding.found.startswith(
+        "1 columns differ between files, 4 are not in all: user is int64, id 1, meaning 0000"
+    )
     pq.write_table(pa.table({"user": ["a"]}), tmp_path / "b.parquet")
     with pytest.raises(DataFileError, match="column 'user'"):
         featstore.open_table(tmp_path)
@@ -196,7 +249,11 @@ def test_files_whose_columns_differ_also_those_that_make_no_table(tmp_path: Path
 def test_a_delta_table_is_linted_at_its_version(tmp_path: Path) -> None:
     raw = {"user": [f"u{i}" for i in range(2_000)], "clicked": [1] * 2_000}
     pq.write_table(pa.table(raw), tmp_path / "raw.parquet")
-    document: dict[str, Any] = {"spec": 1, "inputs": {"user": "string", "clicked": "long"}, "labels": {"click": "clicked"}}
+    document: dict[str, Any] = {
+        "spec": 1,
+        "inputs": {"user": "string", "clicked": "long"},
+        "labels": {"click": "clicked"},
+    }
     document["slots"] = [{"slot": 1, "name": "user_id", "op": "hash", "of": "user"}]
     for rows_per_row_group in (100, 65_536):
         spec = document | {
@@ -210,7 +267,9 @@ def test_a_delta_table_is_linted_at_its_version(tmp_path: Path) -> None:
     assert featstore.open_table(table).lint(batch_size=16).ok
 
 
-def test_of_very_many_files_a_sample_is_read_and_the_report_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_files_a_sample_is_read_and_the_report_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lint_module, "MAX_FOOTERS", 4)
     for i in range(10):
         write_ids(tmp_path / f"{i}.parquet", REPEATED)
@@ -251,7 +310,9 @@ def test_the_command_exits_with_0_when_clean_and_with_1_when_not(tmp_path: Path)
     assert "To do: " in slow.output
 
 
-def test_the_command_exits_with_2_where_there_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_exits_with_2_where_there_is_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.argv", ["featstore", "table", "lint", str(tmp_path / "nothing")])
     with pytest.raises(SystemExit) as stopped:
         cli.main()
