@@ -194,12 +194,15 @@ def _own(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tuple[in
 
 def _claimed(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tuple[int, int, int]]:
     plan = Plan(splits=scene.splits(), seed=1)
-    terms = Terms(
-        lease_s=LEASE_S, boundaries=_boundaries if scene.strategy == "featstore" else None
-    )
+    boundaries = _boundaries if scene.strategy == "featstore" else None
     store = f"sqlite://{scene.directory}/store.sqlite"
     with Coordinator(
-        store, plan=plan, prefix=run_prefix("run"), worker=str(index), terms=terms
+        store,
+        plan=plan,
+        prefix=run_prefix("run"),
+        worker=str(index),
+        terms=Terms(lease_s=LEASE_S),
+        boundaries=boundaries,
     ) as coordinator:
         if barrier is not None:
             barrier.wait()

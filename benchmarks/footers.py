@@ -25,15 +25,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.loader.rows.resolved import Resolved
-from featstore.reading.footer import FileColumns, Footer, Selection
+from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
+from featstore.reading.open_file import OpenFile
 from featstore.schema import Slot, SlotKind
 from loader_parts.measuring import by_clocks
 
 MOST = 1 / 3
 WIDTHS = (100, 200, 4_000)
 NUM_SELECTED, NUM_FILES, NUM_ROWS, NUM_ROW_GROUPS = 50, 4, 64, 2
-Open = Callable[[Path, Selection, Resolved], None]
+Open = Callable[[Path, Selection, ColumnCache], None]
 
 
 def main() -> int:
@@ -72,9 +72,9 @@ def _figures(root: Path, width: int, repeats: int) -> dict[str, float]:
 
 def _opened(files: list[tuple[Path, Selection]], how: Open) -> Iterator[None]:
     """Opens files of one table, as one reader does: for one selection."""
-    resolved, selection = Resolved(), files[0][1]
+    cache, selection = ColumnCache(), files[0][1]
     for path, _ in files:
-        how(path, selection, resolved)
+        how(path, selection, cache)
         yield
 
 
@@ -83,7 +83,7 @@ def _first(files: list[tuple[Path, Selection]]) -> list[float]:
     before."""
     since = time.process_time()
     for path, selection in files:
-        _featstore_with_arrow(path, selection, Resolved())
+        _featstore_with_arrow(path, selection, ColumnCache())
     return [time.process_time() - since]
 
 
@@ -92,29 +92,29 @@ def _milliseconds(taken: list[float]) -> float:
     return round(statistics.median(taken) * 1e3 / NUM_FILES, 3)
 
 
-def _parquet_file(path: Path, _selection: Selection, _resolved: Resolved) -> None:
+def _parquet_file(path: Path, _selection: Selection, _cache: ColumnCache) -> None:
     pq.ParquetFile(path).close()
 
 
-def _with_schema(path: Path, _selection: Selection, _resolved: Resolved) -> None:
+def _with_schema(path: Path, _selection: Selection, _cache: ColumnCache) -> None:
     with pq.ParquetFile(path) as file:
         assert len(file.schema_arrow)
 
 
-def _featstore(path: Path, selection: Selection, resolved: Resolved) -> None:
-    with Footer(path) as footer:
-        _chunks(footer, selection, resolved)
+def _featstore(path: Path, selection: Selection, cache: ColumnCache) -> None:
+    with OpenFile(path) as footer:
+        _chunks(footer, selection, cache)
 
 
-def _featstore_with_arrow(path: Path, selection: Selection, resolved: Resolved) -> None:
-    with Footer(path) as footer:
-        columns = _chunks(footer, selection, resolved)
+def _featstore_with_arrow(path: Path, selection: Selection, cache: ColumnCache) -> None:
+    with OpenFile(path) as footer:
+        columns = _chunks(footer, selection, cache)
         assert footer.arrow_file(columns).metadata.num_row_groups == NUM_ROW_GROUPS
 
 
-def _chunks(footer: Footer, selection: Selection, resolved: Resolved) -> FileColumns:
+def _chunks(footer: OpenFile, selection: Selection, cache: ColumnCache) -> FileColumns:
     """The selected columns, and where they are: what the kernels are told."""
-    columns = resolved.of(footer, selection)
+    columns = cache.of(footer.footer.layout, selection, footer.name)
     for group in range(len(footer.row_group_rows)):
         for places in columns.places.values():
             for place in places:

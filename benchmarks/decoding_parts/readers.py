@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from featstore.reading import pages
 from featstore.reading.buffers import Array, Ragged, Values, slot_values
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot
 
@@ -42,7 +43,7 @@ def native(path: Path, slots: Slots, *, use_threads: bool = False) -> Iterator[i
 
 
 def _values(path: Path, slots: Slots, *, use_threads: bool, as_values: bool) -> Iterator[int]:
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         reader = RowGroupReader(
             footer, Selection(slots=tuple(slots)), use_threads=use_threads, as_values=as_values
         )
@@ -60,7 +61,7 @@ def differing(path: Path, slots: Slots, expected: pa.Table) -> list[str]:
     were written.
     """
     wrong = set()
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         for as_values in (False, True):
             reader = RowGroupReader(
                 footer, Selection(slots=tuple(slots)), use_threads=False, as_values=as_values
@@ -125,7 +126,7 @@ def stored_bytes(path: Path, slots: Slots) -> int:
 
 def left_to_arrow(path: Path, slots: Slots) -> int:
     """How many of the slots the kernels do not decode in the first row group."""
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         columns = footer.resolve(Selection(slots=tuple(slots)))
         return len(slots) - len(pages.PageReader(footer, slots, columns).read([0]))
 
@@ -136,7 +137,7 @@ def parts(path: Path, slots: Slots) -> dict[str, float]:
     """
     taken: dict[str, float] = defaultdict(float)
     clock = _Clock(taken)
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         columns = footer.resolve(Selection(slots=tuple(slots)))
         reader = pages.PageReader(footer, slots, columns)
         clock.took("footer")

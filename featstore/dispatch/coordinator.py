@@ -28,13 +28,14 @@ from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.leases.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
 from featstore.dispatch.leases.stealing import Lookahead, Open, victims
 from featstore.dispatch.leases.survey import Part, Survey, Watch
-from featstore.dispatch.plan import Plan
+from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 from featstore.dispatch.terms import Claim, Terms, WaitFor
 from featstore.errors import DispatchError
 
 _LOG = logging.getLogger(__name__)
+Boundaries = Callable[[Split], Sequence[int]]
 _SURVEYS_PER_LEASE = 2
 _SURVEY_SPLITS = 64
 # How many open leases a worker with nothing to do looks at: many such workers look at different
@@ -51,10 +52,27 @@ class Coordinator:
     """Claims splits of one epoch for one worker; a context manager, to be closed by the one that
     made it.
 
-    Claims may be taken by one thread while another acknowledges and completes. `done` is what a
-    restored state had delivered, by position in the plan: "complete", the first rows, or ranges; it
-    must be the same for all workers. Leases are judged, renewed and waited for by `clock`. Every
-    method raises DispatchError when the store is lost, also where only the renewing thread noticed.
+    Claims may be taken by one thread while another acknowledges and completes. Every method raises
+    DispatchError when the store is lost, also where only the renewing thread noticed.
+
+    Locks: `_claiming` is held while a claim is looked for, and guards what the worker knows of
+    others' leases. Nothing that may wait but the store is asked under it: boundaries, which may
+    open a remote file, are looked up between two looks. `Holdings` has a lock of its own, which
+    comes after it.
+
+    Args:
+        store: Where the epoch's keys are.
+        plan: The splits; equal for all workers.
+        prefix: Of the keys of this run and loader.
+        worker: A name for messages and receipts.
+        terms: When leases end; equal for all workers.
+        done: What a restored state had delivered, by position in the plan: "complete", the first
+            rows, or ranges. Equal for all workers.
+        clock: Leases are judged, renewed and waited for by it.
+        boundaries: Gives the rows of a split at which it may be cut for a worker that has nothing
+            left to do. Claims then begin with nothing reserved, and no row may be delivered before
+            `reserve`. Without it splits are never cut.
+        is_staged: Whether this host has a split's file, by its path; such splits are claimed first.
     """
 
     def __init__(
@@ -67,8 +85,13 @@ class Coordinator:
         terms: Terms | None = None,
         done: Done | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        boundaries: Boundaries | None = None,
+        is_staged: Callable[[str], bool] | None = None,
     ) -> None:
         self._plan, self._worker, self._terms, self._clock = plan, worker, terms or Terms(), clock
+        # Boundaries by position in the plan, and the position whose boundaries are wanted next.
+        self._boundaries, self._known_boundaries = boundaries, dict[int, Sequence[int]]()
+        self._wants_boundaries_of: int | None = None
         self._keys = EpochKeys(prefix, plan.epoch)
         self._done: Done = done or {}
         self._nonce = uuid.uuid4().hex[:12]
@@ -76,12 +99,11 @@ class Coordinator:
         self._watch = Watch(self._terms.lease_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
         self._cursor, self._surveyed_at, self._num_turns = 0, self._clock.now_s(), 0
-        self._lookahead = Lookahead(self._terms.is_staged)
+        self._lookahead = Lookahead(is_staged)
         self._num_watched, self._named = _TAIL_SPLITS, set[str]()
         self.num_takeovers, self.num_cuts = 0, 0
-        self.found_all_done: bool | None = (
-            None  # Whether the first look of `claims()` found all splits done.
-        )
+        # Whether the first look of `claims()` found all splits done.
+        self.found_all_done: bool | None = None
         self._extents: dict[Part, int] = {}
         self._may_relieve = False
         self._held = Holdings(self._keys)
@@ -116,6 +138,8 @@ class Coordinator:
         self._begin_waiting()
         while not self._closed.is_set():
             claim, is_over = self._next_claim(wait_for)
+            while claim is None and self._look_up_boundaries():
+                claim, is_over = self._next_claim(wait_for)
             if self.found_all_done is None:
                 self.found_all_done = claim is None and self.is_done
             if claim is not None:
@@ -303,6 +327,16 @@ class Coordinator:
             claim = claim or self._look(wait_for)
             return claim, claim is None and not self._must_wait(wait_for)
 
+    def _look_up_boundaries(self) -> bool:
+        """Looks up the boundaries that the last look lacked, without a lock: it may open a remote
+        file. False where it lacked none.
+        """
+        index, self._wants_boundaries_of = self._wants_boundaries_of, None
+        if index is None or self._boundaries is None:
+            return False
+        self._known_boundaries[index] = self._boundaries(self._plan[index])
+        return True
+
     def _must_wait(self, wait_for: WaitFor) -> bool:
         """Whether others hold what this worker waits for."""
         pending = self._survey.pending(len(self._plan), len(self._plan))
@@ -360,6 +394,8 @@ class Coordinator:
             else len(self._plan) + self._survey.num_open + 1
         )
         while claim is None and num_open != (num_open := self._survey.num_open):
+            if self._wants_boundaries_of is not None:
+                return None
             claim = self._revisit(
                 [*self._hints.given_back(), *self._survey.look(self._cursor, limit, self._nonce)]
             )
@@ -447,25 +483,28 @@ class Coordinator:
         return claim
 
     def _relieve(self, seen: Sequence[Open]) -> Claim | None:
-        if self._terms.boundaries is None or len(self._held) or self._cursor < len(self._plan):
+        if self._boundaries is None or len(self._held) or self._cursor < len(self._plan):
             return None
         now, for_s = self._clock.now_s(), self._terms.lease_s / _UNBEGUN_PER_LEASE
         relieved = victims(seen, self._nonce)
         self._may_relieve = bool(relieved)
         for one in relieved[:_TAIL_SPLITS]:
+            index, _ = one.part
             if self._watch.is_unbegun(one.part, one.record, now, for_s):
                 claim = self._claim(one.part, one.value, one.record)
-            else:
+            elif index in self._known_boundaries:
                 claim = self._cut(one)
+            else:
+                self._wants_boundaries_of = index
+                return None
             if claim is not None:
                 return claim
         return None
 
     def _cut(self, one: Open) -> Claim | None:
         """Cuts a lease in two, and claims the second half."""
-        assert self._terms.boundaries is not None
         index, _ = one.part
-        at = leases.choose_cut(one.record, self._terms.boundaries(self._plan[index]))
+        at = leases.choose_cut(one.record, self._known_boundaries[index])
         if at is None or not self._write(
             one.part, one.value, shorter := leases.cut(one.record, at)
         ):
@@ -487,7 +526,7 @@ class Coordinator:
             if record is None
             else leases.claim_again(record, **named)
         )
-        if self._terms.boundaries is None:
+        if self._boundaries is None:
             mine = leases.start(leases.reserve(mine, split.num_rows))
         if not self._write(part, value, mine):
             return None

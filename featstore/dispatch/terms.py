@@ -1,8 +1,7 @@
 """What a worker gets, and on which terms: claims on splits, and when the right to one ends."""
 
 import enum
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from featstore.dispatch.plan import Split
 
@@ -22,23 +21,21 @@ class WaitFor(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """When a lease ends, equal for all workers of an epoch, and what a worker may do besides.
+    """When a lease ends; equal for all workers of an epoch.
 
-    `lease_s`: a worker silent for so long loses its splits; `stall_s`: one that lives and does
-    nothing. `max_failures`: a split whose claims failed so often in a row, each without an
-    acknowledged row, is quarantined. `boundaries` gives the rows of a split at which it may be cut
-    for a worker that has nothing left to do: claims then begin with nothing reserved, and nobody
-    may deliver rows before `Coordinator.reserve`. `is_staged`: whether this host has a split's
-    file, by its path. `in_step`: workers meet in a collective operation at each step, so that none
-    of them may wait for rows that a living one holds; leases are then renewed every half second at
-    the end of the plan, which shows quickly who lives.
+    Attributes:
+        lease_s: A worker silent for so long loses its splits.
+        stall_s: A worker that lives and does nothing for so long loses its splits.
+        max_failures: A split whose claims failed so often in a row, each without an acknowledged
+            row, is quarantined.
+        in_step: Workers meet in a collective operation at each step, so none of them may wait for
+            rows that a living one holds. Leases are then renewed every half second at the end of
+            the plan, which shows quickly who lives.
     """
 
     lease_s: float = 60.0
     stall_s: float = 1800.0
     max_failures: int = 5
-    boundaries: Callable[[Split], Sequence[int]] | None = field(default=None, compare=False)
-    is_staged: Callable[[str], bool] | None = field(default=None, compare=False)
     in_step: bool = False
 
 

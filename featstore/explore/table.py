@@ -15,7 +15,7 @@ from featstore.explore.stored import stored_profile
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.files import storage
 from featstore.loader.rows.staging_source import stage_items
-from featstore.reading.footer import Footer
+from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.redaction import redact
 from featstore.schema import Slot, SlotSchema
@@ -225,7 +225,7 @@ class Table:
             names = [file.path, *(group.path for group in file.groups)]
             with ExitStack() as stack:
                 footer, *groups = [
-                    stack.enter_context(Footer(*named))
+                    stack.enter_context(OpenFile(*named))
                     for named in zip(sources, names, strict=True)
                 ]
                 for table in read_tables(footer, read, file.partition, groups):

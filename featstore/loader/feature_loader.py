@@ -35,13 +35,13 @@ from featstore.loader.plan.request import Request, resolve
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.loader.rows.staging_source import staging_source
-from featstore.loader.run.consumer import Iteration
 from featstore.loader.run.device import DeviceFeed
-from featstore.loader.run.iteration import Run
+from featstore.loader.run.epochs import Run
+from featstore.loader.run.iteration import Iteration
 from featstore.loader.run.job import Job
 from featstore.loader.run.passes import Passes
 from featstore.loader.run.shares import require_own
-from featstore.loader.run.staged import share_of, staging_for
+from featstore.loader.run.staging_share import share_of, staging_for
 from featstore.loader.run.state import LoaderState, merge_states
 from featstore.loader.run.tail import JOIN, require_tail
 from featstore.loader.run.worker import Place
@@ -281,7 +281,7 @@ class FeatureLoader(IterableDataset[Batch]):
         if self._share is not None:
             return self._share.to_json()
         if self._run is not None:
-            return self._run.state.to_json()
+            return self._run.delivery.state.to_json()
         if self._passes.has_workers():
             raise StateError(
                 "state_dict(): the batches were read by DataLoader workers, and this process does "
@@ -352,7 +352,7 @@ class FeatureLoader(IterableDataset[Batch]):
         """What this process's last epoch waited for, and what would help, in one line; empty before
         the end of the first.
 
-        Also logged at level info by `featstore.loader.run.iteration`.
+        Also logged at level info by `featstore.loader`.
         """
         return self._stats.verdict
 

@@ -10,7 +10,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from featstore.errors import DataFileError
-from featstore.reading.footer import FileColumns, Footer, Selection
+from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
 
 
@@ -20,7 +21,7 @@ class RowsReader(Protocol):
     columns: FileColumns
 
     @property
-    def parts(self) -> list[tuple[Footer, FileColumns]]: ...
+    def parts(self) -> list[tuple[OpenFile, FileColumns]]: ...
 
     def read(self, row_groups: Iterable[int]) -> Rows: ...
 
@@ -32,8 +33,8 @@ class RowsReader(Protocol):
 
 
 def aligned_reader(
-    footer: Footer,
-    groups: Sequence[Footer],
+    file: OpenFile,
+    groups: Sequence[OpenFile],
     selection: Selection,
     *,
     use_threads: bool = True,
@@ -43,7 +44,7 @@ def aligned_reader(
     """Reads each selected column from the last of `groups` that has it, else from the base file;
     options as `RowGroupReader`.
 
-    The caller closes the footers. DataFileError where a group's file is not cut into row groups as
+    The caller closes the files. DataFileError where a group's file is not cut into row groups as
     the base file is.
     """
     make = partial(
@@ -52,7 +53,7 @@ def aligned_reader(
         as_values=as_values,
         most_room_bytes=most_room_bytes,
     )
-    return AlignedReader(footer, groups, selection, make) if groups else make(footer, selection)
+    return AlignedReader(file, groups, selection, make) if groups else make(file, selection)
 
 
 class AlignedReader:
@@ -60,15 +61,15 @@ class AlignedReader:
 
     def __init__(
         self,
-        footer: Footer,
-        groups: Sequence[Footer],
+        file: OpenFile,
+        groups: Sequence[OpenFile],
         selection: Selection,
-        make: Callable[[Footer, Selection], RowGroupReader],
+        make: Callable[[OpenFile, Selection], RowGroupReader],
     ) -> None:
-        self._footer = footer
+        self._file = file
         self._readers: list[RowGroupReader] = []
         for group in reversed(groups):
-            _require_same_cuts(footer, group)
+            _require_same_cuts(file, group)
             found = group.resolve(selection)
             mine = Selection(
                 slots=tuple(slot for slot in selection.slots if found.slots[slot.name] is not None),
@@ -78,13 +79,13 @@ class AlignedReader:
             )
             selection = _without(selection, mine)
             self._readers.append(make(group, mine))
-        self._readers.append(make(footer, selection))
+        self._readers.append(make(file, selection))
         self.columns = _united(
             [_renamed(reader.columns, i) for i, reader in enumerate(self._readers)]
         )
 
     @property
-    def parts(self) -> list[tuple[Footer, FileColumns]]:
+    def parts(self) -> list[tuple[OpenFile, FileColumns]]:
         """Each file that is read, and the columns that are read of it; the base file last."""
         return [part for reader in self._readers for part in reader.parts]
 
@@ -97,9 +98,9 @@ class AlignedReader:
             for i, part in parts
             for name in part.table.column_names
         }
-        num_rows = sum(self._footer.row_group_rows[index] for index in row_groups)
+        num_rows = sum(self._file.row_group_rows[index] for index in row_groups)
         return Rows(
-            file_name=self._footer.name,
+            file_name=self._file.name,
             num_rows=num_rows,
             table=pa.table(columns),
             columns=self.columns,
@@ -120,7 +121,7 @@ class AlignedReader:
         return max(reader.room_bytes(row_groups) for reader in self._readers)
 
 
-def _require_same_cuts(base: Footer, group: Footer) -> None:
+def _require_same_cuts(base: OpenFile, group: OpenFile) -> None:
     if base.row_group_rows != group.row_group_rows:
         raise DataFileError(
             f"{group.name}: expected the {len(base.row_group_rows)} row groups of {base.name} "

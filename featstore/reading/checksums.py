@@ -17,25 +17,25 @@ from isal import isal_zlib
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
 from featstore.parquet.page_header import read_page_header
-from featstore.reading.footer import Footer
+from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import Span, is_held
 
 _ROOM_BYTES = 256 << 10  # small enough for the processor's cache, large enough for any page header
 
 
-def require_intact(footer: Footer, held: Sequence[Span] | None) -> None:
+def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
     """DataFileError, naming file, column and row group, where a page of a local file is not what
     was written.
 
     Checks the column chunks that lie in `held`, ascending spans of the file, None for all of it. A
     page without a checksum counts as intact if it ends within its column chunk.
     """
-    chunks = [chunk for chunk in _chunks(footer) if is_held(chunk.span, held)]
-    damaged = _first_damaged(footer.descriptor, [chunk.span for chunk in chunks])
+    chunks = [chunk for chunk in _chunks(file) if is_held(chunk.span, held)]
+    damaged = _first_damaged(file.descriptor, [chunk.span for chunk in chunks])
     if damaged is not None:
         chunk = chunks[damaged]
         raise DataFileError(
-            f"{footer.name}: column {chunk.column!r}: row group {chunk.row_group}: expected pages "
+            f"{file.name}: column {chunk.column!r}: row group {chunk.row_group}: expected pages "
             f"that "
             "match the checksums in their headers, found other bytes; if they are so in the store, "
             "write the file again"
@@ -49,10 +49,10 @@ class _Chunk:
     span: Span
 
 
-def _chunks(footer: Footer) -> Iterator[_Chunk]:
-    for index in range(len(footer.row_group_rows)):
-        for place, leaf in enumerate(footer.footer.leaves):
-            chunk = footer.chunk(index, place)
+def _chunks(file: OpenFile) -> Iterator[_Chunk]:
+    for index in range(len(file.row_group_rows)):
+        for place, leaf in enumerate(file.footer.leaves):
+            chunk = file.chunk(index, place)
             if chunk.num_values:  # without any it may say that it begins at byte 0
                 yield _Chunk(index, leaf.path, chunk.span)
 

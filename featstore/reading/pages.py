@@ -21,7 +21,8 @@ from featstore._native.loading import KERNELS
 from featstore.parquet.bounds import most_page_bytes
 from featstore.parquet.footers import Chunk
 from featstore.reading.buffers import missing_mark
-from featstore.reading.footer import FileColumns, Footer
+from featstore.reading.file_columns import FileColumns
+from featstore.reading.open_file import OpenFile
 from featstore.schema import Slot, SlotKind
 
 _CODECS = {0, 1, 6}  # none, snappy, Zstandard
@@ -51,35 +52,36 @@ class _Column:
 
 
 class PageReader:
-    """Decodes those of a file's slot columns that the kernels know, all columns of a row group in
-    one call without the interpreter's lock (but for Zstandard's pages). The caller closes the
-    footer."""
+    """Page decoder: decodes those of a file's slot columns that the kernels know, all columns of a
+    row group in one call that releases the GIL (Zstandard's pages take it back for a moment). The
+    caller closes the file.
+    """
 
-    def __init__(self, footer: Footer, slots: Iterable[Slot], columns: FileColumns) -> None:
-        self._footer = footer
+    def __init__(self, file: OpenFile, slots: Iterable[Slot], columns: FileColumns) -> None:
+        self._file = file
         self._columns: list[_Column] = []
-        if KERNELS is not None and footer.is_local and sys.byteorder == "little":
+        if KERNELS is not None and file.is_local and sys.byteorder == "little":
             self._columns += [
-                column for slot in slots if (column := _column(footer, slot, columns)) is not None
+                column for slot in slots if (column := _column(file, slot, columns)) is not None
             ]
 
     def read(self, row_groups: Sequence[int], num_threads: int = 1) -> dict[str, pa.Array]:
-        """The columns of these row groups' rows, in order, by their name in the file, without
-        nulls. What is left out is to be read in another way. StateError where the footer says that
-        nobody wants them any more; DataFileError where the pages of a column claim more than the
-        footer allows: nobody may read those."""
+        """The decoded columns of these row groups, in order, by their name in the file, without
+        nulls. Columns that the kernels do not know are left out, for Arrow to read.
+
+        Raises:
+            StateError: Reading was cancelled.
+            DataFileError: The pages of a column claim more than the footer allows. Arrow must not
+                read them either.
+        """
         try:
             found = self._decoded(row_groups, num_threads)
-        except (
-            ValueError,
-            OverflowError,
-            MemoryError,
-        ):  # Arrow tells what is wrong with the footer, if anything is
-            return {}
-        self._footer.require_wanted()
+        except (ValueError, OverflowError, MemoryError):
+            return {}  # Arrow reads the columns instead, and reports what is wrong with the file.
+        self._file.require_not_cancelled()
         for out, num_values in found:
             if num_values < _NOT_READ:
-                raise self._footer.beyond_bounds(row_groups[_BEYOND_FIRST - num_values], out.name)
+                raise self._file.beyond_bounds(row_groups[_BEYOND_FIRST - num_values], out.name)
         return {
             out.name: out.array(num_values) for out, num_values in found if num_values != _NOT_READ
         }
@@ -88,21 +90,21 @@ class PageReader:
         """Each column, and how many values it has, or what the kernels say instead."""
         outs, rows = (
             self._outs(row_groups),
-            [self._footer.row_group_rows[index] for index in row_groups],
+            [self._file.row_group_rows[index] for index in row_groups],
         )
         if not outs:
             return []
         assert KERNELS is not None
         num_threads = min(num_threads, len(outs))
         found = KERNELS.decode_columns(
-            self._footer.descriptor,
+            self._file.descriptor,
             np.array([out.chunks for out in outs], np.int64),
             np.array(rows, np.int64),
             tuple(out.buffers for out in outs),
             pa.allocate_buffer(max(out.room_bytes for out in outs) * num_threads),
             num_threads,
-            self._footer.stop,
-            not self._footer.is_checked,
+            self._file.cancelled,
+            not self._file.is_checked,
             _decompressed,
         )
         return list(zip(outs, found, strict=True))
@@ -111,9 +113,9 @@ class PageReader:
         """The columns to decode, the longest first, so that threads end at about the same time."""
         if not self._columns or not row_groups:
             return []
-        num_rows = sum(self._footer.row_group_rows[index] for index in row_groups)
+        num_rows = sum(self._file.row_group_rows[index] for index in row_groups)
         chunks = [
-            [self._footer.chunk(index, column.place) for index in row_groups]
+            [self._file.chunk(index, column.place) for index in row_groups]
             for column in self._columns
         ]
         outs = [
@@ -157,7 +159,7 @@ def _are_known(chunks: list[Chunk]) -> bool:
     return is_known and sum(chunk.num_values for chunk in chunks) <= _MOST_VALUES
 
 
-def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
+def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
     """The slot's column, None where it is not one that the kernels know."""
     name = columns.slots[slot.name]
     if (
@@ -167,8 +169,8 @@ def _column(footer: Footer, slot: Slot, columns: FileColumns) -> _Column | None:
         or len(columns.places[name]) != 1
     ):
         return None
-    place, field = columns.places[name][0], footer.schema.field(name)
-    leaf = footer.leaf(place)
+    place, field = columns.places[name][0], file.schema.field(name)
+    leaf = file.leaf(place)
     is_list = pa.types.is_list(field.type)
     element = field.type.value_field if is_list else field
     nulls = int(field.nullable)

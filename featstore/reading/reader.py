@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from featstore.errors import DataFileError
 from featstore.parquet.damage import DAMAGE
 from featstore.reading.buffers import Values, as_type, missing_values, slot_values
-from featstore.reading.footer import FileColumns, Footer, Selection
+from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.schema import Slot
 
@@ -87,8 +88,8 @@ class Rows:
 
 
 class RowGroupReader:
-    """Reads a selection of an open file; the caller closes the footer and lets go of one result
-    before asking for the next.
+    """Reads a selection of an open file; the caller closes the file and drops one result before
+    asking for the next, so that the memory of one at a time is held.
 
     `as_values`: of slots only `Rows.slot` will be asked, which is quicker where nulls are marks
     from the first. `most_room_bytes`: the memory that threads may take besides the decoded columns,
@@ -98,23 +99,23 @@ class RowGroupReader:
 
     def __init__(
         self,
-        footer: Footer,
+        file: OpenFile,
         selection: Selection,
         *,
         use_threads: bool = True,
         as_values: bool = False,
         most_room_bytes: int | None = None,
     ) -> None:
-        self.footer = footer
-        self.columns = footer.resolve(selection)
+        self.file = file
+        self.columns = file.resolve(selection)
         self._most_room_bytes = most_room_bytes
         self._most_threads = min(pa.cpu_count(), _MOST_THREADS) if use_threads else 1
-        self._pages = PageReader(footer, selection.slots if as_values else (), self.columns)
+        self._pages = PageReader(file, selection.slots if as_values else (), self.columns)
 
     @property
-    def parts(self) -> list[tuple[Footer, FileColumns]]:
+    def parts(self) -> list[tuple[OpenFile, FileColumns]]:
         """Each file that is read, and the columns that are read of it."""
-        return [(self.footer, self.columns)]
+        return [(self.file, self.columns)]
 
     def read(self, row_groups: Iterable[int]) -> Rows:
         """The rows of these row groups, in order. DataFileError where the file turns out to be
@@ -123,14 +124,12 @@ class RowGroupReader:
         What the kernels decode is one piece of memory a column, what Arrow does one a row group.
         """
         row_groups = list(row_groups)
-        num_threads = self._num_threads(self.footer.room_bytes(row_groups, self.columns))
+        num_threads = self._num_threads(self.file.room_bytes(row_groups, self.columns))
         found = self._pages.read(row_groups, num_threads)
         table = self._table(row_groups, self.columns.leaves_besides(found), num_threads)
         table = self._united(table, found) if found else table
-        num_rows = sum(self.footer.row_group_rows[index] for index in row_groups)
-        return Rows(
-            file_name=self.footer.name, num_rows=num_rows, table=table, columns=self.columns
-        )
+        num_rows = sum(self.file.row_group_rows[index] for index in row_groups)
+        return Rows(file_name=self.file.name, num_rows=num_rows, table=table, columns=self.columns)
 
     def _united(self, table: pa.Table, found: dict[str, pa.Array]) -> pa.Table:
         columns = dict[str, pa.Array | pa.ChunkedArray](found)
@@ -146,9 +145,9 @@ class RowGroupReader:
     def _slices(self, row_group: int, num_rows: int) -> Iterator[Rows]:
         leaves, file = (
             list(self.columns.leaves),
-            self.footer.reopened(self.columns, _SLICE_BUFFER_BYTES),
+            self.file.reopened(self.columns, _SLICE_BUFFER_BYTES),
         )
-        self.footer.require_within(row_group, self.columns.places_of(leaves))
+        self.file.require_within(row_group, self.columns.places_of(leaves))
         try:
             use_threads = self._most_threads > 1
             found = file.iter_batches(
@@ -157,7 +156,7 @@ class RowGroupReader:
             for batch in found:
                 table = pa.Table.from_batches([batch])
                 yield Rows(
-                    file_name=self.footer.name,
+                    file_name=self.file.name,
                     num_rows=batch.num_rows,
                     table=table,
                     columns=self.columns,
@@ -169,11 +168,11 @@ class RowGroupReader:
         """The memory that the decoded columns of these row groups take, by their numbers of values;
         of texts an estimate.
         """
-        return sum(self.footer.decoded_bytes(index, self.columns) for index in row_groups)
+        return sum(self.file.decoded_bytes(index, self.columns) for index in row_groups)
 
     def room_bytes(self, row_groups: Iterable[int]) -> int:
         """The memory that reading these row groups takes besides their decoded columns."""
-        room_bytes = self.footer.room_bytes(list(row_groups), self.columns)
+        room_bytes = self.file.room_bytes(list(row_groups), self.columns)
         return room_bytes * self._num_threads(room_bytes)
 
     def _num_threads(self, room_bytes: int) -> int:
@@ -187,7 +186,7 @@ class RowGroupReader:
 
     def _no_rows(self) -> pa.Table:
         names = {*self.columns.slots.values(), *self.columns.others.values()} - {None}
-        return self.footer.schema.empty_table().select(
+        return self.file.schema.empty_table().select(
             sorted(name for name in names if name is not None)
         )
 
@@ -201,25 +200,25 @@ class RowGroupReader:
 
     def _row_group(self, index: int, leaves: list[str], use_threads: bool) -> pa.Table:
         if not leaves:
-            return pa.table({"": pa.nulls(self.footer.row_group_rows[index])}).select([])
+            return pa.table({"": pa.nulls(self.file.row_group_rows[index])}).select([])
         places = self.columns.places_of(leaves)
         file = self._file
-        with self.footer.kept(index, (place for place, _ in places)):
-            self.footer.require_within(index, places)
+        with self.file.kept(index, (place for place, _ in places)):
+            self.file.require_within(index, places)
             try:
                 table = file.read_row_group(index, columns=leaves, use_threads=use_threads)
             except DAMAGE as error:
                 raise self._unreadable(index, leaves, error) from error
-        if table.num_rows != (expected := self.footer.row_group_rows[index]):
+        if table.num_rows != (expected := self.file.row_group_rows[index]):
             raise DataFileError(
-                f"{self.footer.name}: row group {index}: expected {expected} rows, as the footer "
+                f"{self.file.name}: row group {index}: expected {expected} rows, as the footer "
                 f"says, found {table.num_rows}"
             )
         return table
 
     @property
     def _file(self) -> pq.ParquetFile:
-        return self.footer.arrow_file(self.columns)
+        return self.file.arrow_file(self.columns)
 
     def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
         """What is wrong with a row group, of which columns are read one by one to find the first
@@ -231,7 +230,6 @@ class RowGroupReader:
             except DAMAGE as found:
                 name = self.columns.column_of(leaf)
                 return DataFileError(
-                    f"{self.footer.name}: column {name!r}: row group {index} cannot be read: "
-                    f"{found}"
+                    f"{self.file.name}: column {name!r}: row group {index} cannot be read: {found}"
                 )
-        return DataFileError(f"{self.footer.name}: row group {index} cannot be read: {error}")
+        return DataFileError(f"{self.file.name}: row group {index} cannot be read: {error}")

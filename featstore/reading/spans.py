@@ -5,7 +5,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from featstore.errors import DataFileError
-from featstore.reading.footer import FileColumns, Footer, Selection
+from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.open_file import OpenFile
 
 Span = tuple[int, int]
 _MAGIC = b"PAR1"
@@ -27,9 +28,9 @@ def plan_spans(
     footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
     if tail[-4:] == _MAGIC and len(tail) < footer_bytes <= size_bytes:
         return footer_bytes
-    with Footer(io.BytesIO(tail), name, size_bytes=size_bytes) as footer:
-        columns = footer.resolve(selection)
-        return tuple(span for _, span in _chunks(footer, columns))
+    with OpenFile(io.BytesIO(tail), name, size_bytes=size_bytes) as file:
+        columns = file.resolve(selection)
+        return tuple(span for _, span in _chunks(file, columns))
 
 
 def is_held(span: Span, held: Sequence[Span] | None) -> bool:
@@ -42,7 +43,7 @@ def is_held(span: Span, held: Sequence[Span] | None) -> bool:
     return place >= 0 and span[1] <= held[place][1]
 
 
-def require_held(footer: Footer, columns: FileColumns, held: Sequence[Span] | None) -> None:
+def require_held(file: OpenFile, columns: FileColumns, held: Sequence[Span] | None) -> None:
     """DataFileError, naming slot and file, where a column that is to be read lies where nothing was
     staged.
 
@@ -51,20 +52,20 @@ def require_held(footer: Footer, columns: FileColumns, held: Sequence[Span] | No
     """
     if held is None:
         return
-    for path, (first, end) in _chunks(footer, columns):
+    for path, (first, end) in _chunks(file, columns):
         if not is_held((first, end), held):
             slot = path.partition(".")[0]
             raise DataFileError(
-                f"{footer.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged "
+                f"{file.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged "
                 f"file, found that only other "
                 "columns were staged; stage the file for a selection that has the slot, or with "
                 "staging mode whole"
             )
 
 
-def _chunks(footer: Footer, columns: FileColumns) -> Iterator[tuple[str, Span]]:
+def _chunks(file: OpenFile, columns: FileColumns) -> Iterator[tuple[str, Span]]:
     """Each leaf column's path and span in each row group, as Arrow's reader asks for it."""
     places = [place for found in columns.places.values() for place in found]
-    for group in range(len(footer.row_group_rows)):
+    for group in range(len(file.row_group_rows)):
         for place in places:
-            yield footer.leaf(place).path, footer.chunk(group, place).span
+            yield file.leaf(place).path, file.chunk(group, place).span

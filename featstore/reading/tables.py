@@ -7,17 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from featstore.reading.aligned import aligned_reader
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
 from featstore.reading.missing import marks_to_nulls, nan_to_null
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
 from featstore.schema import SlotSchema
 
 
 def read_tables(
-    footer: Footer,
+    file: OpenFile,
     schema: SlotSchema,
     partition: Mapping[str, str | None],
-    groups: Sequence[Footer] = (),
+    groups: Sequence[OpenFile] = (),
 ) -> Iterator[pa.Table]:
     """One table for each row group, with the columns of `schema` in its order; the file's partition
     fills the partition keys.
@@ -27,9 +28,9 @@ def read_tables(
     """
     keys = {field.name for field in schema.partition_keys}
     others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
-    reader = aligned_reader(footer, groups, Selection(slots=schema.slots, others=others))
+    reader = aligned_reader(file, groups, Selection(slots=schema.slots, others=others))
     target = schema.to_arrow(nullable=True, partition_keys=True)
-    for index in range(len(footer.row_group_rows)):
+    for index in range(len(file.row_group_rows)):
         rows = reader.read([index])
         columns = {
             name: nan_to_null(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from featstore.errors import DataFileError, ReplacedError, StagingError
@@ -37,6 +38,7 @@ from featstore.staging.record import Record, Sum, united_checksum
 from featstore.staging.retry import RetryPolicy, is_local
 
 _LOG = logging.getLogger(__name__)
+Key = TypeVar("Key")
 _TAIL_BYTES, _MOST_REMOVED = 64 << 10, 5
 # Called with each refusal and the bytes that are wanted; returns when it is time to try again, or
 # raises.
@@ -45,12 +47,19 @@ Check = Callable[[Path, str, Sequence[Span]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageItem:
-    """A file to stage for whoever knows `key`. `version`: ETag or modification time where known, so
-    that a replaced file is not taken for the one that was staged before. `crc32`: of all its bytes,
-    None where unknown."""
+class StageItem(Generic[Key]):
+    """A file to stage.
 
-    key: object
+    Attributes:
+        key: The caller's own; it comes back with the staged file.
+        url: Where the file is.
+        size_bytes: Its size.
+        version: Its ETag or modification time, where known, so that a replaced file is not taken
+            for the one that was staged before.
+        crc32: The CRC-32 of all its bytes; None where unknown.
+    """
+
+    key: Key
     url: str
     size_bytes: int
     version: str = ""
@@ -111,13 +120,13 @@ class Fetcher:
         is_alone = self._options.max_connections is not None or not storage.has_object_store(url)
         return Remote(num_at_once=1) if is_alone else Remote()
 
-    def expected_bytes(self, item: StageItem) -> int:
+    def expected_bytes(self, item: StageItem[Any]) -> int:
         """What the file will likely take of the cache."""
         if self._is_whole(item) or self._last is None:
             return item.size_bytes
         return min(item.size_bytes, self._last().scaled(item.size_bytes).range_bytes)
 
-    def obtain(self, item: StageItem, waiting: Waiting) -> Pin | None:
+    def obtain(self, item: StageItem[Any], waiting: Waiting) -> Pin | None:
         """The file, pinned, with all that is wanted of it; None where it is better read in place.
         Stopped once closed.
 
@@ -134,7 +143,7 @@ class Fetcher:
                     raise
                 _LOG.warning("%s; downloading it anew", error)
 
-    def _obtained(self, item: StageItem, waiting: Waiting) -> Pin | None:
+    def _obtained(self, item: StageItem[Any], waiting: Waiting) -> Pin | None:
         name, base, beyond_bytes = entry_name(item.url, item.size_bytes, item.version), None, -1
         if name in self._damaged:
             return None
@@ -170,7 +179,7 @@ class Fetcher:
             download.abandon()
         return bool(under_way)
 
-    def _is_intact(self, item: StageItem, pin: Pin, stop: threading.Event) -> bool:
+    def _is_intact(self, item: StageItem[Any], pin: Pin, stop: threading.Event) -> bool:
         try:
             is_intact = pin.is_intact(stop)
         except BaseException:
@@ -183,7 +192,7 @@ class Fetcher:
         return is_intact
 
     @contextlib.contextmanager
-    def _local_errors(self, item: StageItem) -> Iterator[None]:
+    def _local_errors(self, item: StageItem[Any]) -> Iterator[None]:
         """A disk that is full or cannot be written, as a StagingError that names it; what somebody
         removed from the cache, or all of it, as RemovedError."""
         try:
@@ -201,7 +210,7 @@ class Fetcher:
                 "name another staging.directory"
             ) from error
 
-    def _is_whole(self, item: StageItem) -> bool:
+    def _is_whole(self, item: StageItem[Any]) -> bool:
         """Whether the file is taken whole without a look at its footer."""
         if self._source.plan_ranges is None or self._options.mode == WHOLE:
             return True
@@ -210,7 +219,7 @@ class Fetcher:
             item.size_bytes, self._last and self._last(), self.remote(item.url), self._plan_s
         )
 
-    def _first_bytes(self, item: StageItem, base: Pin | None) -> int:
+    def _first_bytes(self, item: StageItem[Any], base: Pin | None) -> int:
         """What to reserve at first: the whole file, or its tail beside what is there already."""
         if self._is_whole(item):
             self._require_fits(item, item.size_bytes)
@@ -218,10 +227,10 @@ class Fetcher:
         held_bytes = 0 if base is None else base.record.held_bytes
         return min(item.size_bytes, held_bytes + self._tail_bytes)
 
-    def _require_fits(self, item: StageItem, wanted_bytes: int) -> None:
+    def _require_fits(self, item: StageItem[Any], wanted_bytes: int) -> None:
         require_fits([(redact(item.url), wanted_bytes)], self._options.num_budget_bytes)
 
-    def _serves(self, item: StageItem, pin: Pin) -> bool:
+    def _serves(self, item: StageItem[Any], pin: Pin) -> bool:
         """Whether a file in the cache holds what is wanted of it."""
         record = pin.record
         if record.is_whole or self._source.plan_ranges is None or self._options.mode == WHOLE:
@@ -242,7 +251,9 @@ class Fetcher:
             except _NotHeld:
                 return False
 
-    def _plan(self, item: StageItem, tail_bytes: int, tail_of: Callable[[int], bytes]) -> "_Plan":
+    def _plan(
+        self, item: StageItem[Any], tail_bytes: int, tail_of: Callable[[int], bytes]
+    ) -> "_Plan":
         """What is wanted, the tail with it."""
         name = redact(item.url)
         while isinstance(
@@ -267,7 +278,7 @@ class Fetcher:
         return found
 
     def _download(
-        self, item: StageItem, download: Download, base: Pin | None, waiting: Waiting
+        self, item: StageItem[Any], download: Download, base: Pin | None, waiting: Waiting
     ) -> Pin | None:
         entry = (waiting.stop, download)
         self._under_way.append(entry)
@@ -289,7 +300,7 @@ class Fetcher:
 
     def _fill_until_sound(
         self,
-        item: StageItem,
+        item: StageItem[Any],
         download: Download,
         filling: Filling,
         base: Pin | None,
@@ -330,7 +341,7 @@ class Fetcher:
             filling.restart()
             self._line(waiting.stop).pause(failure, num_failures)
 
-    def _damage(self, item: StageItem, download: Download, filling: Filling) -> str:
+    def _damage(self, item: StageItem[Any], download: Download, filling: Filling) -> str:
         """How the bytes that came differ from those that were written; empty where nothing says
         so.
         """
@@ -347,7 +358,7 @@ class Fetcher:
 
     def _fill(
         self,
-        item: StageItem,
+        item: StageItem[Any],
         download: Download,
         filling: Filling,
         base: Pin | None,
@@ -380,7 +391,7 @@ class Fetcher:
         return requests is not None
 
     def _reserve(
-        self, item: StageItem, download: Download, wanted_bytes: int, waiting: Waiting
+        self, item: StageItem[Any], download: Download, wanted_bytes: int, waiting: Waiting
     ) -> None:
         """Waits until the cache has room for so many bytes of the file."""
         self._require_fits(item, wanted_bytes)
@@ -388,7 +399,7 @@ class Fetcher:
             waiting.await_room(refusal, wanted_bytes - download.num_bytes)
 
     def _further_requests(
-        self, item: StageItem, download: Download, filling: Filling, plan: "_Plan | None"
+        self, item: StageItem[Any], download: Download, filling: Filling, plan: "_Plan | None"
     ) -> tuple[Span, ...] | None:
         """What is still to be asked for: what the last request showed may change it. Only as far as
         there is room at once: with a file begun nobody may wait for room, which another one in the
@@ -400,7 +411,7 @@ class Fetcher:
         return requests
 
     def _requests(
-        self, item: StageItem, filling: Filling, plan: "_Plan | None", most_bytes: int
+        self, item: StageItem[Any], filling: Filling, plan: "_Plan | None", most_bytes: int
     ) -> tuple[Span, ...] | None:
         """What is to be asked for, by what is known of the remote now, so that no more than
         `most_bytes` are held where fewer are wanted. None where the file is better read in
@@ -430,7 +441,7 @@ class Fetcher:
             return None
         return missing(whole, coming) if mode == WHOLE else requests
 
-    def _publish(self, item: StageItem, download: Download, filling: Filling) -> Pin:
+    def _publish(self, item: StageItem[Any], download: Download, filling: Filling) -> Pin:
         since = time.monotonic()
         filling.sync()
         is_whole = covers(filling.held, [(0, item.size_bytes)])
@@ -489,7 +500,7 @@ class _Plan:
 
 
 def _demand(
-    item: StageItem, plan: _Plan, held: tuple[Span, ...], requests: tuple[Span, ...]
+    item: StageItem[Any], plan: _Plan, held: tuple[Span, ...], requests: tuple[Span, ...]
 ) -> Demand:
     return Demand(
         whole_bytes=item.size_bytes - num_bytes(held),

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Any
 
 from featstore.redaction import redact
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import Cache, Limits, entry_name
 from featstore.staging.counts import Counts, StagingStats
-from featstore.staging.fetcher import Fetcher, Source, StageItem
+from featstore.staging.fetcher import Fetcher, Key, Source, StageItem
 from featstore.staging.options import Staging
 from featstore.staging.stream import Staged, Stream, Terms
 
@@ -36,7 +37,7 @@ class Stager:
         self.cache = Cache(options.directory, limits)
         self.counts = Counts()
         self.fetcher = Fetcher(options, self.cache, source or Source(), self.counts)
-        self._streams: list[Stream] = []
+        self._streams: list[Stream[Any]] = []
 
     def require_fits(self, sizes: Iterable[tuple[str, int]], *, num_open: int = 1) -> None:
         """BudgetError, before anything is downloaded, unless the `num_open` largest of (URL, bytes)
@@ -45,7 +46,7 @@ class Stager:
         named = ((redact(url), size_bytes) for url, size_bytes in sizes)
         require_fits(named, self.options.num_budget_bytes, num_open=num_open)
 
-    def stage(self, items: Iterable[StageItem]) -> "Stream":
+    def stage(self, items: Iterable[StageItem[Key]]) -> Stream[Key]:
         """The items' files in order, each pinned until released. Starts downloading at once; one
         pass may be closed alone.
 

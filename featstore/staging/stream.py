@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Generic
 
 from featstore.errors import BudgetError
 from featstore.redaction import redact
 from featstore.staging.budget import Ahead, format_bytes
 from featstore.staging.cache import Pin, Refusal
 from featstore.staging.counts import Counts
-from featstore.staging.fetcher import Fetcher, StageItem, Waiting
+from featstore.staging.fetcher import Fetcher, Key, StageItem, Waiting
 from featstore.staging.ranges import Span
 from featstore.staging.retry import LOG_EVERY_S, Patience, Stopped
 
@@ -27,14 +28,14 @@ _CLOSE_S = 1.0
 _NUM_THREADS = 2
 
 
-class Staged:
+class Staged(Generic[Key]):
     """A file for the reader: on the local disk, pinned there until `release()` (or the end of a
     `with` block), or, where `path` is None, to be read where it is. `held`: the spans that are
     there, None for all of them. `is_checked`: they were compared with what their writer said of
     them."""
 
     def __init__(
-        self, item: StageItem, pin: Pin | None, on_release: Callable[["Staged"], None]
+        self, item: StageItem[Key], pin: Pin | None, on_release: Callable[["Staged[Key]"], None]
     ) -> None:
         self.key, self.url = item.key, item.url
         self.path: Path | None = None if pin is None else pin.path
@@ -60,7 +61,7 @@ class Staged:
             self._pin.release()
         self._on_release(self)
 
-    def __enter__(self) -> "Staged":
+    def __enter__(self) -> "Staged[Key]":
         return self
 
     def __exit__(
@@ -83,14 +84,14 @@ class Terms:
 
 
 @dataclass(eq=False)
-class _Place:
+class _Place(Generic[Key]):
     """A file's place in the queue: what it will likely hold until it is there, then it, or what
     came instead.
     """
 
     url: str
     held_bytes: int = 0
-    staged: Staged | None = None
+    staged: Staged[Key] | None = None
     error: BaseException | None = None
 
     @property
@@ -98,7 +99,7 @@ class _Place:
         return self.staged is not None or self.error is not None
 
 
-class Stream(Iterator[Staged]):
+class Stream(Iterator[Staged[Key]], Generic[Key]):
     """Iterated by one reader. Files come in the order of `items`, and what went wrong comes after
     the files before it.
 
@@ -108,11 +109,11 @@ class Stream(Iterator[Staged]):
     """
 
     def __init__(
-        self, fetcher: Fetcher, items: Iterable[StageItem], counts: Counts, terms: Terms
+        self, fetcher: Fetcher, items: Iterable[StageItem[Key]], counts: Counts, terms: Terms
     ) -> None:
         self._fetcher, self._counts, self._terms = fetcher, counts, terms
         self._items = iter(items)
-        self._queue: deque[_Place] = deque()
+        self._queue: deque[_Place[Key]] = deque()
         self._pinned: dict[int, int] = {}
         self._changed = threading.Condition()
         self._stop = threading.Event()
@@ -130,7 +131,7 @@ class Stream(Iterator[Staged]):
         """Whether nothing runs, and nothing is left that must be let go of."""
         return not self._num_running and not self._queue
 
-    def __next__(self) -> Staged:
+    def __next__(self) -> Staged[Key]:
         with self._changed:
             if not self._has_answer():
                 self._starve()
@@ -232,7 +233,7 @@ class Stream(Iterator[Staged]):
         finally:
             pass_on()
 
-    def _draw(self) -> tuple[_Place, StageItem] | None:
+    def _draw(self) -> tuple[_Place[Key], StageItem[Key]] | None:
         """The next item, drawn only when it may be fetched: drawing one takes a lease. None at the
         end.
         """
@@ -244,7 +245,7 @@ class Stream(Iterator[Staged]):
         except Stopped:
             raise
         except BaseException as error:  # noqa: BLE001  the thread's boundary: next() raises it
-            self._enqueue(_Place(url=""))
+            self._enqueue(_Place[Key](url=""))
             self._settle(self._queue[-1], error=error)
             return None
         if item is None:
@@ -252,7 +253,7 @@ class Stream(Iterator[Staged]):
             return None
         expected_bytes = self._fetcher.expected_bytes(item)
         self._wait_for_room(expected_bytes)
-        place = _Place(url=redact(item.url), held_bytes=expected_bytes)
+        place = _Place[Key](url=redact(item.url), held_bytes=expected_bytes)
         self._enqueue(place)
         return place, item
 
@@ -272,14 +273,18 @@ class Stream(Iterator[Staged]):
         if self._stop.is_set():
             raise Stopped
 
-    def _enqueue(self, place: _Place) -> None:
+    def _enqueue(self, place: _Place[Key]) -> None:
         with self._changed:
             if self._stop.is_set():
                 raise Stopped
             self._queue.append(place)
 
     def _settle(
-        self, place: _Place, *, staged: Staged | None = None, error: BaseException | None = None
+        self,
+        place: _Place[Key],
+        *,
+        staged: Staged[Key] | None = None,
+        error: BaseException | None = None,
     ) -> None:
         with self._changed:
             if self._stop.is_set():
@@ -291,7 +296,9 @@ class Stream(Iterator[Staged]):
             place.held_bytes = 0 if staged is None else staged.held_bytes
             self._changed.notify_all()
 
-    def _stage(self, place: _Place, item: StageItem, pass_on: Callable[[], None]) -> Staged:
+    def _stage(
+        self, place: _Place[Key], item: StageItem[Key], pass_on: Callable[[], None]
+    ) -> Staged[Key]:
         patience = Patience(self._stop)
 
         def await_room(refusal: Refusal, wanted_bytes: int) -> None:
@@ -303,11 +310,11 @@ class Stream(Iterator[Staged]):
         self._pinned[id(staged)] = staged.held_bytes
         return staged
 
-    def _forget(self, staged: Staged) -> None:
+    def _forget(self, staged: Staged[Key]) -> None:
         self._pinned.pop(id(staged), None)
 
     def _require_hope(
-        self, place: _Place, refusal: Refusal, wanted_bytes: int, waited_s: float
+        self, place: _Place[Key], refusal: Refusal, wanted_bytes: int, waited_s: float
     ) -> None:
         """BudgetError where the reader waits for this file, and itself holds what the budget has no
         room beside.

@@ -46,6 +46,8 @@ def make_worker(address: StoreAddress, clock: SimulatedClock) -> Iterator[MakeWo
         epoch: int = 0,
         done: Any = None,
         through: Any = None,
+        boundaries: Any = None,
+        is_staged: Any = None,
         **terms: Any,
     ) -> Coordinator:
         rows = sizes or num_splits * [100]
@@ -60,6 +62,8 @@ def make_worker(address: StoreAddress, clock: SimulatedClock) -> Iterator[MakeWo
             "terms": Terms(**terms),
             "done": done,
             "clock": clock,
+            "boundaries": boundaries,
+            "is_staged": is_staged,
         }
         made.append(Coordinator(through or address, **options))
         return made[-1]

@@ -23,11 +23,13 @@ from featstore.extraction.job import ExtractJob, extract_files
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import resolve
-from featstore.loader.rows.split_reader import Order, SplitReader, Work
+from featstore.loader.plan.shuffle import RowOrder
+from featstore.loader.rows.split_reader import SplitReader
 from featstore.loader.rows.staging_source import stage_items, staging_source
+from featstore.loader.rows.work import FileSource, Work, files_in_place
 from featstore.loader.stats import Stats
 from featstore.reading import checksums, pages
-from featstore.reading.footer import Footer
+from featstore.reading.open_file import OpenFile
 from featstore.spec.parse import load_spec
 from featstore.staging import Stager, Staging
 from featstore.table.open import open_snapshot
@@ -95,7 +97,7 @@ def middle_of(path: str, column: str, row_group: int) -> int:
     """A byte in the middle of a column chunk, which is one page of values beside its header and
     levels.
     """
-    with Footer(Path(path)) as footer:
+    with OpenFile(Path(path)) as footer:
         place = footer.footer.layout.by_name[column][0]
         first, end = footer.chunk(row_group, footer.footer.layout.roots[place].leaves[0]).span
     return (first + end) // 2
@@ -235,18 +237,15 @@ def test_what_was_checked_is_not_checked_again(table_url: str, tmp_path: Path) -
     )
     work = Work(
         claim=claim,
-        source=Path(file.url),
         partition=Partition(values={}, is_decided=True),
-        is_checked=True,
+        files=(FileSource(path=file.path, source=Path(file.url), is_checked=True),),
     )
-    order = Order(seed=0, epoch=0, shuffle=None)
+    order = RowOrder(seed=0, epoch=0, shuffle=None)
     reader = SplitReader(work, request=request, order=order, stats=Stats())
-    assert (
-        sum(window.picked.rows.num_rows for _ in range(3) for window in reader.read()) == FILE_ROWS
-    )
+    assert sum(window.rows.num_rows for _ in range(3) for window in reader.read()) == FILE_ROWS
     reader.close()
     reader = SplitReader(
-        replace(work, is_checked=False), request=request, order=order, stats=Stats()
+        replace(work, files=files_in_place(file)), request=request, order=order, stats=Stats()
     )
     with pytest.raises(DataFileError, match=named(file, "user")):
         _ = [window for _ in range(3) for window in reader.read()]

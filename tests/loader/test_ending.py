@@ -88,7 +88,7 @@ def test_a_thread_that_begins_while_the_run_is_closed_is_ended_at_once(table_url
     run.close()
     late = Ahead((number for number in range(100)), Stats())
     assert "featstore-transform" in {thread.name for thread in our_threads()}
-    run._opened(late)
+    run._feed._begin(late)
     assert (our_threads(), our_files() - before) == (set(), set())
 
 

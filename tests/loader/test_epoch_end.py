@@ -20,7 +20,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import Terms, WaitFor
+from featstore.dispatch.terms import WaitFor
 from featstore.errors import ConfigError, DispatchError
 from featstore.loader.feature_loader import FeatureLoader
 
@@ -67,7 +67,7 @@ class Other:
             plan=loader._job.plan(0),
             prefix=prefix,
             worker="7-777",
-            terms=Terms(boundaries=lambda split: ()),
+            boundaries=lambda split: (),
         )
         self.claim = next(self.coordinator.claims())
         assert self.coordinator.reserve(self.claim, FILE_ROWS) == FILE_ROWS
@@ -299,9 +299,12 @@ def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_e
     iter(make(url, store))  # The first worker of this run.
     loader = make(url, store, lease_s=4.0)
     other = Other(loader, store)
-    terms = Terms(boundaries=lambda split: ())
     with Coordinator(
-        store, plan=loader._job.plan(0), prefix=other.keys.prefix, worker="8-888", terms=terms
+        store,
+        plan=loader._job.plan(0),
+        prefix=other.keys.prefix,
+        worker="8-888",
+        boundaries=lambda split: (),
     ) as ready:
         for claim in ready.claims(WaitFor.NOTHING):
             assert ready.reserve(claim, FILE_ROWS) == FILE_ROWS

@@ -32,8 +32,10 @@ from featstore.errors import (
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import resolve
-from featstore.loader.rows.split_reader import Order, SplitReader, Work
+from featstore.loader.plan.shuffle import RowOrder
+from featstore.loader.rows.split_reader import SplitReader
 from featstore.loader.rows.staging_source import staging_source
+from featstore.loader.rows.work import FileSource, Work
 from featstore.loader.stats import Stats
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
@@ -318,11 +320,10 @@ def test_a_file_staged_for_other_slots_is_refused_and_never_read_as_zeros(
         assert staged.path is not None
         work = Work(
             claim=claim,
-            source=staged.path,
             partition=Partition(values={}, is_decided=True),
-            held=staged.held,
+            files=(FileSource(path=file.path, source=staged.path, held=staged.held),),
         )
-        order = Order(seed=0, epoch=0, shuffle=None)
+        order = RowOrder(seed=0, epoch=0, shuffle=None)
         SplitReader(work, request=narrow, order=order, stats=Stats()).close()
         with pytest.raises(
             DataFileError,
@@ -503,7 +504,7 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(
         assert run is not None
         closing = threading.Thread(target=loader.close)
         closing.start()
-        while not run.is_closed:
+        while not run.delivery.is_closed:
             pass
         loopback.gates["/a.parquet"].set()
         closing.join()
@@ -592,7 +593,7 @@ def test_slots_are_no_extras(tmp_path: Path) -> None:
 def test_the_end_of_an_epoch_says_what_it_waited_for(
     table_url: str, loopback: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "featstore.loader.run.iteration")
+    caplog.set_level("INFO", "featstore.loader")
     with FeatureLoader(
         served(table_url, loopback), slots=["row"], staging={"mode": "whole"}, num_epochs=2
     ) as loader:

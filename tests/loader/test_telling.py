@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.run.progress import RowBar
+from featstore.loader.run.hand_over import RowBar
 from featstore.loader.stats import Stats
 
 

@@ -36,7 +36,8 @@ from featstore.parquet.thrift import (
     Reader,
 )
 from featstore.reading.buffers import Ragged, slot_values
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
@@ -426,7 +427,7 @@ def outcome(path: Path, slot: Slot) -> str:
     or how it differs from what Arrow makes of it."""
     selection = Selection(slots=(slot,))
     try:
-        with Footer(path) as footer:
+        with OpenFile(path) as footer:
             columns = footer.resolve(selection)
             try:
                 ours = PageReader(footer, [slot], columns).read([0]).get("x")

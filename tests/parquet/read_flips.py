@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
 
@@ -59,7 +60,7 @@ def _kind(path: Path, known: list[pa.Table]) -> str:
 
 def _read(path: Path) -> list[pa.Table]:
     """All columns as Arrow reads them, and those that the kernels know as they do."""
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         row_groups = range(len(footer.row_group_rows))
         readers = [
             RowGroupReader(footer, Selection(others=tuple(footer.schema)), use_threads=False),

@@ -20,8 +20,9 @@ from featstore.errors import DataFileError
 from featstore.parquet import bounds
 from featstore.parquet.page_header import read_page_header
 from featstore.reading import pages
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
 from featstore.reading.kept import KeptSpans
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
 from tests.native.mutants import Chunk, number_of, sound_chunks, with_number, write_file
@@ -40,9 +41,9 @@ def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
         monkeypatch.setattr(pages, "KERNELS", None)
 
     @contextmanager
-    def open_file(path: Path) -> Iterator[Footer]:
+    def open_file(path: Path) -> Iterator[OpenFile]:
         source = io.BytesIO(path.read_bytes()) if request.param == "in place" else path
-        with Footer(source, "part.parquet") as footer:
+        with OpenFile(source, "part.parquet") as footer:
             yield footer
 
     return open_file
@@ -72,7 +73,7 @@ def _claiming(chunk: Chunk, num_levels: int) -> Chunk:
     return replace(chunk, pages=(*chunk.pages[:-1], replace(last, header=header)))
 
 
-def _read(footer: Footer, slot: Slot, *, as_values: bool) -> pa.Table:
+def _read(footer: OpenFile, slot: Slot, *, as_values: bool) -> pa.Table:
     selection = Selection(slots=(slot,))
     return RowGroupReader(footer, selection, use_threads=False, as_values=as_values).read([0]).table
 
@@ -126,7 +127,7 @@ def test_sound_pages_are_read_in_every_way(opened: Any, sound: Chunk, tmp_path: 
 
 def test_a_header_tells_the_levels_of_its_page(sound: Chunk, tmp_path: Path) -> None:
     write_file(tmp_path / "good.parquet", sound)
-    with Footer(tmp_path / "good.parquet") as footer:
+    with OpenFile(tmp_path / "good.parquet") as footer:
         at, end = footer.chunk(0, 0).span
         for page in sound.pages:
             header = read_page_header(footer.read_at, at, end)
@@ -155,7 +156,7 @@ def test_a_column_chunk_that_is_read_in_place_is_fetched_once(tmp_path: Path) ->
     pq.write_table(table, tmp_path / "file.parquet", row_group_size=500, data_page_size=100)
     source = _Logged((tmp_path / "file.parquet").read_bytes())
     slots = (Slot(name="x", kind=SlotKind.ID, shape=(None,)), Slot(name="y", kind=SlotKind.ID))
-    with Footer(source, "part.parquet") as footer:
+    with OpenFile(source, "part.parquet") as footer:
         reader = RowGroupReader(footer, Selection(slots=slots))
         source.reads.clear()
         found = [reader.read([index]).table for index in range(3)]
@@ -170,7 +171,7 @@ def test_column_chunks_far_from_each_other_are_fetched_apart_and_once(tmp_path: 
     pq.write_table(table, tmp_path / "file.parquet", compression="none", use_dictionary=False)
     source = _Logged((tmp_path / "file.parquet").read_bytes())
     slots = tuple(Slot(name=name, kind=SlotKind.ID) for name in "abe")
-    with Footer(source, "part.parquet") as footer:
+    with OpenFile(source, "part.parquet") as footer:
         reader = RowGroupReader(footer, Selection(slots=slots))
         source.reads.clear()
         assert reader.read([0]).table.equals(table.select(["a", "b", "e"]))

@@ -17,7 +17,7 @@ from featstore.errors import DataFileError
 from featstore.parquet.page_header import read_page_header
 from featstore.reading import checksums
 from featstore.reading.checksums import require_intact
-from featstore.reading.footer import Footer
+from featstore.reading.open_file import OpenFile
 
 ROWS = 3_000
 WAYS: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
     finds them.
     """
     found = []
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         for row_group in range(len(footer.row_group_rows)):
             for place, leaf in enumerate(footer.footer.leaves):
                 at, end = footer.chunk(row_group, place).span
@@ -77,7 +77,7 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 
 
 def check(path: Path, held: Any = None) -> None:
-    with Footer(path, "t/a.parquet") as footer:
+    with OpenFile(path, "t/a.parquet") as footer:
         require_intact(footer, held)
 
 
@@ -85,7 +85,7 @@ def check(path: Path, held: Any = None) -> None:
 @pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
 def test_a_file_as_it_was_written_is_intact(tmp_path: Path, by: None, how: Any) -> None:
     path = write(tmp_path / "a.parquet", **how)
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         columns = [footer.chunk(0, place) for place in range(3)]
         headers = [read_page_header(footer.read_at, *column.span) for column in columns]
     assert all(header is not None and header.crc is not None for header in headers)
@@ -135,7 +135,7 @@ def test_pages_without_checksums_are_taken_for_good(tmp_path: Path, by: None) ->
 def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path: Path, by: None) -> None:
     path = write(tmp_path / "a.parquet", write_page_checksum=False)
     data, (row_group, column, first, _) = path.read_bytes(), pages_of(path)[-1]
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         begins = footer.chunk(2, 2).span[0]
     for damaged in (b"\xff" * (first - begins), b"\0" * (first - begins)):
         path.write_bytes(data[:begins] + damaged + data[first:])
@@ -179,7 +179,7 @@ def test_both_say_the_same_of_bytes_that_changed_anywhere(
     path = tmp_path_factory.getbasetemp() / "both.parquet"
     write(path, **data.draw(st.sampled_from(list(WAYS.values()))))
     spans = []
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         spans = [footer.chunk(index, place).span for index in range(3) for place in range(3)]
     size = max(end for _, end in spans)
     for _ in range(data.draw(st.integers(0, 3))):

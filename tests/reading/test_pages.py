@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
 from featstore.reading.buffers import Ragged, slot_values
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
@@ -89,7 +90,7 @@ def test_what_the_kernels_decode_is_what_arrow_gives(
 
 def _together(path: Any, slot: Any) -> Any:
     """All row groups at once, the last one first."""
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         row_groups = [*range(len(footer.row_group_rows))]
         row_groups = [row_groups[-1], *row_groups[:-1]]
         found = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,)))).read(
@@ -102,7 +103,7 @@ def _row_groups(path: Any, slot: Any) -> Iterator[Any]:
     """Each row group's column as the kernels decode it, None where they do not, and as Arrow
     does.
     """
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         columns = footer.resolve(Selection(slots=(slot,)))
         reader = PageReader(footer, [slot], columns)
         for index in range(len(footer.row_group_rows)):
@@ -151,7 +152,7 @@ def test_another_encoding_is_left_to_arrow_without_reading_its_pages(tmp_path: P
         column_encoding={"x": "DELTA_BINARY_PACKED"},
     )
     slot = Slot(name="x", kind=SlotKind.ID)
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         reader = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,))))
         before = _num_bytes_read()
         assert reader.read([0]) == {}
@@ -170,7 +171,7 @@ def test_several_threads_decode_all_columns(tmp_path: Path) -> None:
         tmp_path / "file.parquet",
     )
     slots = [Slot(name=name, kind=SlotKind.ID, shape=(None,)) for name in names]
-    with Footer(tmp_path / "file.parquet") as footer:
+    with OpenFile(tmp_path / "file.parquet") as footer:
         reader = PageReader(footer, slots, footer.resolve(Selection(slots=tuple(slots))))
         found = reader.read([0], num_threads=3)
     assert {name: column.to_pylist() for name, column in found.items()} == {
@@ -210,7 +211,7 @@ def _chunk(path: Path) -> tuple[int, int]:
 
 def _decoded(path: Path) -> pa.Array | None:
     """The column as the kernels decode it, None where they do not, or say that nobody may."""
-    with Footer(path) as footer, contextlib.suppress(DataFileError):
+    with OpenFile(path) as footer, contextlib.suppress(DataFileError):
         return (
             PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))))
             .read([0])
@@ -222,7 +223,7 @@ def _decoded(path: Path) -> pa.Array | None:
 def test_a_shortened_file_is_left_to_arrow(tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
     pq.write_table(pa.table({"x": [[1, 2, 3]] * 50}), path)
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         reader = PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))))
         assert reader.read([0])["x"].to_pylist() == [[1, 2, 3]] * 50
         path.write_bytes(b"")
@@ -232,7 +233,7 @@ def test_a_shortened_file_is_left_to_arrow(tmp_path: Path) -> None:
 def test_a_column_that_is_also_asked_for_as_it_is_keeps_its_nulls(tmp_path: Path) -> None:
     slot, field = Slot(name="x", kind=SlotKind.ID), pa.field("x", pa.int64())
     pq.write_table(pa.table({"x": [1, None, 3]}), tmp_path / "file.parquet")
-    with Footer(tmp_path / "file.parquet") as footer:
+    with OpenFile(tmp_path / "file.parquet") as footer:
         reader = RowGroupReader(
             footer, Selection(slots=(slot,), others=(field,)), as_values=True, use_threads=False
         )

@@ -7,7 +7,8 @@ import pytest
 
 from featstore.errors import DataFileError
 from featstore.reading.buffers import Ragged
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
 from featstore.schema import Slot, SlotKind
 
@@ -34,7 +35,7 @@ def ids_of(rows: Rows) -> list[int]:
 
 
 def test_row_groups_come_one_by_one_with_the_selected_columns_only(path: Path) -> None:
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         reader = RowGroupReader(footer, Selection(slots=(USER,), others=(LABEL,)))
         rows = [reader.read([index]) for index in range(3)]
     assert [ids_of(found) for found in rows] == [[1, 2], [3, 4], [5]]
@@ -43,14 +44,14 @@ def test_row_groups_come_one_by_one_with_the_selected_columns_only(path: Path) -
 
 
 def test_several_row_groups_are_read_as_one(path: Path) -> None:
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         rows = RowGroupReader(footer, Selection(slots=(USER,))).read(range(1, 3))
     assert (rows.num_rows, ids_of(rows)) == (3, [3, 4, 5])
     assert ids_of(rows.take(np.array([2, 0]))) == [5, 3]
 
 
 def test_columns_that_the_file_lacks_are_missing(path: Path) -> None:
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         rows = RowGroupReader(
             footer, Selection(slots=(NEW,), others=(pa.field("kept", pa.string()),))
         ).read([0])
@@ -63,7 +64,7 @@ def test_columns_that_the_file_lacks_are_missing(path: Path) -> None:
 
 def test_values_that_do_not_fit_name_file_and_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": pa.array([2**63], pa.uint64())}), tmp_path / "a")
-    with Footer(tmp_path / "a", "day/a") as footer:
+    with OpenFile(tmp_path / "a", "day/a") as footer:
         rows = RowGroupReader(footer, Selection(slots=(USER,))).read([0])
         with pytest.raises(DataFileError, match="day/a: column 'user': expected int64"):
             rows.slot(USER)
@@ -71,14 +72,14 @@ def test_values_that_do_not_fit_name_file_and_column(tmp_path: Path) -> None:
 
 def test_labels_that_do_not_fit_name_file_and_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"click": pa.array([1.5])}), tmp_path / "a")
-    with Footer(tmp_path / "a", "day/a") as footer:
+    with OpenFile(tmp_path / "a", "day/a") as footer:
         rows = RowGroupReader(footer, Selection(others=(pa.field("click", pa.int64()),))).read([0])
         with pytest.raises(DataFileError, match="day/a: column 'click': expected int64"):
             rows.other(pa.field("click", pa.int64()))
 
 
 def test_a_damaged_row_group_is_told_of(path: Path) -> None:
-    with Footer(path, "day/a") as footer:
+    with OpenFile(path, "day/a") as footer:
         with path.open("r+b") as file:
             file.seek(4)
             file.write(b"\xff" * 60)

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.reading.aligned import aligned_reader
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
 
@@ -38,7 +39,7 @@ def test_a_thread_takes_a_column_chunk_as_stored_and_as_decompressed(
     tmp_path: Path, codec: str, times: int
 ) -> None:
     path = _written(tmp_path / "file.parquet", codec)
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         columns = footer.resolve(SELECTION)
         assert footer.room_bytes([0], columns) == times * _longest(path)
         assert footer.room_bytes([], columns) == 0
@@ -51,7 +52,7 @@ def test_there_are_as_many_threads_as_have_room(
     path = _written(tmp_path / "file.parquet")
     monkeypatch.setattr(pa, "cpu_count", lambda: 4)
     most = int(_longest(path) * fitting)
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         reader = RowGroupReader(footer, SELECTION, as_values=True, most_room_bytes=most)
         assert reader.room_bytes([0, 1]) == num_threads * _longest(path)
         assert reader.read([0, 1]).table.equals(pq.read_table(path))
@@ -62,7 +63,7 @@ def test_without_a_limit_there_is_room_for_every_core(
 ) -> None:
     path = _written(tmp_path / "file.parquet")
     monkeypatch.setattr(pa, "cpu_count", lambda: 3)
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         reader = RowGroupReader(footer, SELECTION)
         assert reader.room_bytes([0]) == 3 * _longest(path)
         alone = RowGroupReader(footer, SELECTION, use_threads=False)
@@ -76,14 +77,14 @@ def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(
     table = pq.read_table(base)
     group = tmp_path / "group.parquet"
     pq.write_table(table.select(NAMES[:1]), group, compression="none", row_group_size=NUM_ROWS // 2)
-    with Footer(base) as footer, Footer(group) as beside:
+    with OpenFile(base) as footer, OpenFile(group) as beside:
         reader = aligned_reader(footer, [beside], SELECTION, use_threads=False)
         assert reader.room_bytes([0]) == max(_longest(base), _longest(group))
 
 
 def test_a_footer_that_claims_any_size_leaves_one_thread(tmp_path: Path) -> None:
     path = _written(tmp_path / "file.parquet")
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         chunks = footer.footer._numbers.copy()
         chunks[..., 4] = 2**63 - 1  # the bytes as decompressed
         footer.footer.__dict__["_numbers"] = chunks

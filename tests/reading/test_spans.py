@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import DataFileError
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.reading.spans import plan_spans, require_held
 from featstore.schema import Slot, SlotKind
@@ -62,7 +63,7 @@ def test_the_planned_spans_are_a_file_for_the_selection(
     selection = _selection(data, names)
     spans = _plan(data, selection)
     path = _sparse(data, spans, tmp_path_factory.mktemp("sparse") / "a.parquet")
-    with Footer(path, "t/a.parquet") as footer:
+    with OpenFile(path, "t/a.parquet") as footer:
         reader = RowGroupReader(footer, selection)
         require_held(footer, reader.columns, tuple(sorted(spans)))
         table = pa.concat_tables([reader.read([i]).table for i in range(4)]) if names else None
@@ -76,7 +77,7 @@ def test_a_column_that_was_not_staged_raises_with_slot_and_file_and_is_never_rea
     data: bytes, tmp_path: Path, name: str
 ) -> None:
     spans = tuple(sorted(_plan(data, _selection(data, ["s0", "s1"]))))
-    with Footer(_sparse(data, spans, tmp_path / "a.parquet"), "t/a.parquet") as footer:
+    with OpenFile(_sparse(data, spans, tmp_path / "a.parquet"), "t/a.parquet") as footer:
         columns = footer.resolve(_selection(data, ["s0", name]))
         slot = name.partition(".")[0]
         with pytest.raises(

@@ -15,7 +15,8 @@ from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.extraction.local import num_cores
 from featstore.files.storage import delete, join, local_path, open_read
 from featstore.reading.aligned import RowsReader, aligned_reader
-from featstore.reading.footer import FileColumns, Footer, Selection
+from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
@@ -202,8 +203,8 @@ def _folded(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFil
     )
 
 
-def _open(url: str, name: str) -> Footer:
-    return Footer(local_path(url) or open_read(url), name)
+def _open(url: str, name: str) -> OpenFile:
+    return OpenFile(local_path(url) or open_read(url), name)
 
 
 def _others(schema: SlotSchema) -> tuple[pa.Field, ...]:
@@ -224,7 +225,7 @@ def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:
     )
 
 
-def _batches(reader: RowsReader, footer: Footer, stored: SlotSchema) -> Iterator[pa.RecordBatch]:
+def _batches(reader: RowsReader, footer: OpenFile, stored: SlotSchema) -> Iterator[pa.RecordBatch]:
     schema = stored.to_arrow()
     for index in range(len(footer.row_group_rows)):
         rows = reader.read([index])
@@ -246,7 +247,7 @@ def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.C
     return column.cast(field.type)
 
 
-def _file_metadata(footer: Footer, where: str) -> FileMetadata:
+def _file_metadata(footer: OpenFile, where: str) -> FileMetadata:
     found = footer.key_values.get(KEY.encode())
     return (
         FileMetadata(spec_hash="", spec_version=1)
@@ -255,7 +256,7 @@ def _file_metadata(footer: Footer, where: str) -> FileMetadata:
     )
 
 
-def _compression(footer: Footer) -> str:
+def _compression(footer: OpenFile) -> str:
     is_zstd = footer.footer.chunks.size and footer.chunk(0, 0).codec == _ZSTD
     return "zstd" if is_zstd else "snappy"
 

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.bad_files import Skip, is_bad_file
-from featstore.loader.batches.blocks import Block, Origin
+from featstore.loader.batches.blocks import Block, BlockSource, UnpackedColumns
 from featstore.loader.batches.gathering import gather_batches
-from featstore.loader.batches.slicing import Unpacked
 from featstore.loader.plan.request import Request
 from featstore.loader.rows.decode import block_columns, block_extras
 from featstore.loader.rows.split_reader import Window
@@ -40,14 +39,14 @@ class Assembler:
         if window.work.claim.key in self._left_out:
             return []
         with self._stats.timed("assemble_s"):
-            index, places = window.picked.index(window.order)
-            origin = _origin(window, places)
-            num_rows = window.picked.rows.num_rows if index is None else len(index)
-            begin = min(origin.row_at(window.work.claim.start_row), num_rows)
+            index, places = window.select()
+            source = _source(window, places)
+            num_rows = window.rows.num_rows if index is None else len(index)
+            begin = min(source.row_at(window.work.claim.start_row), num_rows)
             if window.is_shuffled and index is not None and num_rows > 0:
-                blocks = self._gathered(window, index, origin, begin)
+                blocks = self._gathered(window, index, source, begin)
             else:
-                blocks = [self._block(window, index, origin, begin)]
+                blocks = [self._block(window, index, source, begin)]
             self._num_rows += num_rows - begin
             return blocks
 
@@ -61,48 +60,49 @@ class Assembler:
         self._skip(window.work.claim, window.first_row, error)
         return True
 
-    def _block(self, window: Window, index: Array | None, origin: Origin, begin: int) -> Block:
-        rows = window.picked.rows if index is None else window.picked.rows.take(index)
-        return Block(
+    def _block(self, window: Window, index: Array | None, source: BlockSource, begin: int) -> Block:
+        rows = window.rows if index is None else window.rows.take(index)
+        return Block.of(
+            block_columns(rows, self._request, self._stats),
+            (source,),
             num_rows=rows.num_rows,
-            columns=block_columns(rows, self._request, self._stats),
             extras=block_extras(rows, self._request, window.work.partition),
-            origin=origin,
             begin=begin,
         )
 
-    def _gathered(self, window: Window, index: Array, origin: Origin, begin: int) -> list[Block]:
-        rows, num_rows = window.picked.rows, len(index)
-        if (
-            num_rows < rows.num_rows
-        ):  # What is left out must not be looked at: a null label of it is no error.
+    def _gathered(
+        self, window: Window, index: Array, source: BlockSource, begin: int
+    ) -> list[Block]:
+        rows, num_rows = window.rows, len(index)
+        if num_rows < rows.num_rows:
+            # What is left out must not be looked at: a null label there is no error.
             chosen = np.sort(index)
             rows, index = rows.take(chosen), np.searchsorted(chosen, index)
         pieces = rows.pieces()
         columns = self._columns(pieces)
         extras = block_extras(rows, self._request, window.work.partition)
         extras = extras.take(pa.array(index)) if extras.num_columns else extras
-        del rows, pieces
-        cuts = self._cuts(begin, num_rows)
+        del rows, pieces  # `gather_batches` frees each column as read once it is gathered.
+        ends = self._batch_ends(begin, num_rows)
         packed = gather_batches(
-            columns, places_of(index[begin:], cuts - begin), self._pool, self._scratch
+            columns, places_of(index[begin:], ends - begin), self._pool, self._scratch
         )
         return [
-            Block(
+            Block.of(
+                UnpackedColumns(batch),
+                (source.between(first, end, num_rows),),
                 num_rows=end - first,
-                columns=Unpacked(batch),
                 extras=extras.slice(first, end - first) if extras.num_columns else extras,
-                origin=origin.stretch(first, end, num_rows),
                 packed=batch,
             )
-            for first, end, batch in zip(cuts[:-1].tolist(), cuts[1:].tolist(), packed, strict=True)
+            for first, end, batch in zip(ends[:-1].tolist(), ends[1:].tolist(), packed, strict=True)
         ]
 
     def _columns(self, pieces: list[Rows]) -> dict[Key, list[Values]]:
         converted = [block_columns(piece, self._request, self._stats) for piece in pieces]
         return {key: [columns[key] for columns in converted] for key in converted[0]}
 
-    def _cuts(self, begin: int, num_rows: int) -> Array:
+    def _batch_ends(self, begin: int, num_rows: int) -> Array:
         """Where batches end among rows `begin` to `num_rows`, which themselves come first and
         last.
         """
@@ -112,9 +112,9 @@ class Assembler:
         )
 
 
-def _origin(window: Window, places: Array | None) -> Origin:
+def _source(window: Window, places: Array | None) -> BlockSource:
     claim = window.work.claim
-    return Origin(
+    return BlockSource(
         split_index=claim.index,
         fence=claim.fence,
         part=claim.part,

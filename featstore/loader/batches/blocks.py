@@ -1,26 +1,42 @@
-"""Decoded rows of one split in the order of delivery."""
+"""Decoded rows in the order of delivery, and the tensors of batches as views of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
+from featstore.loader.batches.joining import joined
+from featstore.loader.batches.progress import ClaimKey, Segment
 from featstore.reading.buffers import Array, Ragged, Values
+from featstore.reading.gather import rebased
+from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.column_keys import Key, Keys
-from featstore.tensors.packed import Packed
+from featstore.tensors.dtypes import array_of, tensor_of
+from featstore.tensors.packed import Packed, pack
+from featstore.tensors.pool import Pool
+
+Tensors = Mapping[Key, Column]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """Where a block lies in its split's stream of rows, which counts every row of the file,
-    delivered or not.
+class BlockSource:
+    """The rows of one split's stream that a block stands for. The stream counts every row of the
+    split, whether it is delivered or left out.
 
-    The block stands for the stream's rows `first_row` to `end_row`. `places` are the rows that
-    passed the filters, counted from `first_row`, or None where all did. `is_last`: the claim ends
-    here. `fence` and `part` tell claims of one split apart; `split_rows` is how many rows the split
-    has.
+    Attributes:
+        split_index: The split's position in the plan.
+        fence: With `part`, tells claims of one split apart.
+        first_row: The first row of the stream.
+        end_row: The row after the last.
+        is_last: Whether the claim ends here.
+        places: The rows that passed the filters, counted from `first_row`: int64 (num_rows,); None
+            where all rows did.
+        part: The row at which the claim's part of the split begins.
+        split_rows: How many rows the split has.
     """
 
     split_index: int
@@ -33,79 +49,291 @@ class Origin:
     split_rows: int | None = None
 
     @property
-    def claim_key(self) -> tuple[int, int, int]:
-        """`Claim.key` of the claim under which the block was read."""
+    def claim_key(self) -> ClaimKey:
+        """`Claim.key` of the claim under which the rows were read."""
         return (self.split_index, self.part, self.fence)
 
     def through(self, row: int, num_rows: int) -> int:
-        """How far in the stream one is after `row` of the block's `num_rows` rows."""
+        """The row of the stream before which all is delivered once `row` of `num_rows` rows are."""
         if row == num_rows:
             return self.end_row
         if self.places is None:
             return self.first_row + row
         return self.first_row + (int(self.places[row - 1]) + 1 if row else 0)
 
-    def stretch(self, begin: int, end: int, num_rows: int) -> "Origin":
-        """Where rows `begin` to `end` of the block's `num_rows` lie, as a block of their own."""
-        first_row, end_row = (
-            self.through(begin, num_rows) if begin else self.first_row,
-            self.through(end, num_rows),
+    def segment(self, row: int, num_rows: int) -> Segment:
+        """What is delivered of the split once `row` of `num_rows` rows are."""
+        return Segment(
+            split_index=self.split_index,
+            fence=self.fence,
+            through=self.through(row, num_rows),
+            is_complete=row == num_rows and self.is_last,
+            part=self.part,
+            split_rows=self.split_rows,
         )
-        places = (
-            None if self.places is None else self.places[begin:end] - (first_row - self.first_row)
+
+    def between(self, begin: int, end: int, num_rows: int) -> "BlockSource":
+        """The source of a block that has only rows `begin` to `end` of `num_rows` rows."""
+        first_row = self.through(begin, num_rows) if begin else self.first_row
+        places = self.places
+        if places is not None:
+            places = places[begin:end] - (first_row - self.first_row)
+        return replace(
+            self,
+            first_row=first_row,
+            end_row=self.through(end, num_rows),
+            places=places,
+            is_last=self.is_last and end == num_rows,
         )
-        is_last = self.is_last and end == num_rows
-        return replace(self, first_row=first_row, end_row=end_row, places=places, is_last=is_last)
 
     def row_at(self, position: int) -> int:
-        """The first row of the block that is not before `position` of the stream."""
+        """The first of the rows that is not before `position` of the stream."""
         ahead = max(0, position - self.first_row)
         return ahead if self.places is None else int(np.searchsorted(self.places, ahead))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Block:
-    """Decoded columns of `num_rows` rows, of which those before `begin` were delivered earlier.
+    """Rows `begin` to `end` of decoded columns, in the order of delivery.
 
-    `packed`: the same columns, where they lie in one buffer per dtype already.
+    The `Assembler` makes blocks of windows, in its thread. The consumer's thread slices them, and
+    drops each when its last row is sliced off; a slice is a block that shares the memory. So the
+    memory lives as long as a batch that has views of it. Not frozen, which would double the time
+    that slicing takes, but nobody changes a block that was handed on.
+
+    Attributes:
+        columns: All decoded columns: `num_rows` rows each.
+        keys: Their roles and names, one object for all batches of the block.
+        extras: The extra columns, `num_rows` rows.
+        sources: The splits that the rows are of. A block with rows of several splits has them
+            mixed, and is delivered as a whole.
+        num_rows: How many rows the columns have.
+        begin: The first row of this block; those before were delivered earlier.
+        end: The row after its last.
+        packed: The columns, where they lie in one buffer per dtype already.
+        held_bytes: What the consumer gives back to the memory budget when it drops the block.
+        slices: Tensors that are made together with those of other slices of the block.
+        number: Which of the `slices` this is.
     """
 
-    num_rows: int
     columns: Mapping[Key, Values]
+    keys: Keys
     extras: pa.Table
-    origin: Origin
-    begin: int = 0
+    sources: tuple[BlockSource, ...]
+    num_rows: int
+    begin: int
+    end: int
     packed: Packed | None = None
+    held_bytes: int = 0
+    slices: "Slices | None" = None
+    number: int = 0
 
-    @cached_property
-    def keys(self) -> Keys:
-        """The columns' roles and names, one object for all batches of the block."""
-        return Keys(self.columns)
+    @classmethod
+    def of(
+        cls,
+        columns: Mapping[Key, Values],
+        sources: tuple[BlockSource, ...],
+        *,
+        num_rows: int,
+        extras: pa.Table,
+        begin: int = 0,
+        packed: Packed | None = None,
+    ) -> "Block":
+        """A block of all rows of the columns from `begin` on."""
+        return cls(
+            columns=columns,
+            keys=Keys(columns),
+            extras=extras,
+            sources=sources,
+            num_rows=num_rows,
+            begin=begin,
+            end=num_rows,
+            packed=packed,
+        )
 
-    @cached_property
-    def num_lists(self) -> int:
-        """How many columns have offsets that are yet to be counted from each batch's first row."""
-        return (
-            0
-            if self.packed is not None
-            else sum(isinstance(values, Ragged) for values in self.columns.values())
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def slice(
+        self, begin: int, end: int, slices: "Slices | None" = None, number: int = 0
+    ) -> "Block":
+        """Rows `begin` to `end` of the columns."""
+        return Block(
+            columns=self.columns,
+            keys=self.keys,
+            extras=self.extras,
+            sources=self.sources,
+            num_rows=self.num_rows,
+            begin=begin,
+            end=end,
+            packed=self.packed,
+            slices=slices,
+            number=number,
         )
 
     @property
-    def size_bytes(self) -> int:
-        """The memory that the block keeps, views of Arrow's buffers included."""
+    def segments(self) -> tuple[Segment, ...]:
+        """What is delivered of the splits once the block is."""
+        return tuple(source.segment(self.end, self.num_rows) for source in self.sources)
+
+    @property
+    def whole(self) -> Packed | None:
+        """All of the block's columns in their buffers, where they are packed and this is all of
+        them.
+        """
+        return self.packed if self.begin == 0 and self.end == self.num_rows else None
+
+    @property
+    def num_jagged(self) -> int:
+        """How many columns have offsets that are yet to be counted from each batch's first row."""
         if self.packed is not None:
-            return sum(buffer.nbytes for buffer in self.packed.buffers.values()) + int(
-                self.extras.nbytes
-            )
-        return sum(_size_bytes(values) for values in self.columns.values()) + int(
-            self.extras.nbytes
+            return 0
+        return sum(isinstance(values, Ragged) for values in self.columns.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that the columns keep, views of Arrow's buffers included."""
+        if self.packed is not None:
+            size_bytes = sum(buffer.nbytes for buffer in self.packed.buffers.values())
+        else:
+            size_bytes = sum(_size_bytes(values) for values in self.columns.values())
+        return size_bytes + int(self.extras.nbytes)
+
+    def get(self, key: Key) -> Values:
+        """The column's rows of this block; offsets are as in the whole column, so the first may be
+        above 0.
+        """
+        values = self.columns[key]
+        if not isinstance(values, Ragged):
+            return values[self.begin : self.end]
+        offsets = values.offsets[self.begin : self.end + 1]
+        return Ragged(values.values[offsets[0] : offsets[-1]], offsets)
+
+    def tensors(self, pool: Pool) -> Tensors:
+        """The columns as tensors, views where that is possible, else in memory of the pool."""
+        if self.whole is not None:
+            return self.whole.made()
+        if self.slices is None:
+            return Slices(self, self.begin, len(self), 1, pool).tensors(0)
+        return self.slices.tensors(self.number)
+
+
+class Slices:
+    """Consecutive slices of a block, `num_rows` each from `first` on.
+
+    The tensors of all of them are made when those of one are asked for: one call for each column
+    instead of one for each view.
+    """
+
+    __slots__ = ("_columns", "_cuts", "_num_rows", "_pool", "_tensors")
+
+    def __init__(self, block: Block, first: int, num_rows: int, count: int, pool: Pool) -> None:
+        self._columns, self._num_rows, self._pool = block.columns, num_rows, pool
+        self._cuts = np.arange(first, first + num_rows * count + 1, num_rows or 1)
+        self._tensors: list[Tensors] | None = None
+
+    def tensors(self, number: int) -> Tensors:
+        """The columns of the slice of this number."""
+        if self._tensors is None:
+            # Whoever asks first may be in inference mode, while others of the slices are trained
+            # on.
+            with torch.inference_mode(False):
+                self._tensors = self._make()
+        return self._tensors[number]
+
+    def _make(self) -> list[Tensors]:
+        columns, count = self._columns, len(self._cuts) - 1
+        first, end, sizes = int(self._cuts[0]), int(self._cuts[-1]), [self._num_rows] * count
+        jagged = {key: values for key, values in columns.items() if isinstance(values, Ragged)}
+        offsets = self._offsets([values.offsets for values in jagged.values()]) if jagged else ()
+        made: dict[Key, Sequence[Column]] = {
+            key: torch.unsafe_split_with_sizes(tensor_of(values[first:end]), sizes)
+            for key, values in columns.items()
+            if not isinstance(values, Ragged)
+        }
+        for at, (key, values) in enumerate(jagged.items()):
+            of_column = offsets[at * count : (at + 1) * count]
+            made[key] = list(map(Jagged, self._values(values), of_column))
+        slices = zip(*[made[key] for key in columns], strict=True)
+        return [dict(zip(columns, tensors, strict=True)) for tensors in slices]
+
+    def _values(self, jagged: Ragged) -> Sequence[torch.Tensor]:
+        ends = jagged.offsets[self._cuts]
+        sizes = (ends[1:] - ends[:-1]).tolist()
+        values = tensor_of(jagged.values[ends[0] : ends[-1]])
+        return torch.unsafe_split_with_sizes(values, sizes)
+
+    def _offsets(self, columns: Sequence[Array]) -> Sequence[torch.Tensor]:
+        """The offsets of each column's slices, each from 0."""
+        count = len(self._cuts) - 1
+        size = count * (self._num_rows + 1)
+        size_bytes = 8 * size * len(columns)
+        memory = self._pool.take(size_bytes)[:size_bytes].view(np.int64)
+        for at, offsets in enumerate(columns):
+            rebased(offsets, self._cuts, memory[at * size : (at + 1) * size])
+        sizes = [self._num_rows + 1] * (count * len(columns))
+        return torch.unsafe_split_with_sizes(torch.from_numpy(memory), sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockColumns:
+    """The columns of a batch: views of a block, or, where the batch straddles blocks, put together
+    in memory of the pool.
+    """
+
+    blocks: Sequence[Block]
+    pool: Pool
+
+    @property
+    def keys(self) -> Keys:
+        return self.blocks[0].keys
+
+    def made(self) -> Tensors:
+        if len(self.blocks) == 1:
+            return self.blocks[0].tensors(self.pool)
+        return joined(
+            {key: [block.get(key) for block in self.blocks] for key in self.keys}, self.pool
         )
+
+    def packed(self) -> Packed:
+        whole = self._whole
+        return pack(self) if whole is None else whole.packed()
+
+    def moved(self, **how: Any) -> Packed:
+        whole = self._whole
+        return (pack(self) if whole is None else whole).moved(**how)
+
+    @property
+    def _whole(self) -> Packed | None:
+        return self.blocks[0].whole if len(self.blocks) == 1 else None
+
+
+class UnpackedColumns(Mapping[Key, Values]):
+    """Packed columns as arrays, made when one is first asked for: most are delivered as they
+    are.
+    """
+
+    def __init__(self, packed: Packed) -> None:
+        self._packed = packed
+
+    @cached_property
+    def _made(self) -> Tensors:
+        return self._packed.made()
+
+    def __getitem__(self, key: Key) -> Values:
+        column = self._made[key]
+        if isinstance(column, Jagged):
+            return Ragged(array_of(column.values), array_of(column.offsets))
+        return array_of(column)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._packed.keys)
+
+    def __len__(self) -> int:
+        return len(self._packed.keys)
 
 
 def _size_bytes(values: Values) -> int:
-    return (
-        values.values.nbytes + values.offsets.nbytes
-        if isinstance(values, Ragged)
-        else values.nbytes
-    )
+    if isinstance(values, Ragged):
+        return values.values.nbytes + values.offsets.nbytes
+    return values.nbytes

@@ -5,7 +5,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from featstore.errors import StateError
@@ -79,14 +78,6 @@ class Handoff(Generic[Item]):
             self._changed.notify_all()
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """The blocks of one window, and what they hold of the budget."""
-
-    blocks: deque[Block]
-    held_bytes: int
-
-
 class Pipeline:
     """Runs an iterator of windows in a thread of its own, and their assembling in another, ahead of
     the consumer. One consumer; close() from any thread.
@@ -104,11 +95,11 @@ class Pipeline:
         waits: str = "wait_s",
     ) -> None:
         self._budget, self._stats, self._waits = budget, stats, waits
-        self._decoded, self._parcels = Handoff[Window](), Handoff[Parcel](ahead=1)
+        self._decoded, self._assembled = Handoff[Window](), Handoff[deque[Block]](ahead=1)
         self._threads = (
             _thread("featstore-decode", fill, self._decoded, windows),
             _thread(
-                "featstore-assemble", _assemble, assembler, budget, self._decoded, self._parcels
+                "featstore-assemble", _assemble, assembler, budget, self._decoded, self._assembled
             ),
         )
 
@@ -116,19 +107,20 @@ class Pipeline:
         """The blocks in order; raises in the consumer what went wrong in the threads."""
         while True:
             with self._stats.timed(self._waits):
-                parcel = self._parcels.get()
-            if parcel is None:
+                blocks = self._assembled.get()
+            if blocks is None:
                 return
-            while parcel.blocks:
-                yield parcel.blocks.popleft()
-            self._budget.exchange(parcel.held_bytes, 0)
+            while blocks:
+                held_bytes = blocks[0].held_bytes
+                yield blocks.popleft()  # No name keeps the block: the consumer frees its memory.
+                self._budget.exchange(held_bytes, 0)
 
     def close(self) -> None:
         """Ends and joins the threads; whatever the windows' iterator waits for must have been
         woken.
         """
         self._budget.close()
-        for handoff in (self._decoded, self._parcels):
+        for handoff in (self._decoded, self._assembled):
             handoff.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -182,23 +174,26 @@ def fill(taken: Handoff[Item], items: Generator[Item, None, None]) -> None:
 
 
 def _assemble(
-    assembler: Assembler, budget: Budget, decoded: Handoff[Window], parcels: Handoff[Parcel]
+    assembler: Assembler, budget: Budget, decoded: Handoff[Window], assembled: Handoff[deque[Block]]
 ) -> None:
     """A thread's work, as `fill`."""
     error: BaseException | None = None
     try:
         while (window := decoded.get()) is not None:
-            parcel = _parcel(assembler, budget, window)
-            del window
-            if not parcels.put(parcel):
+            blocks = _blocks(assembler, budget, window)
+            del window  # The rows as read are freed before the next window is waited for.
+            if not assembled.put(blocks):
                 break
-            del parcel
+            del blocks
     except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
         error = raised
-    parcels.end(error)
+    assembled.end(error)
 
 
-def _parcel(assembler: Assembler, budget: Budget, window: Window) -> Parcel:
+def _blocks(assembler: Assembler, budget: Budget, window: Window) -> deque[Block]:
+    """The window's blocks, the last of which holds what they take of the budget: in a shuffled
+    window they share their memory.
+    """
     try:
         blocks = deque(assembler.blocks(window))
     except BaseException as error:
@@ -206,6 +201,7 @@ def _parcel(assembler: Assembler, budget: Budget, window: Window) -> Parcel:
         if not assembler.leaves_out(window, error):
             raise
         blocks = deque()
-    return Parcel(
-        blocks, budget.exchange(window.held_bytes, sum(block.size_bytes for block in blocks))
-    )
+    size_bytes = budget.exchange(window.held_bytes, sum(block.size_bytes for block in blocks))
+    if blocks:
+        blocks[-1].held_bytes = size_bytes
+    return blocks

@@ -1,167 +1,123 @@
-"""Stretches of blocks as the tensors of batches."""
+"""Blocks to batches of an exact number of rows, with the progress that each stands for."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
 
-import numpy as np
-import torch
+import pyarrow as pa
 
-from featstore.loader.batches.blocks import Block
-from featstore.loader.batches.joining import joined
-from featstore.reading.buffers import Array, Ragged, Values
-from featstore.reading.gather import rebased
-from featstore.tensors.batch import Column, Jagged
-from featstore.tensors.column_keys import Key, Keys
-from featstore.tensors.dtypes import array_of, tensor_of
-from featstore.tensors.packed import Packed, pack
+from featstore.loader.batches.blocks import Block, BlockColumns, Slices
+from featstore.loader.batches.progress import Progress, Segment
+from featstore.tensors.batch import Batch
 from featstore.tensors.pool import Pool
 
-Made = Mapping[Key, Column]
-
-
-class Unpacked(Mapping[Key, Values]):
-    """Packed columns as arrays, made when one is first asked for: most are delivered as they
-    are.
-    """
-
-    def __init__(self, packed: Packed) -> None:
-        self._packed = packed
-
-    @cached_property
-    def _made(self) -> Made:
-        return self._packed.made()
-
-    def __getitem__(self, key: Key) -> Values:
-        column = self._made[key]
-        return (
-            Ragged(array_of(column.values), array_of(column.offsets))
-            if isinstance(column, Jagged)
-            else array_of(column)
-        )
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._packed.keys)
-
-    def __len__(self) -> int:
-        return len(self._packed.keys)
-
-
-class Slices:
-    """Consecutive stretches of a block's rows, `num_rows` each from `first` on. The tensors of all
-    of them are made when those of one are asked for: one call for each column instead of one for
-    each view."""
-
-    __slots__ = ("_block", "_cuts", "_made", "_num_rows", "_pool")
-
-    def __init__(self, block: Block, first: int, num_rows: int, count: int, pool: Pool) -> None:
-        self._block, self._num_rows, self._pool = block, num_rows, pool
-        self._cuts = np.arange(first, first + num_rows * count + 1, num_rows or 1)
-        self._made: list[Made] | None = None
-
-    def made(self, number: int) -> Made:
-        """The columns of the stretch of this number."""
-        if self._made is None:
-            with torch.inference_mode(
-                False
-            ):  # whoever asks for the first, others of them may be trained on
-                self._made = self._make()
-        return self._made[number]
-
-    def _make(self) -> list[Made]:
-        columns, count = self._block.columns, len(self._cuts) - 1
-        first, end, sizes = int(self._cuts[0]), int(self._cuts[-1]), [self._num_rows] * count
-        lists = {key: values for key, values in columns.items() if isinstance(values, Ragged)}
-        offsets = self._offsets([values.offsets for values in lists.values()]) if lists else ()
-        made: dict[Key, Sequence[Column]] = {
-            key: torch.unsafe_split_with_sizes(tensor_of(values[first:end]), sizes)
-            for key, values in columns.items()
-            if not isinstance(values, Ragged)
-        }
-        for at, (key, values) in enumerate(lists.items()):
-            made[key] = list(
-                map(Jagged, self._values(values), offsets[at * count : (at + 1) * count])
-            )
-        parts = zip(*[made[key] for key in columns], strict=True)
-        return [dict(zip(columns, part, strict=True)) for part in parts]
-
-    def _values(self, lists: Ragged) -> Sequence[torch.Tensor]:
-        ends = lists.offsets[self._cuts]
-        sizes = (ends[1:] - ends[:-1]).tolist()
-        return torch.unsafe_split_with_sizes(tensor_of(lists.values[ends[0] : ends[-1]]), sizes)
-
-    def _offsets(self, columns: Sequence[Array]) -> Sequence[torch.Tensor]:
-        """The offsets of each column's stretches, each from 0."""
-        count = len(self._cuts) - 1
-        size = count * (self._num_rows + 1)
-        memory = self._pool.take(8 * size * len(columns))[: 8 * size * len(columns)].view(np.int64)
-        for at, offsets in enumerate(columns):
-            rebased(offsets, self._cuts, memory[at * size : (at + 1) * size])
-        return torch.unsafe_split_with_sizes(
-            torch.from_numpy(memory), [self._num_rows + 1] * (count * len(columns))
-        )
+# The tensors of so many batches are made together, if their offsets, which each of them keeps
+# alive, take no more than these bytes: with more batches a call costs less for each of them, and
+# what it makes is no longer in the cache when it is used.
+_AT_ONCE, _AT_ONCE_BYTES = 32, 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Rows `begin` to `end` of a block, the stretch `number` of its `slices` where it is one of
-    them.
+class BatchSlice:
+    """The rows of one batch as slices of blocks, and what is delivered with it. Without blocks:
+    progress for which there is no batch.
+
+    `slice_batches` makes it, in the consumer's thread, or in that of the transform. Whoever hands
+    the batch over takes `batch()` and `progress` from it, and drops it: it keeps the blocks alive.
+
+    Attributes:
+        blocks: The slices, in order; of several blocks where the batch straddles them.
+        progress: What is delivered with the batch.
+        pool: Memory for what is put together of them.
+        made: The batch, where a transform has made it.
     """
 
-    block: Block
-    begin: int
-    end: int
-    slices: Slices | None = field(default=None, compare=False)
-    number: int = field(default=0, compare=False)
+    blocks: tuple[Block, ...]
+    progress: Progress
+    pool: Pool | None = field(default=None, compare=False)
+    made: Batch | None = field(default=None, compare=False)
 
-    def __len__(self) -> int:
-        return self.end - self.begin
+    def num_ahead(self, batch_size: int) -> int:
+        """How many whole batches the last block still has after this one."""
+        last = self.blocks[-1]
+        return (last.num_rows - last.end) // batch_size
 
-    @property
-    def packed(self) -> Packed | None:
-        """The block's columns in their buffers, where the span is all of it."""
-        return self.block.packed if self.begin == 0 and self.end == self.block.num_rows else None
-
-    def get(self, key: Key) -> Values:
-        """The column's part; offsets as they are in the block, which may begin above 0."""
-        values = self.block.columns[key]
-        if not isinstance(values, Ragged):
-            return values[self.begin : self.end]
-        offsets = values.offsets[self.begin : self.end + 1]
-        return Ragged(values.values[offsets[0] : offsets[-1]], offsets)
-
-    def made(self, pool: Pool) -> Made:
-        """The columns as tensors."""
-        if self.packed is not None:
-            return self.packed.made()
-        if self.slices is None:
-            return Slices(self.block, self.begin, len(self), 1, pool).made(0)
-        return self.slices.made(self.number)
+    def batch(self) -> Batch:
+        """The batch, as views of the blocks; there must be some."""
+        if self.made is not None:
+            return self.made
+        columns = BlockColumns(self.blocks, self.pool or Pool())
+        num_rows = sum(map(len, self.blocks))
+        return Batch(columns, num_rows=num_rows, extras=_extras(self.blocks))
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """The columns of a batch: views of a block, or, where it straddles blocks, put together in
-    memory of the pool.
+def _extras(blocks: tuple[Block, ...]) -> pa.Table:
+    if not blocks[0].extras.num_columns:
+        return blocks[0].extras
+    extras = [block.extras.slice(block.begin, len(block)) for block in blocks]
+    return extras[0] if len(extras) == 1 else pa.concat_tables(extras)
+
+
+def slice_batches(
+    blocks: Iterable[Block],
+    batch_size: int,
+    *,
+    drop_last: bool,
+    is_lost: Callable[[Block], bool] = lambda _: False,
+) -> Iterator[BatchSlice]:
+    """Slices the blocks, in their order, into batches of `batch_size` rows.
+
+    Drops a block once its last row is sliced off.
+
+    Args:
+        blocks: The blocks.
+        batch_size: Rows of each batch but the last.
+        drop_last: Whether a shorter last batch is left out.
+        is_lost: Asked of each slice before it is used; from one that is lost on the rest of its
+            block is left out.
     """
+    slices: list[Block] = []
+    segments: list[Segment] = []
+    missing, pool = batch_size, Pool()
+    for block in blocks:
+        for part in _parts(block, missing, batch_size, pool):
+            if is_lost(part):
+                del part
+                break
+            slices += [part] if len(part) else []
+            segments += part.segments
+            missing -= len(part)
+            if not missing:
+                yield BatchSlice(tuple(slices), Progress(tuple(segments)), pool)
+                slices, segments, missing = [], [], batch_size
+            del part
+        del block  # Its memory must not wait for the next block to come.
+    if drop_last:
+        num_dropped_rows = batch_size - missing
+        yield BatchSlice((), Progress(tuple(segments), num_dropped_rows, is_batch=False))
+    elif segments:
+        progress = Progress(tuple(segments), is_batch=bool(slices))
+        yield BatchSlice(tuple(slices), progress, pool)
 
-    spans: Sequence[Span]
-    pool: Pool
 
-    @property
-    def keys(self) -> Keys:
-        return self.spans[0].block.keys
-
-    def made(self) -> Made:
-        if len(self.spans) == 1:
-            return self.spans[0].made(self.pool)
-        return joined({key: [span.get(key) for span in self.spans] for key in self.keys}, self.pool)
-
-    def packed(self) -> Packed:
-        packed = self.spans[0].packed if len(self.spans) == 1 else None
-        return pack(self) if packed is None else packed.packed()
-
-    def moved(self, **how: Any) -> Packed:
-        packed = self.spans[0].packed if len(self.spans) == 1 else None
-        return (pack(self) if packed is None else packed).moved(**how)
+def _parts(block: Block, missing: int, batch_size: int, pool: Pool) -> Iterator[Block]:
+    """The block's rows in slices, the first of which completes a batch that lacks `missing` rows.
+    An empty block is one empty slice.
+    """
+    first, end = block.begin, block.end
+    if end - first <= missing and (block.packed is not None or len(block.sources) > 1):
+        yield block.slice(first, end)  # It was gathered for one batch, or for a part of one.
+        return
+    if missing < batch_size and first < end:
+        first = min(first + missing, end)
+        yield block.slice(block.begin, first)
+    count = (end - first) // batch_size
+    offsets_bytes = 8 * batch_size * (block.num_jagged or 1)
+    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // offsets_bytes))
+    for number in range(count):
+        at = number % at_once
+        if not at:
+            together = Slices(block, first, batch_size, min(at_once, count - number), pool)
+        yield block.slice(first, first + batch_size, together, at)
+        first += batch_size
+    if first < end or block.begin == end:
+        yield block.slice(first, end)

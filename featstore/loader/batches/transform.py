@@ -2,14 +2,15 @@
 
 import importlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from featstore.dispatch.terms import Claim
 from featstore.errors import BatchError, ConfigError
-from featstore.loader.batches.cutting import Cut
+from featstore.loader.batches.progress import ClaimKey
+from featstore.loader.batches.slicing import BatchSlice
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import SLOT, Key, Keys
@@ -38,66 +39,55 @@ def checked_transform(transform: Transform | str | None) -> Transform | None:
     return found  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
-class Transformed(Cut):
-    """A cut whose batch was made, and transformed."""
-
-    made: Batch | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Its columns are views of blocks, which count elsewhere."""
-        return 0
-
-    def batch(self) -> Batch:
-        return super(Transformed, self).batch() if self.made is None else self.made
-
-
 def transformed(
-    cuts: Iterator[Cut],
+    slices: Iterator[BatchSlice],
     transform: Transform,
-    claim_of: Callable[[tuple[int, int, int]], Claim],
+    claim_of: Callable[[ClaimKey], Claim],
     stats: Stats,
-) -> Generator[Transformed, None, None]:
-    """The cuts with their batches transformed. BatchError, from what the function raised, with the
-    rows it failed on.
+) -> Generator[BatchSlice, None, None]:
+    """The batch slices with their batches made and transformed.
+
+    Raises:
+        BatchError: The function raised; the error names the rows that it failed on.
     """
-    for cut in cuts:
-        batch = None
-        if cut.spans:
+    for rows in slices:
+        if rows.blocks:
             with stats.timed("transform_s"):
-                batch = _applied(transform, cut, claim_of)
-        yield Transformed(cut.spans, cut.segments, cut.num_dropped_rows, made=batch)
-        del cut, batch
+                batch = _applied(transform, rows, claim_of)
+            yield replace(rows, made=batch)
+            del batch
+        else:
+            yield rows
+        del rows  # Its memory must not wait for the next slice to come.
 
 
 def _applied(
-    transform: Transform, cut: Cut, claim_of: Callable[[tuple[int, int, int]], Claim]
+    transform: Transform, rows: BatchSlice, claim_of: Callable[[ClaimKey], Claim]
 ) -> Batch:
-    batch = cut.batch()
+    batch = rows.batch()
     try:
         return _result(batch, transform(batch))
     except Exception as error:  # a boundary: the function is the user's
         slot = f", after asking for {batch.last_asked!r}" if batch.last_asked is not None else ""
         name = getattr(transform, "__qualname__", repr(transform))
         raise BatchError(
-            f"transform {name} failed on {_places(cut, claim_of)}{slot}: {type(error).__name__}: "
-            f"{error}"
+            f"transform {name} failed on {_places(rows, claim_of)}{slot}: "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
-def _places(cut: Cut, claim_of: Callable[[tuple[int, int, int]], Claim]) -> str:
+def _places(rows: BatchSlice, claim_of: Callable[[ClaimKey], Claim]) -> str:
     """The rows of a batch as rows of their splits' streams, which without shuffle are those of the
     files.
     """
     found: list[tuple[str, int, int]] = []
-    for span in cut.spans:
-        origin, num_rows = span.block.origin, span.block.num_rows
-        first, end = (origin.through(row, num_rows) for row in (span.begin, span.end))
-        split = claim_of(origin.claim_key).split.id
-        if found and (found[-1][0], found[-1][2]) == (split, first):
-            first = found.pop()[1]
-        found.append((split, first, end))
+    for block in rows.blocks:
+        for source in block.sources:
+            first, end = (source.through(row, block.num_rows) for row in (block.begin, block.end))
+            split = claim_of(source.claim_key).split.id
+            if found and (found[-1][0], found[-1][2]) == (split, first):
+                first = found.pop()[1]
+            found.append((split, first, end))
     return ", ".join(f"rows {first} to {end} of {split}" for split, first, end in found)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from featstore.errors import ConfigError, SelectionError, nearest
 from featstore.loader.plan.negatives import Negatives
-from featstore.reading.footer import Selection
+from featstore.reading.file_columns import Selection
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection.where import Where, parse_where, select
 

@@ -7,9 +7,11 @@ from there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
+from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError
 from featstore.reading.buffers import Array
 
@@ -33,6 +35,47 @@ class Shuffle:
                 raise ConfigError(
                     f"shuffle.{name}: expected an integer of 1 or more, found {value!r}"
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOrder:
+    """All that the order of a split's rows depends on."""
+
+    seed: int
+    epoch: int
+    shuffle: Shuffle | None
+
+    @property
+    def window_rows(self) -> int | None:
+        return self.shuffle.window_rows if self.shuffle else None
+
+    @property
+    def interleave(self) -> int:
+        return self.shuffle.interleave if self.shuffle else 1
+
+    def permutation(self, num_rows: int, split_index: int, window: int) -> Array | None:
+        """The order of rows in a window: int64 (num_rows,), or None for the file's own."""
+        if self.shuffle is None:
+            return None
+        return permutation(num_rows, self.seed, self.epoch, split_index, window)
+
+
+def split_windows(
+    split: Split, row_group_rows: Sequence[int], window_rows: int | None
+) -> list[range]:
+    """The windows of a split, as ranges of its file's row groups."""
+    first = split.first_row_group
+    end = len(row_group_rows) if split.last_row_group is None else split.last_row_group + 1
+    cuts = windows(row_group_rows[first:end], window_rows)
+    return [range(cut.start + first, cut.stop + first) for cut in cuts]
+
+
+def split_boundaries(
+    split: Split, row_group_rows: Sequence[int], window_rows: int | None
+) -> list[int]:
+    """The rows of a split's stream at which another worker may take it over: between windows."""
+    cuts = split_windows(split, row_group_rows, window_rows)
+    return list(accumulate(sum(row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]
 
 
 def windows(row_group_rows: Sequence[int], window_rows: int | None) -> list[range]:

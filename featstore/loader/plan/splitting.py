@@ -8,7 +8,7 @@ from featstore.dispatch.options import Dispatch
 from featstore.dispatch.plan import RowGroups, Split, SplitSize, splits_of
 from featstore.errors import DataFileError
 from featstore.files.storage import local_path, open_read
-from featstore.reading.footer import Footer
+from featstore.reading.open_file import OpenFile
 from featstore.staging.budget import parse_bytes
 from featstore.table.snapshot import DataFile
 
@@ -52,7 +52,7 @@ def _is_large(file: DataFile, size: SplitSize) -> bool:
 
 
 def _row_groups(file: DataFile) -> RowGroups:
-    with Footer(local_path(file.url) or open_read(file.url), file.path) as footer:
+    with OpenFile(local_path(file.url) or open_read(file.url), file.path) as footer:
         # As stored: what the file's size is made of.
         sizes = (footer.footer.spans[..., 1] - footer.footer.spans[..., 0]).sum(axis=1).tolist()
         return RowGroups(path=file.path, num_rows=footer.row_group_rows, sizes_bytes=sizes)

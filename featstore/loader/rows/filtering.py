@@ -18,43 +18,47 @@ from featstore.loader.rows.pruning import Parts, may_match
 from featstore.loader.stats import Stats
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.buffers import Array
-from featstore.reading.footer import FileColumns, Footer
+from featstore.reading.file_columns import FileColumns
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picked:
-    """Some row groups as read.
+class RowMask:
+    """Which rows of some row groups pass the filters, where not all of them do.
 
-    `mask`: which of their rows pass, bool (num_rows,), None where all do. `rows`: at least those,
-    in the file's order; `at` says for each of the row groups' rows where in `rows` it is, if it is
-    there; None where all are. `num_following`: how many rows of a row group follow its slice.
+    Attributes:
+        mask: Whether each of the row groups' rows passes: bool (num_rows,).
+        at: For each of these rows its place among the rows that were read, int64 (num_rows,),
+            meaningless for rows that were not; None where all rows were read.
     """
 
-    rows: Rows
-    mask: Array | None = None
+    mask: Array
     at: Array | None = None
-    num_following: int = 0
 
-    def index(self, order: Array | None) -> tuple[Array | None, Array | None]:
-        """Which of `rows` to deliver, in this order of the row groups' rows (None: the file's), and
-        the places in the order of those that pass; None each where that is all."""
-        if self.mask is None:
-            return order, None
+    def select(self, order: Array | None) -> tuple[Array, Array]:
+        """The rows that pass, in an order of the row groups' rows (None: the file's).
+
+        Returns:
+            Their places among the rows that were read, and their places in the order.
+        """
         places = np.flatnonzero(self.mask if order is None else self.mask[order])
         chosen = places if order is None else order[places]
         return chosen if self.at is None else self.at[chosen], places
 
 
+Filtered = tuple[Rows, RowMask | None]
+
+
 class FilteredReader:
     """Reads row groups of one data file, and of its slot groups' files. The caller closes the
-    footers; one thread.
+    files. Not thread-safe.
     """
 
     def __init__(
         self,
-        footer: Footer,
-        groups: Sequence[Footer],
+        file: OpenFile,
+        groups: Sequence[OpenFile],
         request: Request,
         partition: Partition,
         stats: Stats,
@@ -63,16 +67,11 @@ class FilteredReader:
         most_room_bytes: int | None = None,
     ) -> None:
         """`most_room_bytes`: as of `RowGroupReader`."""
-        self._footer, self._request, self._partition, self._stats = (
-            footer,
-            request,
-            partition,
-            stats,
-        )
+        self._file, self._request, self._partition = file, request, partition
         self._counts = stats.counts
         self._filter: RowsReader | None = None
         reader = partial(
-            aligned_reader, footer, groups, use_threads=use_threads, most_room_bytes=most_room_bytes
+            aligned_reader, file, groups, use_threads=use_threads, most_room_bytes=most_room_bytes
         )
         first, rest = request.reads(is_decided=partition.is_decided)
         if first is not None:
@@ -81,17 +80,22 @@ class FilteredReader:
         self._readers = [found for found in (self._filter, self._rest) if found is not None]
         self._meters = {found: Meter(found, stats) for found in self._readers}
         self._may_match = self._judged()
-        self._first_rows = [0, *np.cumsum(footer.row_group_rows).tolist()]
+        self._first_rows = [0, *np.cumsum(file.row_group_rows).tolist()]
 
     @property
     def parts(self) -> Parts:
         """Each file that is read, and the columns that are read of it."""
         return [*(self._filter.parts if self._filter is not None else ()), *self._rest.parts]
 
-    def read(self, row_groups: range) -> Picked:
-        """The rows of these row groups that pass, and maybe others. Counts those that do not."""
+    def read(self, row_groups: range) -> Filtered:
+        """Reads these row groups: those of which any row passes the filters, whole.
+
+        Returns:
+            The rows in the file's order, and which of them pass, None where all of them do. Rows
+            that do not pass are counted.
+        """
         if self._filter is None:
-            return Picked(rows=self._metered(self._rest, row_groups))
+            return self._metered(self._rest, row_groups), None
         tables, kept, masks = [], [], []
         for index in row_groups:
             rows, mask = self._passing(self._filter, index)
@@ -100,31 +104,23 @@ class FilteredReader:
                 tables.append(rows.table)
                 kept.append(index)
         table = pa.concat_tables(tables) if tables else self._filter.read([]).table
-        picked = _beside(self._metered(self._rest, kept), table, self._filter.columns)
+        rows_read = _beside(self._metered(self._rest, kept), table, self._filter.columns)
         mask = np.concatenate([np.ones(0, bool), *masks])
         if mask.all():
-            return Picked(rows=picked)
+            return rows_read, None
         is_read = np.concatenate(
             [
                 np.full(len(mask), index in kept)
                 for index, mask in zip(row_groups, masks, strict=True)
             ]
         )
-        return Picked(rows=picked, mask=mask, at=None if is_read.all() else np.cumsum(is_read) - 1)
+        return rows_read, RowMask(mask=mask, at=None if is_read.all() else np.cumsum(is_read) - 1)
 
-    def slices(self, row_group: int, num_rows: int) -> Iterator[Picked] | None:
+    def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """A row group's rows, at most so many at a time; None where they can only be read
         together.
         """
-        found = None if self._filter is not None else self._rest.slices(row_group, num_rows)
-        return (
-            None if found is None else self._sliced(found, self._footer.row_group_rows[row_group])
-        )
-
-    def _sliced(self, slices: Iterator[Rows], num_left: int) -> Iterator[Picked]:
-        for rows in slices:
-            num_left -= rows.num_rows
-            yield Picked(rows=rows, num_following=num_left)
+        return None if self._filter is not None else self._rest.slices(row_group, num_rows)
 
     def size_bytes(self, row_groups: range) -> int:
         """The memory that the decoded columns of these row groups take."""
@@ -150,7 +146,7 @@ class FilteredReader:
 
     def _passing(self, reader: RowsReader, index: int) -> tuple[Rows | None, Array]:
         """A row group's columns for the filter, where any row can pass, and which rows do."""
-        num_rows = self._footer.row_group_rows[index]
+        num_rows = self._file.row_group_rows[index]
         if self._may_match is not None and not self._may_match[index]:
             self._counts["row_groups_pruned"] += 1
             self._counts["rows_filtered"] += num_rows
@@ -188,8 +184,8 @@ class Meter:
     def __init__(self, reader: RowsReader, stats: Stats) -> None:
         self._stats = stats
         self._columns = [
-            (footer, name, columns.places[found])
-            for footer, columns in reader.parts
+            (file, name, columns.places[found])
+            for file, columns in reader.parts
             for name, found in {**columns.slots, **columns.others}.items()
             if found is not None
         ]
@@ -202,8 +198,8 @@ class Meter:
         if not row_groups:
             return
         taken_s, sizes = time.perf_counter() - started, dict[str, int]()
-        for footer, name, places in self._columns:
-            chunks = [footer.chunk(group, place) for group in row_groups for place in places]
+        for file, name, places in self._columns:
+            chunks = [file.chunk(group, place) for group in row_groups for place in places]
             self._stats.column_bytes[name] += sum(chunk.stored_bytes for chunk in chunks)
             sizes[name] = sum(chunk.raw_bytes for chunk in chunks)
         total = sum(sizes.values()) or 1

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.loader.plan.request import Request
-from featstore.reading.footer import FileColumns, Footer
+from featstore.reading.file_columns import FileColumns
+from featstore.reading.open_file import OpenFile
 from featstore.schema import SlotKind
 from featstore.selection.predicate import Flags, Range, Ranges
 
-Parts = Sequence[tuple[Footer, FileColumns]]
+Parts = Sequence[tuple[OpenFile, FileColumns]]
 
 
 def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa.Scalar]) -> Flags:
@@ -25,9 +26,9 @@ def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa
     rows = parts[-1][0].row_group_rows
     found: dict[str, Range | None] = {}
     for slot in request.where_slots:
-        footer, name = _place(parts, slot.name, of="slots")
+        file, name = _place(parts, slot.name, of="slots")
         if not slot.shape:
-            range_ = _range(footer, name, slot.arrow_type(), rows)
+            range_ = _range(file, name, slot.arrow_type(), rows)
             found[slot.name] = _with_zero_as_null(range_) if slot.kind is SlotKind.ID else range_
     for field in request.where_others:
         found[field.name] = _range(*_place(parts, field.name, of="others"), field.type, rows)
@@ -38,25 +39,25 @@ def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa
     return request.where.can_match(Ranges(num_row_groups=len(rows), columns=known))
 
 
-def _place(parts: Parts, name: str, *, of: str) -> tuple[Footer, str | None]:
+def _place(parts: Parts, name: str, *, of: str) -> tuple[OpenFile, str | None]:
     """The file that has the column, and what it is called there."""
-    for footer, columns in parts:
+    for file, columns in parts:
         if (found := getattr(columns, of).get(name)) is not None:
-            return footer, found
+            return file, found
     return parts[-1][0], None
 
 
 def _range(
-    footer: Footer, name: str | None, type_: pa.DataType, rows: Sequence[int]
+    file: OpenFile, name: str | None, type_: pa.DataType, rows: Sequence[int]
 ) -> Range | None:
     """What the file's statistics say of a column; None for a type whose statistics are left alone.
     Of NaN, which is null to `where`, they say nothing."""
     if name is None:
         return _constant(pa.scalar(None, type_), len(rows))
-    stored = footer.schema.field(name).type
+    stored = file.schema.field(name).type
     if not _has_bounds(stored):  # nor is a nested one's
         return None
-    metadata = footer.metadata_of([name], with_statistics=True)
+    metadata = file.metadata_of([name], with_statistics=True)
     chunks = [metadata.row_group(i).column(0) for i in range(metadata.num_row_groups)]
     statistics = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
     try:

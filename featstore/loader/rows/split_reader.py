@@ -1,103 +1,45 @@
-"""A claimed split to its windows, as they are read, and several open splits interleaved."""
+"""One claimed split, read window by window."""
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
-from featstore.dispatch.plan import Split
-from featstore.dispatch.terms import Claim
-from featstore.errors import DataFileError, DispatchError, StateError
-from featstore.loader.bad_files import Skip, is_bad_file
-from featstore.loader.plan.data_files import Partition
+from featstore.errors import DataFileError
+from featstore.loader.bad_files import Skip
 from featstore.loader.plan.request import Request
-from featstore.loader.plan.shuffle import Shuffle, permutation, windows
-from featstore.loader.rows.filtering import FilteredReader, Picked
+from featstore.loader.plan.shuffle import RowOrder, split_windows
+from featstore.loader.rows.filtering import Filtered, FilteredReader, RowMask
 from featstore.loader.rows.memory_budget import Budget
-from featstore.loader.rows.resolved import Resolved
-from featstore.loader.rows.stopping import StoppingFooter
+from featstore.loader.rows.work import FileSource, Work
 from featstore.loader.stats import Stats
 from featstore.reading.buffers import Array
-from featstore.reading.footer import Footer
-from featstore.reading.spans import Span, require_held
+from featstore.reading.file_columns import ColumnCache
+from featstore.reading.open_file import OpenFile
+from featstore.reading.reader import Rows
+from featstore.reading.spans import require_held
 
 _LOG = logging.getLogger(__name__)
+# Smaller slices of a row group cost more in calls than they save in memory.
 _MIN_SLICE_ROWS = 1_024
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupSource:
-    """Where a slot group's file for a split is read; fields as of `Work`."""
-
-    path: str
-    source: Path | BinaryIO
-    held: tuple[Span, ...] | None = None
-    is_checked: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """A claimed split and where its file is read: a local path, or an open remote file; `release`
-    lets go of a staged one.
-
-    `held`: the bytes that are there of a file staged by ranges, None for all. `is_checked`: as of
-    `Footer`. `groups`: the files of slot groups beside it. `reserve(through)` says how far the
-    split may be delivered, None where the claim is lost; `fail` that it cannot be read.
+class WindowCache:
+    """The rows of the window that was read last, kept where the next claim is likely to be of the
+    same window, as in static order. For one thread, and one selection.
     """
-
-    claim: Claim
-    source: Path | BinaryIO
-    partition: Partition
-    held: tuple[Span, ...] | None = None
-    is_checked: bool = False
-    release: Callable[[], None] = lambda: None
-    groups: tuple[GroupSource, ...] = ()
-    reserve: Callable[[int], int | None] = lambda through: through
-    fail: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """All that the order of a split's rows depends on."""
-
-    seed: int
-    epoch: int
-    shuffle: Shuffle | None
-
-    @property
-    def window_rows(self) -> int | None:
-        return self.shuffle.window_rows if self.shuffle else None
-
-    @property
-    def interleave(self) -> int:
-        return self.shuffle.interleave if self.shuffle else 1
-
-    def permutation(self, num_rows: int, split_index: int, window: int) -> Array | None:
-        """The order of rows in a window, or None for the file's own."""
-        return (
-            permutation(num_rows, self.seed, self.epoch, split_index, window)
-            if self.shuffle
-            else None
-        )
-
-
-class Memo:
-    """The window that was read last, kept where the next claim is likely to be of the same one. For
-    one thread, and one selection."""
 
     def __init__(self) -> None:
         self._key: tuple[str, range] | None = None
-        self._picked: Picked | None = None
+        self._rows: Filtered | None = None
 
-    def read(self, path: str, groups: range, reader: FilteredReader) -> Picked:
-        if self._picked is None or self._key != (path, groups):
-            self._picked = None
-            self._key, self._picked = (path, groups), reader.read(groups)
-        return self._picked
+    def read(self, path: str, row_groups: range, reader: FilteredReader) -> Filtered:
+        """As `FilteredReader.read`, of the file at this path of the table."""
+        if self._rows is None or self._key != (path, row_groups):
+            self._rows = None  # Or two windows would be in memory while the next is read.
+            self._key, self._rows = (path, row_groups), reader.read(row_groups)
+        return self._rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +47,25 @@ class Window:
     """Rows of one split as read, before they are put in order: those of a window of row groups, or
     a slice of a large one.
 
-    They stand for the stream's rows `first_row` to `end_row`. `order`: how they are delivered, as
-    of `Order.permutation`, so far as the claim goes. `held_bytes`: what was taken of the memory
-    budget for them.
+    `SplitReader` makes it, in the thread that decodes; the `Assembler` makes blocks of it, in
+    another thread, and drops it. It owns the decoded rows, and `held_bytes` of the memory budget.
+
+    Attributes:
+        work: The claim that the rows are read for.
+        rows: The rows in the file's order.
+        mask: Which of them pass the filters; None where all do.
+        order: In which order the row groups' rows are delivered, as of `RowOrder.permutation`, as
+            far as the claim goes.
+        is_shuffled: Whether they are delivered in a drawn order.
+        first_row: The row of the split's stream at which the window begins.
+        end_row: The row of the stream at which it ends.
+        is_last: Whether the claim ends here.
+        held_bytes: What the window holds of the memory budget.
     """
 
     work: Work
-    picked: Picked
+    rows: Rows
+    mask: RowMask | None
     order: Array | None
     is_shuffled: bool
     first_row: int
@@ -119,51 +73,60 @@ class Window:
     is_last: bool
     held_bytes: int = 0
 
+    def select(self) -> tuple[Array | None, Array | None]:
+        """Which of `rows` to deliver, and in which order.
+
+        Returns:
+            Their places in `rows`, and their places in the stream, counted from `first_row`; None
+            each where that is all of them.
+        """
+        return (self.order, None) if self.mask is None else self.mask.select(self.order)
+
 
 class SplitReader:
-    """Reads one split window by window; owned by one thread, which closes it."""
+    """Reads one split window by window. Owned by one thread, which closes it."""
 
     def __init__(
         self,
         work: Work,
         *,
         request: Request,
-        order: Order,
+        order: RowOrder,
         stats: Stats,
         use_threads: bool = True,
-        memo: "Memo | None" = None,
+        window_cache: WindowCache | None = None,
         budget: Budget | None = None,
-        resolved: Resolved | None = None,
+        column_cache: ColumnCache | None = None,
     ) -> None:
-        self._memo, self._budget = memo, budget or Budget(None)
+        """Opens the split's files.
+
+        Raises:
+            DataFileError: A file cannot be read, or is not what the table says. `work` is not
+                released then.
+        """
+        self._window_cache, self._budget = window_cache, budget or Budget(None)
         self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
         self._through = work.claim.start_row
+        self._files: list[OpenFile] = []
         with stats.timed("decode_s"):
-            self._groups = list[Footer]()
-            resolved = resolved or Resolved()
-            self._footer = self._open(work.source, work.claim.split.path, resolved, work.is_checked)
             try:
-                for part in work.groups:
-                    self._groups.append(
-                        self._open(part.source, part.path, resolved, part.is_checked)
-                    )
+                for source in work.files:
+                    self._files.append(self._open(source, column_cache))
+                self._file, *groups = self._files
                 self._reader = FilteredReader(
-                    self._footer,
-                    self._groups,
+                    self._file,
+                    groups,
                     request,
                     work.partition,
                     stats,
                     use_threads=use_threads,
                     most_room_bytes=self._budget.most_room_bytes,
                 )
-                held = {
-                    work.claim.split.path: work.held,
-                    **{group.path: group.held for group in work.groups},
-                }
-                for footer, columns in self._reader.parts:
-                    require_held(footer, columns, held[footer.name])
-                self._windows = self._cut()
+                held = {source.path: source.held for source in work.files}
+                for file, columns in self._reader.parts:
+                    require_held(file, columns, held[file.name])
+                self._windows = self._plan_windows()
             except BaseException:
                 self._close_files()
                 raise
@@ -171,17 +134,17 @@ class SplitReader:
 
     @property
     def is_finished(self) -> bool:
-        return (
-            self._has_ended
-            or self._next >= len(self._windows)
-            or 0 < self._work.claim.end_row <= self._row
-        )
+        if self._has_ended or self._next >= len(self._windows):
+            return True
+        return 0 < self._work.claim.end_row <= self._row
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Which of several open splits gives the next window: the least. A function of positions
-        alone, so that a resumed loader goes on in the same order: a split in the middle of a window
-        first, then the one with the fewest windows read."""
+        """Which of several open splits gives the next window: the least.
+
+        It depends on positions alone, so that a resumed loader goes on in the same order: a split
+        in the middle of a window first, then the one with the fewest windows read.
+        """
         return self._row >= self._work.claim.start_row, self._next
 
     def fail(self) -> None:
@@ -194,101 +157,106 @@ class SplitReader:
         note(self._work.claim, self._through, error)
 
     def read(self) -> Iterator[Window]:
-        """The next window, in slices where it takes much memory; there must be one. An empty one
-        where the rest of the claim went to another worker, none where all of it did: then the split
-        is finished."""
+        """The next window, in slices where it takes much memory; there must be one.
+
+        An empty one where the rest of the claim went to another worker, none where all of it did:
+        then the split is finished.
+        """
         end_row = self._end_row(self._row + self._num_rows(self._windows[self._next]))
         through = self._work.reserve(end_row)
         self._has_ended = through is None or through < end_row
         if through is not None:
-            yield from self._read(through < end_row)
+            yield from self._read(range(0) if through < end_row else self._windows[self._next])
 
-    def _read(self, is_cut: bool) -> Iterator[Window]:
+    def _read(self, row_groups: range) -> Iterator[Window]:
         number, first_row = self._next, self._row
-        groups = range(0) if is_cut else self._windows[number]
         self._next += 1
-        self._row += self._num_rows(groups)
-        size_bytes = self._reader.size_bytes(groups)
-        num_slices = 1 if self._order.shuffle else self._budget.num_slices(size_bytes)
-        if (
-            num_slices > 1
-            and len(groups) == 1
-            and (slices := self._slices(groups[0], num_slices)) is not None
-        ):
-            self._stats.counts["row_groups_sliced"] += 1
-            yield from self._sliced(slices, size_bytes // num_slices)
-            return
-        needed_bytes = size_bytes * (2 if self._order.shuffle else 1)
-        room_bytes = self._room_bytes(groups)
+        self._row += self._num_rows(row_groups)
+        size_bytes = self._reader.size_bytes(row_groups)
+        is_shuffled = self._order.shuffle is not None
+        num_slices = 1 if is_shuffled else self._budget.num_slices(size_bytes)
+        if num_slices > 1 and len(row_groups) == 1:
+            slices = self._slices(row_groups[0], num_slices)
+            if slices is not None:
+                self._stats.counts["row_groups_sliced"] += 1
+                yield from self._sliced(slices, first_row, size_bytes // num_slices)
+                return
+        # A shuffled window is in memory twice: as it is read, and gathered in its order.
+        needed_bytes = size_bytes * (2 if is_shuffled else 1)
+        room_bytes = self._room_bytes(row_groups)
         with (
             self._budget.held(needed_bytes + room_bytes) as held_bytes,
             self._stats.timed("decode_s"),
         ):
-            path = self._work.claim.split.path
-            picked = (
-                self._reader.read(groups)
-                if self._memo is None
-                else self._memo.read(path, groups, self._reader)
-            )
-            order = self._order.permutation(self._row - first_row, self._work.claim.index, number)
+            rows, mask = self._rows(row_groups)
+            index = self._work.claim.index
+            order = self._order.permutation(self._row - first_row, index, number)
         held_bytes = self._budget.exchange(held_bytes, needed_bytes)
-        yield self._window(picked, order, first_row, self._row, held_bytes)
+        yield self._window(rows, mask, order, first_row, self._row, held_bytes)
 
-    def _room_bytes(self, groups: range) -> int:
+    def _rows(self, row_groups: range) -> Filtered:
+        if self._window_cache is None:
+            return self._reader.read(row_groups)
+        return self._window_cache.read(self._file.name, row_groups, self._reader)
+
+    def _room_bytes(self, row_groups: range) -> int:
         """What decoding takes besides the decoded rows; says so where one column alone takes more
         than it may.
         """
-        room_bytes, most = self._reader.room_bytes(groups), self._budget.most_room_bytes
+        room_bytes, most = self._reader.room_bytes(row_groups), self._budget.most_room_bytes
         if most is not None and room_bytes > most:
-            self._stats.counts["row_groups_beyond_budget"] += len(groups)
-            if self._stats.counts["row_groups_beyond_budget"] == len(groups):
+            self._stats.counts["row_groups_beyond_budget"] += len(row_groups)
+            if self._stats.counts["row_groups_beyond_budget"] == len(row_groups):
                 _LOG.warning(
                     "%s: decoding one column takes %d bytes besides its rows, more than the "
-                    "quarter of memory_budget that "
-                    "is kept for that (%d): it goes on alone; raise memory_budget, or write "
-                    "smaller row groups (told once)",
-                    *(self._work.claim.split.path, room_bytes, most),
+                    "quarter of memory_budget that is kept for that (%d): it goes on alone; raise "
+                    "memory_budget, or write smaller row groups (told once)",
+                    *(self._file.name, room_bytes, most),
                 )
         return room_bytes
 
-    def _slices(self, group: int, num_slices: int) -> Iterator[Picked] | None:
-        rows = max(_MIN_SLICE_ROWS, -(-self._footer.row_group_rows[group] // num_slices))
-        return (
-            self._reader.slices(group, rows) if rows < self._footer.row_group_rows[group] else None
-        )
+    def _slices(self, row_group: int, num_slices: int) -> Iterator[Rows] | None:
+        num_rows = self._file.row_group_rows[row_group]
+        slice_rows = max(_MIN_SLICE_ROWS, -(-num_rows // num_slices))
+        return self._reader.slices(row_group, slice_rows) if slice_rows < num_rows else None
 
-    def _sliced(self, slices: Iterator[Picked], size_bytes: int) -> Iterator[Window]:
+    def _sliced(self, slices: Iterator[Rows], first_row: int, size_bytes: int) -> Iterator[Window]:
         """A row group's slices, but those that were delivered whole, as far as the claim goes."""
-        end, picked_slices = self._end_row(self._row), self._stats.each("decode_s", slices)
-        while True:
+        row, end_row = first_row, self._end_row(self._row)
+        timed = self._stats.each("decode_s", slices)
+        while row < end_row:
             with self._budget.held(size_bytes) as held_bytes:
-                picked, at = self._next_slice(picked_slices)
-            yield self._window(picked, None, at - picked.rows.num_rows, at, held_bytes)
-            if at >= end:
-                return
+                rows, row = self._next_slice(timed, row)
+            yield self._window(rows, None, None, row - rows.num_rows, row, held_bytes)
 
-    def _next_slice(self, slices: Iterator[Picked]) -> tuple[Picked, int]:
-        """The first slice that was not delivered whole, and the row at its end."""
-        for picked in slices:
-            at = self._row - picked.num_following
-            if at > self._work.claim.start_row or at >= self._end_row(self._row):
-                return picked, at
+    def _next_slice(self, slices: Iterator[Rows], row: int) -> tuple[Rows, int]:
+        """The first slice after `row` that was not delivered whole, and the row at its end."""
+        for rows in slices:
+            row += rows.num_rows
+            if row > self._work.claim.start_row or row >= self._end_row(self._row):
+                return rows, row
         raise DataFileError(
-            f"{self._work.claim.split.path}: expected {self._row} rows, as its footer says, found "
-            f"fewer"
+            f"{self._file.name}: expected {self._row} rows, as its footer says, found fewer"
         )
 
     def _window(
-        self, picked: Picked, order: Array | None, first_row: int, row: int, held_bytes: int
+        self,
+        rows: Rows,
+        mask: RowMask | None,
+        order: Array | None,
+        first_row: int,
+        row: int,
+        held_bytes: int,
     ) -> Window:
         """The rows from `first_row` to `row` of the stream, as far as the claim goes."""
         self._through = self._end_row(row)
-        left = self._through - first_row
-        if left < row - first_row:
-            order = (np.arange(row - first_row) if order is None else order)[:left]
+        num_left = self._through - first_row
+        if num_left < row - first_row:
+            order = (np.arange(row - first_row) if order is None else order)[:num_left]
         return Window(
             work=self._work,
-            picked=picked,
+            rows=rows,
+            mask=mask,
             order=order,
             is_shuffled=self._order.shuffle is not None,
             first_row=first_row,
@@ -298,29 +266,34 @@ class SplitReader:
         )
 
     def close(self) -> None:
+        """Closes the files and unpins those that are staged."""
         self._close_files()
         self._work.release()
 
-    def _open(
-        self, source: Path | BinaryIO, path: str, resolved: Resolved, is_checked: bool
-    ) -> Footer:
-        return StoppingFooter(source, path, self._budget, resolved, is_checked=is_checked)
+    def _open(self, source: FileSource, column_cache: ColumnCache | None) -> OpenFile:
+        return OpenFile(
+            source.source,
+            source.path,
+            is_checked=source.is_checked,
+            cancelled=self._budget.closed,
+            column_cache=column_cache,
+        )
 
     def _close_files(self) -> None:
-        for footer in (self._footer, *self._groups):
-            footer.close()
+        for file in self._files:
+            file.close()
 
-    def _cut(self) -> list[range]:
+    def _plan_windows(self) -> list[range]:
         """The windows of the split, as ranges of the file's row groups; one without row groups for
         a file without rows.
         """
-        split, rows = self._work.claim.split, self._footer.row_group_rows
-        cuts = split_windows(split, rows, self._order.window_rows)
-        if (found := sum(sum(rows[cut.start : cut.stop]) for cut in cuts)) != split.num_rows:
+        split, rows = self._work.claim.split, self._file.row_group_rows
+        windows = split_windows(split, rows, self._order.window_rows)
+        if (found := sum(self._num_rows(window) for window in windows)) != split.num_rows:
             raise DataFileError(
                 f"{split.path}: expected {split.num_rows} rows, as the table says, found {found}"
             )
-        return cuts or [range(0)]
+        return windows or [range(0)]
 
     def _skip_delivered(self) -> None:
         """Passes over windows that were delivered whole; the last one stays, to say that the split
@@ -336,85 +309,4 @@ class SplitReader:
         return min(row, self._work.claim.end_row or row)
 
     def _num_rows(self, window: range) -> int:
-        return sum(self._footer.row_group_rows[index] for index in window)
-
-
-def split_windows(
-    split: Split, row_group_rows: Sequence[int], window_rows: int | None
-) -> list[range]:
-    """The windows of a split, as ranges of its file's row groups."""
-    first = split.first_row_group
-    end = len(row_group_rows) if split.last_row_group is None else split.last_row_group + 1
-    return [
-        range(cut.start + first, cut.stop + first)
-        for cut in windows(row_group_rows[first:end], window_rows)
-    ]
-
-
-def boundaries(split: Split, footer: Footer, window_rows: int | None) -> list[int]:
-    """The rows of a split's stream at which it may be cut: between its windows."""
-    cuts = split_windows(split, footer.row_group_rows, window_rows)
-    return list(accumulate(sum(footer.row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]
-
-
-def read_windows(
-    work: Iterator[Work],
-    open_split: Callable[[Work], SplitReader],
-    width: int,
-    skip: Skip | None = None,
-) -> Generator[Window, None, None]:
-    """The windows of all splits, `width` of them open at a time; closes what it opened, however it
-    ends.
-
-    With `skip`, which is told of them, what is left of a split that cannot be read is left out.
-    """
-    open_splits: list[SplitReader] = []
-    try:
-        while True:
-            while len(open_splits) < width and (item := next(work, None)) is not None:
-                open_splits += _opened(item, open_split, skip)
-            if not open_splits:
-                return
-            split = min(open_splits, key=lambda candidate: candidate.rank)
-            yield from _windows(split, skip)
-            if split.is_finished:
-                open_splits.remove(split)
-                split.close()
-    finally:
-        for split in open_splits:
-            split.close()
-
-
-def _windows(split: SplitReader, skip: Skip | None) -> Iterator[Window]:
-    windows_ = split.read()
-    while (window := _next_window(windows_, split, skip)) is not None:
-        yield window
-        del window
-
-
-def _next_window(found: Iterator[Window], split: SplitReader, skip: Skip | None) -> Window | None:
-    try:
-        return next(found, None)
-    except (DispatchError, StateError):
-        raise
-    except BaseException as error:
-        split.fail()
-        if skip is None or not is_bad_file(error):
-            raise
-        split.skip(skip, error)
-        return None
-
-
-def _opened(
-    item: Work, open_split: Callable[[Work], SplitReader], skip: Skip | None
-) -> list[SplitReader]:
-    """The open split, or nothing where it is left out."""
-    try:
-        return [open_split(item)]
-    except BaseException as error:
-        item.fail()
-        item.release()
-        if skip is None or not is_bad_file(error):
-            raise
-        skip(item.claim, item.claim.start_row, error)
-        return []
+        return sum(self._file.row_group_rows[index] for index in window)

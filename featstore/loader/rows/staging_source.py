@@ -7,13 +7,14 @@ from pathlib import Path
 
 from featstore.errors import DataFileError
 from featstore.reading.checksums import require_intact
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import Span, plan_spans
-from featstore.staging.fetcher import Source, StageItem
+from featstore.staging.fetcher import Key, Source, StageItem
 from featstore.table.snapshot import DataFile
 
 
-def stage_items(file: DataFile, key: object) -> Iterator[StageItem]:
+def stage_items(file: DataFile, key: Key) -> Iterator[StageItem[Key]]:
     """What is staged of a data file: the file itself, then those of its slot groups."""
     for part in file.parts:
         yield StageItem(
@@ -44,5 +45,5 @@ def staging_source(selection: Selection, *, accepts_bad: bool = False) -> Source
 def check(path: Path, name: str, held: Sequence[Span]) -> None:
     """DataFileError, with `name`, where the file has no footer that can be read, or a page in
     `held` is not what was written."""
-    with Footer(path, name) as footer:
+    with OpenFile(path, name) as footer:
         require_intact(footer, held)

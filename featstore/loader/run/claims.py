@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from featstore.dispatch.terms import Claim
-from featstore.loader.batches.segment import ClaimKey, Segment
+from featstore.loader.batches.progress import ClaimKey, Segment
 
 Kind = Literal["complete", "advanced", "failed"]
 Limits = Mapping[ClaimKey, int | None]

@@ -12,27 +12,29 @@ from typing import Any, NamedTuple, Protocol
 from featstore.dispatch.leases.delivered import Done, Rows
 from featstore.dispatch.terms import Claim
 from featstore.errors import DispatchError
-from featstore.loader.batches.segment import ClaimKey, Segment, delivered
+from featstore.loader.batches.progress import ClaimKey, Progress, Segment, delivered
 from featstore.loader.run.claims import Claims, Kind, Limits, Report
-from featstore.loader.run.endings import FORKED
 from featstore.loader.run.state import LoaderState
 
+_FORKED = (
+    "this iteration is of process {parent}, and was copied into {child} by a fork: iterate anew in "
+    "this process, under a dispatch store that both reach, or start DataLoader workers, which "
+    "share each epoch"
+)
 
-class Watched(Protocol):
+
+class Checked(Protocol):
     """A batch that nobody may write to."""
 
     def require_unwritten(self) -> None:
         """BatchError where somebody did."""
 
 
-class BatchSlice(NamedTuple):
-    """What is delivered with a batch, or, where `is_batch` is false, without one: rows that were
-    filtered out or dropped."""
+class _Pending(NamedTuple):
+    """What is delivered once all before it is."""
 
-    segments: tuple[Segment, ...]
-    num_dropped_rows: int = 0
-    is_batch: bool = True
-    watch: Watched | None = None
+    progress: Progress
+    check: Checked | None
 
 
 class Delivery:
@@ -60,7 +62,7 @@ class Delivery:
         # this thread, as a signal handler does, finds them fit.
         self._position: tuple[LoaderState, dict[int, Rows]] = start, dict(start.done)
         self._ended: LoaderState | None = None
-        self._pending: deque[BatchSlice] = deque()
+        self._pending: deque[_Pending] = deque()
         self._num_given = 0  # Of the pending slices from the first on: batches and what is between.
         self._stop_epoch: int | None = None
         self._limits: Limits | None = None
@@ -74,8 +76,8 @@ class Delivery:
         with self._lock:
             self.is_ahead = True
 
-    def add(self, added: BatchSlice) -> bool:
-        """The slice comes after all that were added before it; after a stop nothing does.
+    def add(self, progress: Progress, check: Checked | None = None) -> bool:
+        """The progress comes after all that was added before it; after a stop nothing does.
 
         Without a batch it is delivered at once where nothing is pending before it.
 
@@ -88,8 +90,8 @@ class Delivery:
         with self._lock:
             if self._stop_epoch is not None:
                 return False
-            self._pending.append(added)
-            if added.is_batch:
+            self._pending.append(_Pending(progress, check))
+            if progress.is_batch:
                 if not self.is_ahead:
                     self._num_given = len(self._pending)
                 return False
@@ -101,7 +103,7 @@ class Delivery:
         self.require_own_process()
         with self._lock:
             for number, pending in enumerate(islice(self._pending, self._num_given, None)):
-                if pending.is_batch:
+                if pending.progress.is_batch:
                     self._num_given += number + 1
                     return
 
@@ -118,10 +120,10 @@ class Delivery:
             self.require_own_process()
         with self._lock:
             while self._num_given:
-                if (watch := self._pending[0].watch) is not None:
-                    watch.require_unwritten()
+                if (check := self._pending[0].check) is not None:
+                    check.require_unwritten()
                 self._num_given -= 1
-                self._deliver(self._pending.popleft())
+                self._deliver(self._pending.popleft().progress)
             self._deliver_without_batch()
             return bool(self._claims.complete)
 
@@ -211,8 +213,8 @@ class Delivery:
             at, done = self._position
             given = list(islice(self._pending, self._num_given))
             rest = islice(self._pending, self._num_given, None)
-            given += takewhile(lambda pending: not pending.is_batch, rest)
-            segments = [segment for pending in given for segment in pending.segments]
+            given += takewhile(lambda pending: not pending.progress.is_batch, rest)
+            segments = [segment for pending in given for segment in pending.progress.segments]
             return replace(at, done=done | _changes(done, segments))
 
     def claim(self, claim: Claim) -> None:
@@ -261,20 +263,22 @@ class Delivery:
     def require_own_process(self) -> None:
         """DispatchError in a forked copy: it has no threads, and its rows are the parent's."""
         if os.getpid() != self._pid:
-            raise DispatchError(FORKED.format(parent=self._pid, child=os.getpid()))
+            raise DispatchError(_FORKED.format(parent=self._pid, child=os.getpid()))
 
-    def _deliver(self, added: BatchSlice) -> None:
+    def _deliver(self, progress: Progress) -> None:
         _, done = self._position
-        done.update(_changes(done, added.segments))  # At once: a state never has a part of a batch.
-        for segment in added.segments:
+        done.update(
+            _changes(done, progress.segments)
+        )  # At once: a state never has a part of a batch.
+        for segment in progress.segments:
             self._claims.note(segment)
-        if added.num_dropped_rows:
-            self._counts["rows_dropped_last"] += added.num_dropped_rows
+        if progress.num_dropped_rows:
+            self._counts["rows_dropped_last"] += progress.num_dropped_rows
 
     def _deliver_without_batch(self) -> None:
         """Delivers what waited only for the batches before it."""
-        while self._pending and not self._pending[0].is_batch:
-            self._deliver(self._pending.popleft())
+        while self._pending and not self._pending[0].progress.is_batch:
+            self._deliver(self._pending.popleft().progress)
         if self._pending:
             return
         if self._stop_epoch is not None and not self.is_stopped:

@@ -10,7 +10,7 @@ import torch
 from featstore.errors import ConfigError, StateError
 from featstore.loader.batches.pipeline import Handoff, fill
 from featstore.loader.cleanup import when_gone
-from featstore.loader.run.consumer import Iteration
+from featstore.loader.run.iteration import Iteration
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.one_buffer import OneBuffer, in_one_buffer
 

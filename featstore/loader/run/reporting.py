@@ -2,12 +2,12 @@
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from featstore.dispatch.coordinator import Coordinator
 from featstore.errors import DispatchError
-from featstore.loader.batches.slicing import Span
-from featstore.loader.run.claims import Kind, Report
+from featstore.loader.batches.blocks import Block
+from featstore.loader.run.claims import Kind, Limits, Report
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.stats import Stats
 
@@ -43,6 +43,21 @@ class Reports:
             with self._telling:
                 self.coordinator = None
 
+    def close(self) -> None:
+        """Tells what is not told, and gives back what the coordinator still holds."""
+        if (coordinator := self.coordinator) is None:
+            return
+        with ExitStack() as parts:  # From the last line to the first, whatever fails.
+            parts.callback(coordinator.close)
+            parts.callback(self.end)
+            parts.callback(self.settle)
+
+    def limits(self) -> Limits | None:
+        """Where the worker's claims end now, as of `Coordinator.limits`; None where no store is
+        asked for claims.
+        """
+        return None if self.coordinator is None else self.coordinator.limits()
+
     def tell(self, *, is_complete: bool) -> None:
         """Tells what is complete, if anything is, and now and then how far the other claims are
         delivered: where a takeover would begin."""
@@ -66,16 +81,28 @@ class Reports:
             with suppress(DispatchError):
                 self.settle()
 
-    def is_lost(self, span: Span) -> bool:
-        """Whether another worker has the claim that the span is of; counts the rows that are left
-        to it. To be asked before the span is delivered: the store learns that the claim has
-        started."""
-        coordinator, key = self.coordinator, span.block.origin.claim_key
-        if coordinator is None or coordinator.start(key):
+    def await_delivery(self) -> None:
+        """Waits until all that was added is delivered, or the run closed, and the store knows of
+        it: claims may only be given up then.
+        """
+        self._delivery.wait()
+        self.tell(is_complete=True)
+
+    def is_lost(self, block: Block) -> bool:
+        """Whether another worker has a claim that the block is of; counts the rows that are left to
+        it. To be asked before the block is delivered: the store learns that the claim has started.
+        """
+        coordinator = self.coordinator
+        if coordinator is None:
             return False
-        self._delivery.lose(key)
-        self._stats.counts["rows_left_to_others"] += span.block.num_rows - span.begin
-        return True
+        is_lost = False
+        for source in block.sources:
+            if not coordinator.start(source.claim_key):
+                self._delivery.lose(source.claim_key)
+                is_lost = True
+        if is_lost:
+            self._stats.counts["rows_left_to_others"] += block.num_rows - block.begin
+        return is_lost
 
     def _tell(self, *kinds: Kind) -> None:
         if self.coordinator is None:

@@ -10,7 +10,6 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.orders import Stretch
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
-from featstore.dispatch.terms import Terms
 from featstore.errors import ConfigError, DispatchError
 
 
@@ -23,8 +22,13 @@ def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:
     plan = Plan(
         splits=[Split(path=str(i), num_rows=100) for i in range(4)], shuffle=False, epoch=epoch
     )
-    terms = Terms(boundaries=lambda split: range(10, split.num_rows, 10))
-    return Coordinator(url, plan=plan, prefix=run_prefix("run"), worker=worker, terms=terms)
+    return Coordinator(
+        url,
+        plan=plan,
+        prefix=run_prefix("run"),
+        worker=worker,
+        boundaries=lambda split: range(10, split.num_rows, 10),
+    )
 
 
 def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_back(

@@ -20,7 +20,6 @@ from featstore.dispatch.leases.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 
 NOTE = EpochNote(
@@ -167,10 +166,10 @@ def test_parts_that_were_cut_off_count_where_they_were_read(tmp_path: Path) -> N
     """A split is done when all its parts are; rows count for whoever acknowledged them."""
     url = f"sqlite://{tmp_path}/x.db"
     plan = Plan(splits=[Split(path="0.parquet", num_rows=100)])
-    terms = Terms(boundaries=lambda split: range(10, split.num_rows, 10))
+    options: Any = {"boundaries": lambda split: range(10, split.num_rows, 10)}
     with (
-        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", terms=terms) as busy,
-        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="idle", terms=terms) as idle,
+        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", **options) as busy,
+        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="idle", **options) as idle,
         closing(Observer(url, last=1)) as observer,
     ):
         claim = next(busy.claims())

@@ -12,7 +12,8 @@ import pytest
 
 from featstore._native.loading import KERNELS
 from featstore.reading.buffers import Ragged, slot_values
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.schema import Slot, SlotKind
 
@@ -48,7 +49,7 @@ def test_what_spark_wrote_is_decoded_as_arrow_does(
     path = _write(
         spark, tmp_path / "rows", {"parquet.writer.version": version, "compression": codec}
     )
-    with Footer(path) as footer:
+    with OpenFile(path) as footer:
         columns = footer.resolve(Selection(slots=tuple(SLOTS)))
         decoded = PageReader(footer, SLOTS, columns).read([0])
         assert {
@@ -87,7 +88,7 @@ def _write(spark: Any, folder: Path, options: dict[str, str]) -> Path:
     return path
 
 
-def _chunk(footer: Footer, slot: Slot) -> pq.ColumnChunkMetaData:
+def _chunk(footer: OpenFile, slot: Slot) -> pq.ColumnChunkMetaData:
     return footer.file.metadata.row_group(0).column(
         [found.name for found in SLOTS].index(slot.name)
     )

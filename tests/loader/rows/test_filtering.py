@@ -23,7 +23,7 @@ from featstore.loader.plan.request import resolve
 from featstore.loader.rows.decode import passing
 from featstore.loader.rows.filtering import FilteredReader
 from featstore.loader.stats import Stats
-from featstore.reading.footer import Footer
+from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import ROLE, SlotSchema
 
@@ -101,7 +101,7 @@ ROWS = st.lists(st.fixed_dictionaries(MAYBE), max_size=24).map(
 
 def footer_of(
     rows: Any, *, schema: Any = SCHEMA, row_group_size: int = 4, **options: Any
-) -> Footer:
+) -> OpenFile:
     sink = io.BytesIO()
     table = pa.Table.from_pylist(rows, schema)
     pq.write_table(
@@ -111,7 +111,7 @@ def footer_of(
         **options,
     )
     sink.seek(0)
-    return Footer(sink, "a.parquet")
+    return OpenFile(sink, "a.parquet")
 
 
 def asked(
@@ -142,13 +142,12 @@ def test_pruning_loses_no_row_and_lets_none_in(
         expected = np.asarray(everything.table["row"])[mask].tolist()
 
         stats = Stats()
-        picked = FilteredReader(footer, [], request, DAY, stats).read(
-            range(len(footer.row_group_rows))
-        )
+        reader = FilteredReader(footer, [], request, DAY, stats)
+        rows, passed = reader.read(range(len(footer.row_group_rows)))
         order = np.arange(len(mask))[::-1]
         for given_order, in_order in ((None, expected), (order, expected[::-1])):
-            index, places = picked.index(given_order)
-            found = picked.rows if index is None else picked.rows.take(index)
+            index, places = (given_order, None) if passed is None else passed.select(given_order)
+            found = rows if index is None else rows.take(index)
             assert np.asarray(found.table["row"]).tolist() == in_order
             assert found.num_rows == len(in_order)
             assert places is None or len(places) == len(in_order)

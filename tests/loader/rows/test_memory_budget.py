@@ -15,10 +15,13 @@ from featstore.errors import StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import resolve
+from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.memory_budget import Budget
-from featstore.loader.rows.split_reader import Order, SplitReader, Work
+from featstore.loader.rows.split_reader import SplitReader
+from featstore.loader.rows.work import Work, files_in_place
 from featstore.loader.stats import Stats
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.table.open import open_snapshot
 
 NUM_ROWS = 20_000
@@ -81,7 +84,7 @@ def test_static_order_in_slices_gives_each_row_once(one_group: str) -> None:
 
 
 def test_the_size_of_decoded_columns_is_known_before_they_are(one_group: str) -> None:
-    with Footer(Path(one_group) / "part.parquet") as footer:
+    with OpenFile(Path(one_group) / "part.parquet") as footer:
         others = tuple(footer.schema.field(name) for name in ("row", "tags"))
         found = footer.decoded_bytes(0, footer.resolve(Selection(others=others)))
         assert (
@@ -170,9 +173,13 @@ def test_the_room_is_given_back_once_rows_are_decoded(long_columns: str) -> None
     claim = Claim(
         index=0, split=Split(path=file.path, num_rows=file.num_rows), fence=1, start_row=0
     )
-    work = Work(claim=claim, source=Path(file.url), partition=Partition(values={}, is_decided=True))
+    work = Work(
+        claim=claim,
+        partition=Partition(values={}, is_decided=True),
+        files=files_in_place(file),
+    )
     budget = Budget(64_000_000)
-    order = Order(seed=0, epoch=0, shuffle=None)
+    order = RowOrder(seed=0, epoch=0, shuffle=None)
     reader = SplitReader(work, request=request, order=order, stats=Stats(), budget=budget)
     [window] = reader.read()
     assert budget.held_bytes == window.held_bytes == reader._reader.size_bytes(range(1))

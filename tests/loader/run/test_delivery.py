@@ -25,13 +25,13 @@ from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Claim, Terms
 from featstore.errors import BatchError, DispatchError
 from featstore.loader.batches.pipeline import Handoff
-from featstore.loader.batches.segment import Segment
+from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.transform import Made
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.run.delivery import BatchSlice, Delivery
+from featstore.loader.run.delivery import Delivery
+from featstore.loader.run.hand_over import WriteCheck
 from featstore.loader.run.reporting import Reports
 from featstore.loader.run.state import LoaderState
-from featstore.loader.run.watch import Watch
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import SLOT
@@ -162,8 +162,8 @@ class Deliveries(RuleBasedStateMachine):
         self.num_made += len(rows)
         batch = real_batch() if is_batch else None
         num_dropped = 0 if is_batch else len(rows)
-        watch = None if batch is None else Watch(batch)
-        self.delivery.add(BatchSlice(segments_of(rows), num_dropped, is_batch, watch))
+        check = None if batch is None else WriteCheck(batch)
+        self.delivery.add(Progress(segments_of(rows), num_dropped, is_batch), check)
         if self.stop_at is not None:
             return
         model = self.model
@@ -297,7 +297,7 @@ class Deliveries(RuleBasedStateMachine):
         def use() -> None:
             delivery = self.delivery
             assert delivery.close() is False
-            adds = (lambda: delivery.add(BatchSlice(())), delivery.acknowledge, delivery.give)
+            adds = (lambda: delivery.add(Progress(())), delivery.acknowledge, delivery.give)
             ends = (lambda: delivery.stop(1), lambda: delivery.end_epoch(is_last=True))
             states = (lambda: delivery.state, lambda: delivery.state_with_given, delivery.wait)
             for act in (*adds, *ends, *states):
@@ -364,7 +364,7 @@ def delivery_of(start: Any = START, **claims: Any) -> Delivery:
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_after_the_last_epoch_a_state_says_how_it_ended(num_workers: int) -> None:
     delivery = delivery_of(LoaderState(**{**vars(START), "num_workers": num_workers}))
-    delivery.add(BatchSlice(segments_of(STREAM)))
+    delivery.add(Progress(segments_of(STREAM)))
     delivery.acknowledge()
     delivery.end_epoch(is_last=True)
     done = dict.fromkeys(range(len(SPLITS)), "complete")
@@ -378,7 +378,7 @@ def test_what_is_delivered_while_the_store_is_told_is_told_next() -> None:
     delivery = delivery_of()
     reports = []
     for rows in (STREAM[:2], STREAM[2:3]):
-        delivery.add(BatchSlice(segments_of(rows)))
+        delivery.add(Progress(segments_of(rows)))
         delivery.acknowledge()
         reports += delivery.untold("advanced")
     assert [report.through for report in reports] == [2, 3]
@@ -405,8 +405,8 @@ class SendsSignal:
 
 def test_a_signal_handler_saves_the_state_and_closes_while_a_batch_is_acknowledged() -> None:
     delivery, seen = delivery_of(), []
-    delivery.add(BatchSlice(segments_of(STREAM[:2])))
-    delivery.add(BatchSlice(segments_of(STREAM[2:5]), watch=SendsSignal()))
+    delivery.add(Progress(segments_of(STREAM[:2])))
+    delivery.add(Progress(segments_of(STREAM[2:5])), SendsSignal())
 
     def save(*_: Any) -> None:
         seen.append((delivery.state.done, delivery.close()))
@@ -433,7 +433,7 @@ class HoldsUp:
 
 def test_a_forked_copy_is_refused_though_the_lock_was_held_when_it_was_made() -> None:
     delivery, watch = delivery_of(), HoldsUp()
-    delivery.add(BatchSlice(segments_of(STREAM[:3]), watch=watch))
+    delivery.add(Progress(segments_of(STREAM[:3])), watch)
     thread = threading.Thread(target=delivery.acknowledge)
     thread.start()
     assert watch.has_begun.wait(20)
@@ -527,7 +527,7 @@ def test_batches_given_by_one_thread_and_added_by_another_are_all_delivered_once
 
     def make() -> None:
         for row in range(num_batches):
-            delivery.add(BatchSlice((Segment(0, 1, row + 1, is_complete=False),)))
+            delivery.add(Progress((Segment(0, 1, row + 1, is_complete=False),)))
             handoff.put(row)
         handoff.end()
 
@@ -577,7 +577,7 @@ class Maker:
             end = claim.split.num_rows
             for through in [*range(5, end, 5), end]:
                 segment = Segment(claim.index, claim.fence, through, through == end, 0, end)
-                added = BatchSlice((segment,), is_batch=number % 3 > 0)
+                added = Progress((segment,), is_batch=number % 3 > 0)
                 self.reports.tell(is_complete=self.delivery.add(added))
                 if added.is_batch:
                     self.handoff.put(num_rows)

@@ -12,8 +12,8 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
-from featstore.loader.batches.segment import Segment
-from featstore.loader.run.delivery import BatchSlice, Delivery
+from featstore.loader.batches.progress import Progress, Segment
+from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.reporting import Reports
 from featstore.loader.run.state import LoaderState
 from featstore.loader.stats import Stats
@@ -55,7 +55,7 @@ class Told:
     def deliver(self, path: Any, through: Any) -> bool:
         claim = self.claims[path]
         segment = Segment(claim.index, claim.fence, through, through == claim.split.num_rows)
-        self.delivery.add(BatchSlice((segment,)))
+        self.delivery.add(Progress((segment,)))
         return self.delivery.acknowledge()
 
 

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.blocks import Block, Origin
-from featstore.loader.batches.cutting import cut
-from featstore.loader.batches.segment import Segment
+from featstore.loader.batches.blocks import Block, BlockSource
+from featstore.loader.batches.progress import Segment
+from featstore.loader.batches.slicing import slice_batches
 from featstore.reading.buffers import Ragged
 from featstore.tensors.column_keys import SLOT
 
@@ -32,13 +32,11 @@ def block(
     offsets = np.concatenate([[2], 2 + np.cumsum(lengths)]).astype(np.int32)
     tags = np.concatenate([[-1, -1], np.repeat(values, lengths)])
     end = first + (num_rows if places is None else 100)
-    origin = Origin(
+    source = BlockSource(
         split_index=split, fence=1, first_row=first, end_row=end, is_last=is_last, places=places
     )
     columns: dict[tuple[str, str], Any] = {KEY: values, TAGS: Ragged(tags, offsets)}
-    return Block(
-        num_rows=num_rows, columns=columns, extras=pa.table({}), origin=origin, begin=begin
-    )
+    return Block.of(columns, (source,), num_rows=num_rows, extras=pa.table({}), begin=begin)
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.booleans())
@@ -47,12 +45,12 @@ def test_batches_have_the_exact_size_and_all_rows_in_order(
 ) -> None:
     blocks = [block(split, 0, num_rows) for split, num_rows in enumerate(sizes)]
     expected = [row for one in blocks for row in one.columns[KEY].tolist()]
-    cuts = list(cut(blocks, batch_size, drop_last=drop_last))
-    batches = [one.batch() for one in cuts if one.spans]
+    cuts = list(slice_batches(blocks, batch_size, drop_last=drop_last))
+    batches = [one.batch() for one in cuts if one.blocks]
     found = [row for batch in batches for row in batch["row"].tolist()]
     kept = len(expected) - len(expected) % batch_size if drop_last else len(expected)
     assert found == expected[:kept]
-    assert sum(one.num_dropped_rows for one in cuts) == len(expected) - kept
+    assert sum(one.progress.num_dropped_rows for one in cuts) == len(expected) - kept
     assert all(batch.num_rows == batch_size for batch in batches[: kept // batch_size])
     lists = [values.tolist() for batch in batches for values in batch["tags"]]
     assert lists == [[row] * (row % 3) for row in found]
@@ -63,24 +61,24 @@ def test_batches_have_the_exact_size_and_all_rows_in_order(
 def test_every_split_is_completed_exactly_once(
     sizes: list[int], batch_size: int, drop_last: bool
 ) -> None:
-    cuts = cut(
+    cuts = slice_batches(
         [block(split, 0, num_rows) for split, num_rows in enumerate(sizes)],
         batch_size,
         drop_last=drop_last,
     )
-    complete = [s.split_index for one in cuts for s in one.segments if s.is_complete]
+    complete = [s.split_index for one in cuts for s in one.progress.segments if s.is_complete]
     assert complete == list(range(len(sizes)))
 
 
 def test_progress_counts_rows_that_were_filtered_out() -> None:
     blocks = [block(4, 200, 3, places=np.array([7, 9, 42]))]
-    segments = [one.segments for one in cut(blocks, 2, drop_last=False)]
+    segments = [one.progress.segments for one in slice_batches(blocks, 2, drop_last=False)]
     assert segments == [(Segment(4, 1, 210, False),), (Segment(4, 1, 300, True),)]
 
 
 def test_a_resumed_block_begins_at_the_first_row_not_delivered() -> None:
-    origin = block(4, 200, 3, places=np.array([7, 9, 42])).origin
-    assert [origin.row_at(position) for position in (0, 207, 208, 210, 243, 300)] == [
+    [source] = block(4, 200, 3, places=np.array([7, 9, 42])).sources
+    assert [source.row_at(position) for position in (0, 207, 208, 210, 243, 300)] == [
         0,
         0,
         1,
@@ -88,21 +86,30 @@ def test_a_resumed_block_begins_at_the_first_row_not_delivered() -> None:
         3,
         3,
     ]
-    (only,) = cut([block(0, 0, 5, begin=3)], 8, drop_last=False)
+    (only,) = slice_batches([block(0, 0, 5, begin=3)], 8, drop_last=False)
     assert only.batch()["row"].tolist() == [3, 4]
 
 
 def test_a_batch_within_one_block_is_a_view_of_it() -> None:
     one = block(0, 0, 8)
-    first, second = (found.batch() for found in cut([one], 4, drop_last=False))
+    first, second = (found.batch() for found in slice_batches([one], 4, drop_last=False))
     assert second["row"].data_ptr() == one.columns[KEY].ctypes.data + 4 * 8
     assert first["row"] is first["row"]
 
 
 def test_a_batch_that_is_used_in_inference_mode_leaves_the_others_to_train_on() -> None:
-    first, second = (one.batch() for one in cut([block(0, 0, 8)], 4, drop_last=False))
+    first, second = (one.batch() for one in slice_batches([block(0, 0, 8)], 4, drop_last=False))
     weights = torch.nn.Embedding(8, 2)
     with torch.inference_mode():
         weights(first["row"])
     weights(second["row"]).sum().backward()
     assert weights.weight.grad is not None
+
+
+def test_a_block_with_rows_of_several_splits_is_delivered_whole_with_progress_in_each() -> None:
+    of_splits = [block(split, 10 * split, 2, is_last=split == 1).sources[0] for split in (0, 1)]
+    columns: dict[tuple[str, str], Any] = {KEY: np.array([10, 0, 1, 11])}
+    mixed = Block.of(columns, tuple(of_splits), num_rows=4, extras=pa.table({}))
+    (only,) = slice_batches([mixed], 8, drop_last=False)
+    assert only.batch()["row"].tolist() == [10, 0, 1, 11]
+    assert only.progress.segments == (Segment(0, 1, 2, False), Segment(1, 1, 12, True))

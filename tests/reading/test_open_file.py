@@ -6,15 +6,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import DataFileError
-from featstore.reading.footer import Footer, Selection
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from featstore.schema import Slot, SlotKind
 
 LIST = pa.list_(pa.field("element", pa.int64()))
 
 
-def write(path: Path, schema: pa.Schema) -> Footer:
+def write(path: Path, schema: pa.Schema) -> OpenFile:
     pq.write_table(schema.empty_table(), path)
-    return Footer(path, "day/part.parquet")
+    return OpenFile(path, "day/part.parquet")
 
 
 def slot(
@@ -111,22 +112,22 @@ def test_a_slot_is_no_label_though_named_alike(tmp_path: Path) -> None:
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"not a Parquet file, though long enough to be one")
     with pytest.raises(DataFileError, match="expected a Parquet file"):
-        Footer(tmp_path / "a.parquet")
+        OpenFile(tmp_path / "a.parquet")
 
 
 def test_a_file_that_is_gone_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(DataFileError, match="found none; was it vacuumed"):
-        Footer(tmp_path / "a.parquet")
+        OpenFile(tmp_path / "a.parquet")
 
 
 def two_columns(
     path: Path, names: tuple[str, str], fields: tuple[pa.Field, pa.Field] | None = None
-) -> Footer:
+) -> OpenFile:
     found = fields or tuple(pa.field(name, pa.int64()) for name in names)
     arrays = [pa.array([1, 2], field.type) for field in found]
     schema = pa.schema([field.with_name(name) for field, name in zip(found, names, strict=True)])
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path)
-    return Footer(path, "day/part.parquet")
+    return OpenFile(path, "day/part.parquet")
 
 
 @pytest.mark.parametrize("as_slot", [True, False], ids=["slot", "label"])

@@ -1,0 +1,292 @@
+"""One iteration over a loader's epochs in one process: who reads what, and when it is over."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any
+
+from featstore.dispatch.accounts.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.orders import Seat
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.errors import ConfigError, DispatchError, StateError
+from featstore.loader.bad_files import SKIP
+from featstore.loader.batches.slicing import BatchSlice
+from featstore.loader.plan.follow import Follower, NewFiles
+from featstore.loader.run.delivery import Delivery
+from featstore.loader.run.dynamic_epoch import DynamicEpoch
+from featstore.loader.run.feed import Feed
+from featstore.loader.run.hand_over import HandOver, RowBar
+from featstore.loader.run.job import Job
+from featstore.loader.run.passes import Pass
+from featstore.loader.run.ranks import RankSteps, agreement
+from featstore.loader.run.reporting import Reports
+from featstore.loader.run.state import LoaderState
+from featstore.loader.stats import EpochTimes, Stats, verdict
+from featstore.staging.stager import Stager
+from featstore.tensors.batch import Batch
+
+# Users follow the verdicts of epochs under this name.
+_LOG = logging.getLogger("featstore.loader")
+
+
+class Run:
+    """The parts of one iteration, and their order. One consumer; `close()` from any thread.
+
+    Attributes:
+        delivery: What is pending and delivered.
+        steps: The steps that ranks agree on; None where ranks may end apart.
+        follows: Whether the table is followed.
+    """
+
+    def __init__(
+        self, job: Job, begun: Pass, start: LoaderState, *, stats: Stats, stager: Stager | None
+    ) -> None:
+        self._job, self._begun, self._stats = job.at(start.followed), begun, stats
+        self.follows = job.follow is not None
+        if self.follows and begun.is_dataloader:
+            raise ConfigError(
+                "follow: expected a process that reads by itself, found a worker of a DataLoader: "
+                "it asks its workers in turn, and one that waits for what is new holds up the "
+                "others"
+            )
+        self._follower = None
+        if job.follow is not None and start.followed is not None:
+            self._follower = Follower(job.follow, start.followed)
+        self._worker = f"{start.workers[0]}-{os.getpid()}"
+        self._in_step = begun.place.in_step if job.in_step is None else job.in_step
+        self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
+        self._reports = Reports(self.delivery, stats, job.terms.lease_s)
+        # Workers of a DataLoader are many: each decodes on one core, as torch computes on one
+        # there.
+        self._feed = Feed(
+            self._job,
+            self.delivery,
+            self._reports,
+            stats,
+            stager,
+            use_threads=not begun.is_dataloader,
+        )
+        self._row_bar = None
+        if job.shows(start):
+            wait_s = stats.seconds["wait_s"]
+            self._row_bar = RowBar("train", job.num_rows_left(start), wait_s=wait_s)
+        self._hand_over = HandOver(
+            self.delivery,
+            stats,
+            stager,
+            row_bar=self._row_bar,
+            is_shared=begun.is_dataloader,
+            debug=job.debug,
+        )
+        steps, self.steps = agreement(job, begun, start), None
+        if steps is not None:
+            self.steps = RankSteps(
+                steps,
+                job,
+                begun,
+                lambda: self._job.parts(begun.place),
+                self.delivery,
+                self._hand_over,
+                self._reports.limits,
+            )
+        self._quarantined: list[str] = []
+        self._has_ended = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the iteration came to its end: no rows are left, or the ranks have stopped."""
+        return self._has_ended or self.delivery.is_stopped
+
+    @property
+    def state_handed_over(self) -> LoaderState:
+        """The state with the batch that was handed over last; after the end, all of the last epoch.
+
+        Raises:
+            StateError: In a DataLoader's worker in an iteration of several epochs: others may be in
+                another one.
+        """
+        is_one_of_several = self._begun.is_dataloader and self._begun.place.num_workers > 1
+        if is_one_of_several and self._job.num_epochs > 1:
+            raise StateError(
+                "a StatefulDataLoader of several workers: expected a loader with num_epochs 1, "
+                f"found {self._job.num_epochs}: workers may be in different epochs, whose states "
+                "do not unite; iterate once for each epoch"
+            )
+        return self.delivery.state_with_given
+
+    def slices(self) -> Iterator[BatchSlice]:
+        """The batches of all epochs that are left, each to be delivered before the next is asked
+        for.
+
+        Raises:
+            DispatchError: An earlier start of the run has read all rows, or no worker could read
+                some of them.
+        """
+        end = self._begun.first_epoch + self._job.num_epochs
+        finds_all_done = self._begun.is_repeated and self._job.ordering.is_dynamic
+        for epoch in self._epochs(end):
+            before = self._times()
+            if self._job.ordering.is_dynamic:
+                with self._dynamic_epoch(epoch) as dynamic:
+                    for claims in dynamic.rounds():
+                        yield from self._feed.slices(self._job, epoch, claims)
+                    if self._in_step and self.steps is None:
+                        dynamic.note_left_open()
+                self._quarantined += [f"epoch {epoch}: {split}" for split in dynamic.quarantined]
+                finds_all_done &= dynamic.found_all_done
+            else:
+                yield from self._in_order(epoch)
+            if self.delivery.is_closed:
+                return
+            self._stats.counts["epochs"] += 1
+            self._judge(epoch, self._times().since(before))
+            self._end_epoch(is_last=epoch + 1 == end and not self.follows)
+        if finds_all_done and not self.follows:
+            self._report_all_done(end)
+        self._has_ended = True
+        self._report_quarantined()
+
+    def batch(self, rows: BatchSlice | None) -> Batch | None:
+        """The next batch, of these rows, None where there are none; None at the end."""
+        if self.steps is not None:
+            return self.steps.batch(rows)
+        return None if rows is None else self._hand_over.hand_over(rows)
+
+    def acknowledge(self) -> None:
+        """The batch in the consumer's hands counts as delivered."""
+        self._reports.tell(is_complete=self.delivery.acknowledge())
+
+    def add_without_batch(self, rows: BatchSlice) -> None:
+        """Progress for which there is no batch is delivered once all before it is."""
+        if self.delivery.add(rows.progress):
+            self._reports.tell(is_complete=True)
+
+    def finish(self) -> None:
+        """No step follows, as the ranks agreed or because no rows are left.
+
+        Raises:
+            DispatchError: Ranks in step have agreed to stop, and a holder that is silent has rows.
+        """
+        self._reports.await_delivery()
+        # Here the last batch is acknowledged, the store knows of it, and an agreed stop has taken
+        # effect, unless the run was closed before. Leases of a run that stopped are still held.
+        if self.steps is None or self.delivery.is_closed:
+            return
+        if self.delivery.is_stopped:
+            self.close()  # Gives back what tail `drop` leaves out on purpose.
+        try:
+            self.steps.require_nothing_unread()
+        except DispatchError:
+            self.delivery.reopen()
+            raise
+
+    def close(self) -> None:
+        """Gives claims back, ends and joins the threads, lets go of files. May be called more than
+        once.
+        """
+        if not self.delivery.close():
+            return
+        with ExitStack() as parts:  # From the last line to the first, whatever fails.
+            if self.steps is not None:
+                parts.callback(self.steps.leave)
+            parts.callback(self._feed.close)
+            if self._row_bar is not None:
+                parts.callback(self._row_bar.close)
+            parts.callback(self._reports.close)
+
+    def _epochs(self, end: int) -> Iterator[int]:
+        """The epochs of the iteration; of a followed table one for each plan, which the job is then
+        of.
+        """
+        epoch = self.delivery.epoch
+        if self._follower is None:
+            yield from range(epoch, end)
+            return
+        address, closed = self._begun.address, self.delivery.closed
+        while True:
+            new = self._follower.next(address, EpochKeys(self._begun.prefix, epoch), closed)
+            if new is None:
+                return
+            self._job = self._job.of_plan(new)
+            self.delivery.begin_plan(**self._plan_of_state())
+            yield epoch
+            epoch += 1
+
+    def _end_epoch(self, *, is_last: bool) -> None:
+        """All of the epoch is delivered, unless ranks stopped."""
+        if self._follower is not None:
+            self._follower.finish(self._job.files)
+            self._job = self._job.of_plan(NewFiles(files={}, table=self._job.table))
+        self.delivery.end_epoch(is_last=is_last, **self._plan_of_state())
+        self._feed.end_epoch()
+
+    def _plan_of_state(self) -> dict[str, Any]:
+        """What a state says of the plan of a followed table."""
+        if self._follower is None:
+            return {}
+        plan = {"table": self._job.table, "plan": self._job.plan_digest}
+        return {"followed": self._follower.followed, **plan}
+
+    def _dynamic_epoch(self, epoch: int) -> DynamicEpoch:
+        return DynamicEpoch(
+            self._job,
+            self._begun,
+            epoch,
+            worker=self._worker,
+            in_step=self._in_step,
+            delivery=self.delivery,
+            reports=self._reports,
+            is_staged=self._feed.is_staged,
+        )
+
+    def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
+        """What is this worker's of an epoch, in an order for which nobody is asked."""
+        place = self._begun.place
+        seat = Seat(worker=place.static_index, num_workers=place.num_workers)
+        recorded = partial(self._recorded, epoch)
+        for job, claims in self._job.turns(epoch, seat, self.delivery.done, recorded):
+            if not self.delivery.is_closed:
+                yield from self._feed.slices(job, epoch, claims)
+            del job  # The files of a part are freed before those of the next are listed.
+
+    def _recorded(self, epoch: int, loader: str) -> Recording:
+        with closing(self._begun.address.open()) as store:
+            found = recorded_by(store, loader, self._begun.run_id, epoch)
+        if found is None:
+            raise DispatchError(NOT_RECORDED.format(epoch=epoch, run_id=self._begun.run_id))
+        return found
+
+    def _times(self) -> EpochTimes:
+        return self._stats.times(self._feed.staging_wait_s())
+
+    def _judge(self, epoch: int, times: EpochTimes) -> None:
+        self._stats.verdict = f"epoch {epoch}: {verdict(times)}"
+        _LOG.info("%s", self._stats.verdict)
+
+    def _report_all_done(self, end: int) -> None:
+        text = (
+            f"epochs {self._begun.first_epoch} to {end - 1}: nothing is left to read: in dispatch "
+            f"store {self._begun.address.url} an earlier run, or another loader with the same "
+            "selection, has read every row under this run_id; give each run, and each loader that "
+            "is to read for itself, a run_id of its own; to go on after a checkpoint, call "
+            "load_state_dict; where a launcher restarts workers that had ended, "
+            "dispatch.finished: end lets them end empty"
+        )
+        if not self._job.ends_finished:
+            raise DispatchError(text)
+        _LOG.warning("%s", text)
+
+    def _report_quarantined(self) -> None:
+        if not self._quarantined:
+            return
+        text = (
+            "rows are missing that no worker could read: each of these splits has failed "
+            f"{self._job.terms.max_failures} times in a row, or killed its worker: "
+            f"{'; '.join(self._quarantined)}; all other rows were delivered; see the errors of the "
+            "workers, and `featstore dispatch receipt`"
+        )
+        if self._job.on_bad_file != SKIP:
+            raise DispatchError(text)
+        _LOG.warning("%s", text)

@@ -1,0 +1,176 @@
+"""Claims to batch slices: staged, decoded, assembled and sliced ahead of the consumer."""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Protocol
+
+from featstore.dispatch.terms import Claim
+from featstore.loader.bad_files import SKIP, BadFiles
+from featstore.loader.batches.assembly import Assembler
+from featstore.loader.batches.pipeline import Ahead, Pipeline
+from featstore.loader.batches.slicing import BatchSlice, slice_batches
+from featstore.loader.batches.transform import transformed
+from featstore.loader.plan.data_files import Listed, Partition
+from featstore.loader.plan.shuffle import RowOrder
+from featstore.loader.rows.interleaving import read_windows
+from featstore.loader.rows.memory_budget import Budget
+from featstore.loader.rows.split_reader import SplitReader, WindowCache
+from featstore.loader.rows.staging_source import stage_items
+from featstore.loader.rows.work import FileSource, Release, Work, files_in_place, files_staged
+from featstore.loader.run.delivery import Delivery
+from featstore.loader.run.job import Job
+from featstore.loader.run.reporting import Reports
+from featstore.loader.stats import Stats
+from featstore.reading.file_columns import ColumnCache
+from featstore.staging.stager import Stager
+from featstore.table.snapshot import DataFile
+
+# A claim with its data file and partition: looked up once, and what staging gives back with a file.
+Claimed = tuple[Claim, DataFile, Partition]
+
+
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+class Feed:
+    """The threads of one iteration, and what they share: caches, and the memory budget.
+
+    One consumer; `close()` from any thread. Locks: `_opening` guards the list of what runs, which
+    another thread may close while this one still begins a part of it. Nobody closes or waits for a
+    part while holding it. It is reentrant because a finalizer or a signal handler may close the
+    feed in the very thread that holds it.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        delivery: Delivery,
+        reports: Reports,
+        stats: Stats,
+        stager: Stager | None,
+        *,
+        use_threads: bool,
+    ) -> None:
+        """`use_threads`: whether a row group is decoded on several cores."""
+        self._delivery, self._reports, self._stats = delivery, reports, stats
+        self._stager, self._use_threads = stager, use_threads
+        self._bad_files = BadFiles(stats)
+        self._skip = self._bad_files.skip if job.on_bad_file == SKIP else None
+        # The consumer waits for the last of the threads; the others wait for each other.
+        self._waits = "wait_s" if job.transform is None else "transform_wait_s"
+        self._open: list[_Closeable] = []
+        self._opening = threading.RLock()
+        self._is_closed = False
+
+    def slices(self, job: Job, epoch: int, claims: Iterable[Claim]) -> Iterator[BatchSlice]:
+        """The batches of these claims; the last of them may be short.
+
+        Claims are drawn ahead, in another thread. Returns when all that was sliced is delivered.
+        """
+        order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
+        budget = Budget(job.budget_bytes)
+        open_split = partial(
+            SplitReader,
+            request=job.request,
+            order=order,
+            stats=self._stats,
+            use_threads=self._use_threads,
+            # In order `dynamic` a claim ends with its window, so the next one needs another.
+            window_cache=None if job.ordering.is_dynamic else WindowCache(),
+            budget=budget,
+            column_cache=ColumnCache(),
+        )
+        claimed = self._claimed(job.files, claims)
+        stager = self._stager
+        work = self._in_place(claimed) if stager is None else self._staged(stager, claimed)
+        windows = read_windows(work, open_split, order.interleave, self._skip)
+        windows = self._stats.paced(windows, "decode_room_s")
+        assembler = Assembler(job.request, job.batch_size, self._stats, self._skip)
+        pipeline = Pipeline(windows, assembler, budget, self._stats, self._waits)
+        self._begin(pipeline)
+        slices = slice_batches(
+            pipeline.blocks(),
+            job.batch_size,
+            drop_last=job.drop_last,
+            is_lost=self._reports.is_lost,
+        )
+        if job.transform is None:
+            yield from slices
+        else:
+            made = transformed(slices, job.transform, self._delivery.claim_of, self._stats)
+            ahead = Ahead(self._stats.paced(made, "transform_room_s"), self._stats)
+            self._begin(ahead)
+            yield from ahead.items()
+            ahead.close()
+        self._reports.await_delivery()
+        pipeline.close()
+        with self._opening:
+            self._open.clear()
+
+    def end_epoch(self) -> None:
+        """Bad files of the next epoch are warned of anew."""
+        self._bad_files.clear()
+
+    def is_staged(self, file: DataFile) -> bool:
+        """Whether the host has the file in its cache already."""
+        stager = self._stager
+        return stager is not None and stager.has(file.url, file.size_bytes, file.version)
+
+    def staging_wait_s(self) -> float:
+        """What decoding has waited for files."""
+        return 0.0 if self._stager is None else self._stager.stats().wait_s
+
+    def close(self) -> None:
+        """Ends and joins the threads, and lets go of files. May be called more than once."""
+        with self._opening:
+            self._is_closed = True
+            opened = list(self._open)
+        with ExitStack() as parts:
+            for part in reversed(opened):
+                parts.callback(part.close)
+
+    def _begin(self, part: _Closeable, *, is_first: bool = False) -> None:
+        """The part is closed with the feed: now, where that was closed while the part began."""
+        with self._opening:
+            self._open.insert(0 if is_first else len(self._open), part)
+            is_late = self._is_closed
+        if is_late:
+            part.close()
+
+    def _claimed(self, files: Mapping[str, Listed], claims: Iterable[Claim]) -> Iterator[Claimed]:
+        for claim in claims:
+            self._delivery.claim(claim)
+            yield claim, *files[claim.split.path]
+
+    def _in_place(self, claimed: Iterable[Claimed]) -> Iterator[Work]:
+        """Files read where they are."""
+        for item in claimed:
+            yield self._work(item, files_in_place(item[1]))
+
+    def _staged(self, stager: Stager, claimed: Iterable[Claimed]) -> Iterator[Work]:
+        """Files brought to the local disk first, in a thread of the stager's that draws the claims,
+        unless it leaves one where it is.
+        """
+        stream = stager.stage(part for item in claimed for part in stage_items(item[1], item))
+        self._begin(stream, is_first=True)
+        for staged in stream:
+            yield self._work(staged.key, *files_staged(staged.key[1], staged, stream))
+
+    def _work(
+        self, claimed: Claimed, files: tuple[FileSource, ...], release: Release = lambda: None
+    ) -> Work:
+        claim, _, partition = claimed
+        coordinator = self._reports.coordinator
+        if coordinator is None:
+            return Work(claim=claim, partition=partition, files=files, release=release)
+        return Work(
+            claim=claim,
+            partition=partition,
+            files=files,
+            release=release,
+            reserve=partial(coordinator.reserve, claim),
+            fail=partial(self._delivery.fail, claim),
+        )

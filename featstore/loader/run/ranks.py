@@ -1,0 +1,191 @@
+"""Ranks that train in step: which steps all of them make, and what pads those without rows."""
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from featstore.dispatch.accounts.unfinished import open_leases, silent_leases
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.terms import Claim
+from featstore.errors import DispatchError, StateError
+from featstore.loader.batches.assembly import Assembler
+from featstore.loader.batches.progress import Progress
+from featstore.loader.batches.slicing import BatchSlice, slice_batches
+from featstore.loader.plan.shuffle import RowOrder
+from featstore.loader.rows.interleaving import read_windows
+from featstore.loader.rows.split_reader import SplitReader
+from featstore.loader.rows.work import Work, files_in_place
+from featstore.loader.run.delivery import Delivery
+from featstore.loader.run.hand_over import HandOver
+from featstore.loader.run.job import Job
+from featstore.loader.run.passes import Pass
+from featstore.loader.run.state import LoaderState
+from featstore.loader.run.tail import JOIN, PAD, Agreed, Counted, Steps
+from featstore.loader.stats import Stats
+from featstore.tensors.batch import Batch, Column, Columns
+from featstore.tensors.column_keys import WEIGHT, Key, Keys
+
+
+def agreement(job: Job, begun: Pass, start: LoaderState) -> Steps | None:
+    """How the ranks of one iteration agree on the number of steps: by counting where the order is
+    static, else through the store; None where ranks may end apart, or there is only one.
+
+    Raises:
+        DispatchError: What was said in an earlier start of the run is still in the store.
+    """
+    place = begun.place
+    if job.tail == JOIN or place.num_ranks == 1:
+        return None
+    if (num_steps := job.num_steps(start, place)) is not None:
+        return Counted(num_steps)
+    if begun.is_repeated:
+        raise DispatchError(
+            f"tail {job.tail}: this pass was begun before, in an earlier start of the run, and "
+            "ranks do not know how many steps were made then: load the state of a checkpoint in "
+            "all ranks, or choose another run_id"
+        )
+    prefix = f"{begun.prefix}{begun.first_epoch}/"
+    return Agreed(job.tail, begun.address.open(), prefix, place, patience_s=job.terms.stall_s)
+
+
+class RankSteps:
+    """The steps of one rank, as the ranks agree on them. One consumer.
+
+    Args:
+        steps: The agreement.
+        job: What is read, for what does not change with a followed table.
+        begun: The iteration that all ranks began.
+        parts: What is read now, in parts, for a rank that has no rows of its own to pad with.
+        delivery: Where padding batches are added, too.
+        hand_over: Hands a batch over to the consumer.
+        limits: Where the rank's claims end now, as of `Coordinator.limits`; None where no store is
+            asked for claims.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        job: Job,
+        begun: Pass,
+        parts: Callable[[], Iterable[Job]],
+        delivery: Delivery,
+        hand_over: HandOver,
+        limits: Callable[[], Any],
+    ) -> None:
+        self._steps, self._job, self._begun, self._parts = steps, job, begun, parts
+        self._delivery, self._hand_over, self._limits = delivery, hand_over, limits
+        self._num_steps = 0
+        self._last: Batch | None = None
+
+    def batch(self, rows: BatchSlice | None) -> Batch | None:
+        """The batch of the next step: these rows, padding where there are none, or None where no
+        rank goes on.
+        """
+        self._num_steps += 1
+        if rows is None:
+            return self._padding() if self._steps.pads(self._num_steps) else None
+        if not self._steps.makes(self._num_steps, rows.num_ahead(self._job.batch_size)):
+            # Rows are left, which no rank asks for: the iteration ends once what was handed over
+            # before is delivered.
+            self._delivery.stop(self._begun.first_epoch + self._job.num_epochs, self._limits())
+            return None
+        self._last = self._hand_over.hand_over(rows)
+        return self._last
+
+    def leave(self) -> None:
+        """The loop was left. May be called more than once, from any thread."""
+        self._steps.leave()
+
+    def require_nothing_unread(self) -> None:
+        """To be called after the last step; waits for signs of life of those who hold rows, at most
+        a lease. Rows that were dropped on purpose do not count.
+
+        Raises:
+            DispatchError: A holder that is silent has rows of the iteration.
+        """
+        if not self._job.ordering.is_dynamic:
+            return
+        lease_s, unread = self._job.terms.lease_s, []
+        with closing(self._begun.address.open()) as store:
+            first_epoch = self._begun.first_epoch
+            for epoch in range(first_epoch, first_epoch + self._job.num_epochs):
+                keys = EpochKeys(self._begun.prefix, epoch)
+                unread += silent_leases(store, keys, lease_s, threading.Event())
+                if self._job.tail == PAD:
+                    unread += [lease for lease in open_leases(store, keys) if not lease.is_held]
+        if unread:
+            raise DispatchError(
+                f"tail {self._job.tail}: all ranks have agreed to stop, and rows are unread whose "
+                f"holders have been silent for {lease_s:g} s: {'; '.join(map(str, unread))}; load "
+                "the state of a checkpoint in all ranks to read them"
+            )
+
+    def _padding(self) -> Batch:
+        if self._last is None:
+            self._last = some_rows(self._parts()).batch()
+        padding = self._hand_over.sendable(padding_of(self._last))
+        self._delivery.add(Progress(()))
+        return padding
+
+
+@dataclass(frozen=True)
+class WeightlessColumns:
+    """The same columns, but every weight is zero."""
+
+    columns: Columns
+
+    @property
+    def keys(self) -> Keys:
+        return self.columns.keys
+
+    def made(self) -> dict[Key, Column]:
+        return {key: _weightless(key, column) for key, column in self.columns.made().items()}
+
+    def packed(self) -> "WeightlessColumns":
+        return WeightlessColumns(self.columns.packed())
+
+    def moved(self, **how: Any) -> "WeightlessColumns":
+        return WeightlessColumns(self.columns.moved(**how))
+
+
+def _weightless(key: Key, column: Column) -> Column:
+    if key[0] == WEIGHT and isinstance(column, torch.Tensor):
+        return torch.zeros_like(column)
+    return column
+
+
+def padding_of(batch: Batch) -> Batch:
+    """The batch's rows again, `is_padding`, its weights zero where there are weights."""
+    columns = WeightlessColumns(batch.columns)
+    return Batch(columns, num_rows=batch.num_rows, extras=batch.extras, is_padding=True)
+
+
+def some_rows(jobs: Iterable[Job]) -> BatchSlice:
+    """Rows of the first split that has some, whoever has delivered them, read where its file is:
+    for a rank that has none to repeat.
+
+    Raises:
+        StateError: There are no rows at all.
+    """
+    for job in jobs:
+        order = RowOrder(seed=job.seed, epoch=0, shuffle=None)
+        open_split = partial(SplitReader, request=job.request, order=order, stats=Stats())
+        for index, split in enumerate(job.splits):
+            file, partition = job.files[split.path]
+            claim = Claim(index=index, split=split, fence=0, start_row=0)
+            work = Work(claim=claim, partition=partition, files=files_in_place(file))
+            assembler = Assembler(job.request, job.batch_size, Stats())
+            with closing(read_windows(iter([work]), open_split, 1)) as windows:
+                blocks = (block for window in windows for block in assembler.blocks(window))
+                for some in slice_batches(blocks, job.batch_size, drop_last=False):
+                    if some.blocks:
+                        return some
+    raise StateError(
+        "tail pad: this rank has no rows to pad with, and no split has any: choose tail join, or "
+        "another `where`"
+    )

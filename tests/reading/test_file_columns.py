@@ -1,0 +1,57 @@
+"""Where selected columns are, looked for once in files of one schema."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
+from featstore.reading.open_file import OpenFile
+from featstore.schema import Slot, SlotKind
+
+A, B = (Slot(name=name, kind=SlotKind.ID) for name in "ab")
+SELECTION = Selection(slots=(A, B))
+
+
+def opened(directory: Path, name: str, **columns: Any) -> OpenFile:
+    pq.write_table(pa.table(columns), directory / name)
+    return OpenFile(directory / name)
+
+
+def cached(cache: ColumnCache, file: OpenFile, selection: Selection = SELECTION) -> FileColumns:
+    return cache.of(file.footer.layout, selection, file.name)
+
+
+def test_a_selection_is_looked_for_once_in_files_of_one_schema_and_anew_in_others(
+    tmp_path: Path,
+) -> None:
+    cache = ColumnCache()
+    first, alike = (opened(tmp_path, name, a=[1], b=[2]) for name in ("1", "2"))
+    found = cached(cache, first)
+    assert found == first.resolve(SELECTION)
+    assert cached(cache, alike) is found
+    for other in (
+        opened(tmp_path, "3", b=[1], a=[2]),
+        opened(tmp_path, "4", a=[1]),
+        opened(tmp_path, "5", x=[[1]], b=[1]),
+    ):
+        assert cached(cache, other) == other.resolve(SELECTION) != found
+        assert cached(cache, first) is found
+    assert cached(cache, first, Selection(slots=(A,))).slots == {"a": "a"}
+
+
+def test_only_a_few_selections_are_kept(tmp_path: Path) -> None:
+    cache, file = ColumnCache(), opened(tmp_path, "1", a=[1], b=[2])
+    first = cached(cache, file)
+    for _ in range(5):
+        cached(cache, file, Selection(slots=(A,)))
+    assert cached(cache, file) is not first
+
+
+def test_files_that_share_a_cache_share_what_is_found(tmp_path: Path) -> None:
+    cache = ColumnCache()
+    opened(tmp_path, "1", a=[1], b=[2])
+    opened(tmp_path, "2", a=[1], b=[2])
+    first, other = (OpenFile(tmp_path / name, column_cache=cache) for name in ("1", "2"))
+    assert first.resolve(SELECTION) is other.resolve(SELECTION)
