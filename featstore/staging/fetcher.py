@@ -22,7 +22,7 @@ from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Filling, Line, Received
 from featstore.staging.limits import Throttle
-from featstore.staging.lookahead import Lookahead
+from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import Staging
 from featstore.staging.ranges import (
     PlanRanges,
@@ -378,15 +378,15 @@ class Fetcher:
         if requests:
             self._reserve(item, download, num_bytes(union([*filling.held, *requests])), waiting)
 
-        look_ahead = Lookahead(
+        ahead = RequestsAhead(
             remote=lambda: self.remote(item.url),
             plan=lambda: self._further_requests(item, download, filling, plan),
             filling=filling,
             pass_on=waiting.pass_on,
         )
         while requests:
-            filling.fetch(*requests[0], look_ahead)
-            requests = filling.asked or self._further_requests(item, download, filling, plan)
+            ahead.fetch(*requests[0])
+            requests = filling.in_flight or self._further_requests(item, download, filling, plan)
         waiting.pass_on()
         return requests is not None
 

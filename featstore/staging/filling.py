@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,10 +27,6 @@ _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
 _SYNC_BYTES = 16 << 20
 _LEAVE_S = 1.0
-# Called with how many bytes of a span are still to come, and again once they are no more than what
-# it returned; from the start with each attempt.
-OnLeft = Callable[[int], int]
-NEVER = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,15 +153,15 @@ class _Pace:
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
-        self._asked_at_s, self._waited_s, self._num_bytes = time.monotonic(), 0.0, 0
+        self._in_flight_at_s, self._waited_s, self._num_bytes = time.monotonic(), 0.0, 0
 
     def ask(self) -> None:
         """The next block is waited for."""
-        self._asked_at_s = time.monotonic()
+        self._in_flight_at_s = time.monotonic()
 
     def see(self, num_bytes: int) -> None:
         """A block has come. TimeoutError where that took too long."""
-        self._waited_s += time.monotonic() - self._asked_at_s
+        self._waited_s += time.monotonic() - self._in_flight_at_s
         self._num_bytes += num_bytes
         if self._policy.is_stalled(self._num_bytes, self._waited_s):
             raise TimeoutError(f"only {self._num_bytes} bytes came in {self._waited_s:.0f} s")
@@ -214,19 +210,23 @@ class Filling:
         self._place = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._write_back, self._crc = _WriteBack(self._file), 0
-        self._askers, self._asked = _Askers(), dict[Span, Future[Answer]]()
+        self._askers, self._in_flight = _Askers(), dict[Span, Future[Answer]]()
+        # Of the span that is being downloaded: how far it is, and what failed in the last attempt.
+        self._at, self._failure = 0, ""
         self._current: Span = (0, 0)
         self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[Sum, ...]()
 
     @property
-    def asked(self) -> tuple[Span, ...]:
-        """The spans that were asked for ahead, in the order in which they are to be fetched."""
-        return tuple(self._asked)
+    def in_flight(self) -> tuple[Span, ...]:
+        """The spans whose requests were sent ahead, in the order in which they are to be
+        downloaded.
+        """
+        return tuple(self._in_flight)
 
     @property
     def coming(self) -> tuple[Span, ...]:
         """What is held, being fetched or asked for."""
-        return union([*self.held, self._current, *self._asked])
+        return union([*self.held, self._current, *self._in_flight])
 
     def adopt(self, pin: Pin) -> None:
         """Takes over what another staged file of the same version holds, without a request."""
@@ -250,45 +250,59 @@ class Filling:
             self.fetch(first, end)
         return os.pread(self._file, num_bytes, first)
 
-    def ask(self, first: int, end: int) -> None:
+    def send(self, first: int, end: int) -> None:
         """Sends the request for a span that is fetched later, in vain where one before that breaks.
         `fetch` raises for it.
         """
-        self._asked[first, end] = self._askers.ask(partial(self._read, first, end))
+        self._in_flight[first, end] = self._askers.ask(partial(self._read, first, end))
 
-    def fetch(self, first: int, end: int, on_left: OnLeft = lambda left_bytes: NEVER) -> None:
-        """Downloads one span, going on where a connection broke.
+    def fetch(self, first: int, end: int) -> None:
+        """Downloads one span; errors as of `attempts`."""
+        for attempt in self.attempts(first, end):
+            for _ in attempt:
+                pass
 
-        A store that does not name versions is asked again for all of it: what comes might be of
-        another file. StagingError when it keeps failing, or the local disk does; ReplacedError;
-        Stopped.
+    def attempts(self, first: int, end: int) -> Iterator[Iterator[int]]:
+        """Downloads one span, going on where a connection broke. To be iterated to its end.
+
+        A store that does not name versions is asked again for all of the span: what comes might be
+        of another file.
+
+        Yields:
+            One iterator for each attempt, to be iterated to its end, too. It yields how many bytes
+            of the span are still to come, after each block.
+
+        Raises:
+            StagingError: It keeps failing, or the local disk does.
+            ReplacedError: The file has changed.
+            Stopped: The stager was closed.
         """
         self._current = (first, end)
-        at, num_failures, self._crc = first, 0, 0
-        while at < end:
-            begun = at
-            at, failure = self._try(at, end, on_left)
-            if not failure:
+        self._at, self._crc, num_failures = first, 0, 0
+        while self._at < end:
+            begun, self._failure = self._at, ""
+            yield self._attempt(end)
+            if not self._failure:
                 break
-            num_failures = 1 if at - begun >= self._line.retry.progress_bytes else num_failures + 1
+            has_progress = self._at - begun >= self._line.retry.progress_bytes
+            num_failures = 1 if has_progress else num_failures + 1
             if self._line.retry.gives_up(num_failures):
-                raise StagingError(f"{failure}; gave up after {num_failures} attempts")
+                raise StagingError(f"{self._failure}; gave up after {num_failures} attempts")
             if not self.tag:
-                at, self._crc = first, 0
-            # a store with one place for us would serve them first, and nobody reads them
-            self._asked.clear()
-            self._line.pause(failure, num_failures)
-        self.held, self.sums = (
-            union([*self.held, (first, end)]),
-            (*self.sums, (first, end, self._crc)),
-        )
+                self._at, self._crc = first, 0
+            # A store that serves one request of ours at a time would serve these first, and nobody
+            # would read them.
+            self._in_flight.clear()
+            self._line.pause(self._failure, num_failures)
+        self.held = union([*self.held, (first, end)])
+        self.sums = (*self.sums, (first, end, self._crc))
 
     def restart(self) -> None:
         """Forgets all bytes: they are of a file that is no more."""
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, self._size_bytes)
         self.tag, self.held, self.sums = "", (), ()
-        self._asked, self._current = {}, (0, 0)
+        self._in_flight, self._current = {}, (0, 0)
 
     def sync(self) -> None:
         """Waits until the bytes are on the disk."""
@@ -300,47 +314,43 @@ class Filling:
     def close(self) -> None:
         self._write_back.close()
         os.close(self._file)
-        self._asked.clear()
+        self._in_flight.clear()
         self._askers.close()
 
     def _read(self, first: int, end: int) -> Answer:
         return self._line.read(self._url, first, end, size_bytes=self._size_bytes, tag=self.tag)
 
-    def _try(self, at: int, end: int, on_left: OnLeft) -> tuple[int, str]:
-        """One request: how far it came, and what failed if trying again may help."""
-        asked = self._asked.pop((at, end), None)
-        watch, pace, call_at_bytes = (
-            _Watch(was_ahead=asked is not None),
-            _Pace(self._line.retry),
-            end - at,
-        )
+    def _attempt(self, end: int) -> Iterator[int]:
+        """One request, from `_at` on; says in `_failure` what failed if trying again may help."""
+        sent = self._in_flight.pop((self._at, end), None)
+        watch, pace = _Watch(was_ahead=sent is not None), _Pace(self._line.retry)
         try:
-            answer = self._read(at, end) if asked is None else asked.result()
+            answer = self._read(self._at, end) if sent is None else sent.result()
             watch.begin(answer.setup_s)
             self._identify(answer)
             pace.ask()
             for block in answer.blocks:
                 watch.see(len(block))
                 pace.see(len(block))
-                at = self._write(block, at, end)
-                if end - at <= call_at_bytes:
-                    call_at_bytes = on_left(end - at)
+                self._at = self._write(block, self._at, end)
+                yield end - self._at
                 pace.ask()
         except (OSError, EOFError) as error:
             if isinstance(error, OSError) and is_local(error):
                 raise self._local(error) from error
             if not is_retryable(error):
                 raise
-            return (
-                at,
-                f"download of {redact(self._url)} failed: {type(error).__name__}: "
-                f"{redact_text(str(error))}",
+            self._failure = (
+                f"download of {redact(self._url)} failed: "
+                f"{type(error).__name__}: {redact_text(str(error))}"
             )
+            return
         self._line.on_stream(watch.received(self._url))
-        short = (
-            f"download of {redact(self._url)} has the wrong size: expected {end} bytes, found {at}"
-        )
-        return at, "" if at == end else short
+        if self._at != end:
+            self._failure = (
+                f"download of {redact(self._url)} has the wrong size: expected {end} bytes, found "
+                f"{self._at}"
+            )
 
     def _identify(self, answer: Answer) -> None:
         if answer.size_bytes != self._size_bytes:

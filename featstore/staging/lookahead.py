@@ -1,29 +1,34 @@
-"""When the next request of a download is sent: so early that its bytes come when those before are
-there.
+"""When the next request of a download is sent: early enough that its bytes come when those before
+are here.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from featstore.staging.cost import Remote
-from featstore.staging.filling import NEVER, Filling
+from featstore.staging.filling import Filling
 from featstore.staging.ranges import Span, num_bytes
 
-# What several requests are for lies in the buffers of their connections until it is its turn. No
-# more than these hold, or a store that serves a later one first would wait for its reader, who
-# waits for the store.
+NEVER = -1
+# What several requests are for waits in the buffers of their connections until it is read. Those
+# hold about so much: with more a store that serves a later request first would wait for its reader,
+# who waits for the store.
 _TOGETHER_BYTES = 4 << 20
 
 
 @dataclass(kw_only=True)
-class Lookahead:
-    """Called with how many bytes of the current request are still to come; says with how few left
-    it wants to be called again, `NEVER` where there is nothing to do before the next request.
+class RequestsAhead:
+    """Keeps requests of one download in flight, ahead of the one whose bytes come.
 
-    As much is kept under way as `remote()` carries in its window: of short requests several, a long
-    one only behind the last bytes before it. `plan()` says what is still to be asked for, None
-    where that is decided once all that was asked for is there; `pass_on()` is called when nothing
-    is, and another download may begin.
+    As much is kept in flight as the store's window carries: of short requests several, a long one
+    only behind the last bytes before it.
+
+    Attributes:
+        remote: What is known of the store now.
+        plan: What is still to be requested; None where that is decided only when all that was
+            requested is here.
+        filling: The file that is downloaded.
+        pass_on: Called when nothing is left to request, and another download may begin.
     """
 
     remote: Callable[[], Remote]
@@ -32,10 +37,21 @@ class Lookahead:
     pass_on: Callable[[], None]
     _next_bytes: int = field(default=0, init=False)
 
-    def __call__(self, left_bytes: int) -> int:
+    def fetch(self, first: int, end: int) -> None:
+        """Downloads one span, and sends the requests that become due meanwhile."""
+        for attempt in self.filling.attempts(first, end):
+            due_bytes = end - first
+            for left_bytes in attempt:
+                if left_bytes <= due_bytes:
+                    due_bytes = self._send(left_bytes)
+
+    def _send(self, left_bytes: int) -> int:
+        """Sends what is due while so many bytes of the current request are still to come. Returns
+        with how few left something may be due again, `NEVER` before the current request ends.
+        """
         remote = self.remote()
-        while left_bytes <= (at_bytes := remote.window_bytes - num_bytes(self.filling.asked)):
-            if 1 + len(self.filling.asked) >= remote.num_at_once > 1:
+        while left_bytes <= (window_bytes := self._window_bytes(remote)):
+            if 1 + len(self.filling.in_flight) >= remote.num_at_once > 1:
                 return NEVER
             if left_bytes > self._together_bytes:
                 return self._together_bytes
@@ -47,16 +63,18 @@ class Lookahead:
             self._next_bytes = num_bytes(following[:1])
             if left_bytes > self._together_bytes:
                 return self._together_bytes
-            self.filling.ask(*following[0])
+            self.filling.send(*following[0])
             self._next_bytes = 0
-        return at_bytes
+        return window_bytes
+
+    def _window_bytes(self, remote: Remote) -> int:
+        """How much of the store's window is not in flight yet."""
+        return remote.window_bytes - num_bytes(self.filling.in_flight)
 
     @property
     def _together_bytes(self) -> int:
-        """With how few left the next request may be one of several."""
-        asked_bytes = num_bytes(self.filling.asked)
-        return (
-            _TOGETHER_BYTES - asked_bytes - self._next_bytes
-            if asked_bytes
-            else self.remote().window_bytes
-        )
+        """With how few bytes left the next request may be one of several in flight."""
+        in_flight_bytes = num_bytes(self.filling.in_flight)
+        if not in_flight_bytes:
+            return self.remote().window_bytes
+        return _TOGETHER_BYTES - in_flight_bytes - self._next_bytes

@@ -570,7 +570,7 @@ def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url: str) -> 
     loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
     for batch in loader:
         columns: Any = batch._columns
-        block = weakref.ref(columns.spans[0].block)
+        block = weakref.ref(columns.blocks[0].sources[0])
         del columns
         break
     del batch

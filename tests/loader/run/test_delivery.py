@@ -389,7 +389,7 @@ def test_what_is_delivered_while_the_store_is_told_is_told_next() -> None:
 
 
 def test_the_modules_of_delivery_import_no_torch() -> None:
-    names = ("run.claims", "run.delivery", "batches.segment", "run.state")
+    names = ("run.claims", "run.delivery", "batches.progress", "run.state")
     modules = [f"featstore.loader.{name}" for name in names]
     code = f"import sys, {', '.join(modules)}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -325,8 +325,8 @@ def _watched_reservations() -> Iterator[Any]:
             super().__init__(url, size_bytes, path, line)
             self._root, self._name = path.parent, path.name.partition(".")[0]
 
-        def ask(self, first: Any, end: Any) -> None:
-            super().ask(first, end)
+        def send(self, first: Any, end: Any) -> None:
+            super().send(first, end)
             (part,) = self._root.glob(f"{self._name}.*.part")
             seen.append((num_bytes(self.coming), int(part.name.split(".")[1])))
 
