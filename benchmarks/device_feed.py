@@ -20,7 +20,7 @@ from torch import nn
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
-from featstore.tensors.one_buffer import OneBuffer
+from featstore.tensors.packed import PackedColumns
 from loader_parts.workload import NARROW, write
 
 REQUIRED_COPY_RATIO, ALLOWED_WAIT = 0.8, 0.1
@@ -68,15 +68,14 @@ def copies(directory: str) -> dict[str, float]:
     with _loader(directory) as loader:
         batch = next(iter(loader.to_device("cpu")))
     columns = batch.columns
-    assert isinstance(columns, OneBuffer)
-    packed, plain = (
-        columns.moved(pin=True),
-        torch.empty(columns.end, dtype=torch.uint8, pin_memory=True),
-    )
-    rates = [_rate(lambda: packed.moved(device="cuda", non_blocking=True), columns.end)]
-    rates.append(_rate(lambda: plain.to("cuda", non_blocking=True), columns.end))
+    assert isinstance(columns, PackedColumns)
+    [buffer] = columns.buffers
+    packed = columns.moved(pin=True)
+    plain = torch.empty(len(buffer), dtype=torch.uint8, pin_memory=True)
+    rates = [_rate(lambda: packed.moved(device="cuda", non_blocking=True), len(buffer))]
+    rates.append(_rate(lambda: plain.to("cuda", non_blocking=True), len(buffer)))
     return {
-        "batch_bytes": columns.end,
+        "batch_bytes": len(buffer),
         "feed_bytes_per_s": round(rates[0]),
         "plain_bytes_per_s": round(rates[1]),
         "copy_ratio": round(rates[0] / rates[1], 3),

@@ -82,7 +82,7 @@ class Columns(Protocol):
         """All columns as tensors; not to be changed."""
 
     def packed(self) -> "Columns":
-        """The same columns as views of a few buffers of their own, one per dtype."""
+        """The same columns as views of few buffers, which share memory with nothing."""
 
     def moved(self, **how: Any) -> "Columns":
         """Packed columns whose buffers were moved by `Tensor.to`, or pinned (`pin=True`)."""
@@ -94,10 +94,10 @@ class Batch:
 
     As the loader delivers it in the same process, tensors are views of decoded memory that other
     batches share: read-only by contract, `clone()` is yours to write. A batch that was moved,
-    pinned or cloned is packed into one buffer per dtype; one that was sent from another process is
-    in one piece of shared memory. `is_padding`: rows that were delivered before, so that ranks make
-    equal numbers of steps; they must not count. Tensors are made, all at once, when a column is
-    first asked for. Not thread-safe while that happens.
+    pinned or cloned is packed into one buffer, a shuffled one lies in one buffer per dtype; one
+    that was sent from another process is in one shared-memory buffer. `is_padding`: rows that were
+    delivered before, so that ranks make equal numbers of steps; they must not count. Tensors are
+    made, all at once, when a column is first asked for. Not thread-safe while that happens.
     """
 
     def __init__(

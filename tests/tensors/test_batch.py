@@ -80,7 +80,7 @@ def test_a_packed_batch_equals_its_views(table_url: str, batch_size: int, copy: 
     assert_equal(copy(copy(batch)), batch)
 
 
-def test_a_packed_batch_is_one_buffer_per_dtype(table_url: str) -> None:
+def test_a_packed_batch_is_one_buffer(table_url: str) -> None:
     packed = make(table_url).clone()
     storages = {packed[name].untyped_storage().data_ptr() for name in ("row", "pair")}
     storages |= {

@@ -15,8 +15,8 @@ from featstore.loader.stats import Stats
 from featstore.reading.buffers import Array, Values
 from featstore.reading.gather import places_of
 from featstore.reading.reader import Rows
+from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
-from featstore.tensors.pool import Pool
 
 
 class Assembler:
@@ -30,7 +30,7 @@ class Assembler:
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
         self._num_rows = 0
         self._left_out: set[tuple[int, int, int]] = set()
-        self._pool, self._scratch = Pool(), Pool()
+        self._pool, self._scratch = BufferPool(), BufferPool()
 
     def blocks(self, window: Window) -> list[Block]:
         """The window's rows, those delivered earlier aside: one block in the file's order, one for

@@ -14,10 +14,10 @@ from featstore.loader.batches.progress import ClaimKey, Segment
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import rebased
 from featstore.tensors.batch import Column, Jagged
+from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.dtypes import array_of, tensor_of
-from featstore.tensors.packed import Packed, pack
-from featstore.tensors.pool import Pool
+from featstore.tensors.packed import PackedColumns, pack
 
 Tensors = Mapping[Key, Column]
 
@@ -123,7 +123,7 @@ class Block:
     num_rows: int
     begin: int
     end: int
-    packed: Packed | None = None
+    packed: PackedColumns | None = None
     held_bytes: int = 0
     slices: "Slices | None" = None
     number: int = 0
@@ -137,7 +137,7 @@ class Block:
         num_rows: int,
         extras: pa.Table,
         begin: int = 0,
-        packed: Packed | None = None,
+        packed: PackedColumns | None = None,
     ) -> "Block":
         """A block of all rows of the columns from `begin` on."""
         return cls(
@@ -177,7 +177,7 @@ class Block:
         return tuple(source.segment(self.end, self.num_rows) for source in self.sources)
 
     @property
-    def whole(self) -> Packed | None:
+    def whole(self) -> PackedColumns | None:
         """All of the block's columns in their buffers, where they are packed and this is all of
         them.
         """
@@ -194,7 +194,7 @@ class Block:
     def size_bytes(self) -> int:
         """The memory that the columns keep, views of Arrow's buffers included."""
         if self.packed is not None:
-            size_bytes = sum(buffer.nbytes for buffer in self.packed.buffers.values())
+            size_bytes = sum(buffer.nbytes for buffer in self.packed.buffers)
         else:
             size_bytes = sum(_size_bytes(values) for values in self.columns.values())
         return size_bytes + int(self.extras.nbytes)
@@ -209,7 +209,7 @@ class Block:
         offsets = values.offsets[self.begin : self.end + 1]
         return Ragged(values.values[offsets[0] : offsets[-1]], offsets)
 
-    def tensors(self, pool: Pool) -> Tensors:
+    def tensors(self, pool: BufferPool) -> Tensors:
         """The columns as tensors, views where that is possible, else in memory of the pool."""
         if self.whole is not None:
             return self.whole.made()
@@ -227,7 +227,9 @@ class Slices:
 
     __slots__ = ("_columns", "_cuts", "_num_rows", "_pool", "_tensors")
 
-    def __init__(self, block: Block, first: int, num_rows: int, count: int, pool: Pool) -> None:
+    def __init__(
+        self, block: Block, first: int, num_rows: int, count: int, pool: BufferPool
+    ) -> None:
         self._columns, self._num_rows, self._pool = block.columns, num_rows, pool
         self._cuts = np.arange(first, first + num_rows * count + 1, num_rows or 1)
         self._tensors: list[Tensors] | None = None
@@ -282,7 +284,7 @@ class BlockColumns:
     """
 
     blocks: Sequence[Block]
-    pool: Pool
+    pool: BufferPool
 
     @property
     def keys(self) -> Keys:
@@ -295,16 +297,16 @@ class BlockColumns:
             {key: [block.get(key) for block in self.blocks] for key in self.keys}, self.pool
         )
 
-    def packed(self) -> Packed:
+    def packed(self) -> PackedColumns:
         whole = self._whole
         return pack(self) if whole is None else whole.packed()
 
-    def moved(self, **how: Any) -> Packed:
+    def moved(self, **how: Any) -> PackedColumns:
         whole = self._whole
         return (pack(self) if whole is None else whole).moved(**how)
 
     @property
-    def _whole(self) -> Packed | None:
+    def _whole(self) -> PackedColumns | None:
         return self.blocks[0].whole if len(self.blocks) == 1 else None
 
 
@@ -313,7 +315,7 @@ class UnpackedColumns(Mapping[Key, Values]):
     are.
     """
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: PackedColumns) -> None:
         self._packed = packed
 
     @cached_property

@@ -19,10 +19,10 @@ from featstore.reading.gather import (
     joined_values,
     list_values,
 )
+from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
 from featstore.tensors.dtypes import tensor_of
-from featstore.tensors.packed import Packed, Place
-from featstore.tensors.pool import Pool
+from featstore.tensors.packed import PackedColumns, Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class _Item:
 
 
 def gather_batches(
-    columns: dict[Key, list[Values]], places: Places, pool: Pool, scratch: Pool
-) -> list[Packed]:
+    columns: dict[Key, list[Values]], places: Places, pool: BufferPool, scratch: BufferPool
+) -> list[PackedColumns]:
     """The batches of a window, one for each part of `places`, in memory of the pool; pieces are
     joined in that of `scratch`.
 
@@ -74,7 +74,7 @@ def gather_batches(
     return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]
 
 
-def _offsets(joined: dict[Key, Array], places: Places, scratch: Pool) -> dict[Key, Array]:
+def _offsets(joined: dict[Key, Array], places: Places, scratch: BufferPool) -> dict[Key, Array]:
     """Each column's gathered offsets, all in one piece of scratch memory."""
     size = len(places) + places.num_parts
     memory = (
@@ -113,7 +113,7 @@ def _items(
 Buffers = dict[np.dtype[Any], Array]
 
 
-def _layout(items: list[_Item], pool: Pool) -> tuple[Buffers, Buffers, list[Array]]:
+def _layout(items: list[_Item], pool: BufferPool) -> tuple[Buffers, Buffers, list[Array]]:
     """A buffer of each dtype, in it where each batch begins (num_parts + 1,), and where each item
     does in each batch.
     """
@@ -142,15 +142,15 @@ def _spread(offsets: Array, begins: Array, counts: Array, out: Array) -> None:
 
 def _packed(
     items: list[_Item], starts: list[Array], buffers: Buffers, bases: Buffers, part: int
-) -> Packed:
+) -> PackedColumns:
     ranges = {dtype: (int(base[part]), int(base[part + 1])) for dtype, base in bases.items()}
-    tensors = {
-        dtype: tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()
-    }
+    tensors = [tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()]
+    numbers = {dtype: number for number, dtype in enumerate(ranges)}
     places: dict[Key, tuple[Place, ...]] = {}
     for item, begins in zip(items, starts, strict=True):
-        count, row = int(item.counts[part]), item.row_shape
+        count, row, number = int(item.counts[part]), item.row_shape, numbers[item.dtype]
         shape = (count // max(1, int(np.prod(row))), *row) if row else (count,)
-        place = (tensors[item.dtype].dtype, int(begins[part]) - ranges[item.dtype][0], shape)
+        first = int(begins[part]) - ranges[item.dtype][0]
+        place = Place(number, tensors[number].dtype, first, shape)
         places[item.key] = (*places.get(item.key, ()), place)
-    return Packed(buffers={tensor.dtype: tensor for tensor in tensors.values()}, places=places)
+    return PackedColumns(buffers=tuple(tensors), places=places)

@@ -8,14 +8,14 @@ import numpy as np
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import join_offsets
 from featstore.tensors.batch import Column, Jagged
+from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
 from featstore.tensors.dtypes import tensor_of
-from featstore.tensors.pool import Pool
 
 _ALIGNMENT_BYTES = 64
 
 
-def joined(columns: Mapping[Key, Sequence[Values]], pool: Pool) -> dict[Key, Column]:
+def joined(columns: Mapping[Key, Sequence[Values]], pool: BufferPool) -> dict[Key, Column]:
     """Each column's parts one after the other, all columns in one piece of the pool's memory.
 
     In numpy: `torch.cat` wakes torch's threads, which then spin on the cores that decode.

@@ -8,7 +8,7 @@ import pyarrow as pa
 from featstore.loader.batches.blocks import Block, BlockColumns, Slices
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.tensors.batch import Batch
-from featstore.tensors.pool import Pool
+from featstore.tensors.buffer_pool import BufferPool
 
 # The tensors of so many batches are made together, if their offsets, which each of them keeps
 # alive, take no more than these bytes: with more batches a call costs less for each of them, and
@@ -33,7 +33,7 @@ class BatchSlice:
 
     blocks: tuple[Block, ...]
     progress: Progress
-    pool: Pool | None = field(default=None, compare=False)
+    pool: BufferPool | None = field(default=None, compare=False)
     made: Batch | None = field(default=None, compare=False)
 
     def num_ahead(self, batch_size: int) -> int:
@@ -45,7 +45,7 @@ class BatchSlice:
         """The batch, as views of the blocks; there must be some."""
         if self.made is not None:
             return self.made
-        columns = BlockColumns(self.blocks, self.pool or Pool())
+        columns = BlockColumns(self.blocks, self.pool or BufferPool())
         num_rows = sum(map(len, self.blocks))
         return Batch(columns, num_rows=num_rows, extras=_extras(self.blocks))
 
@@ -77,7 +77,7 @@ def slice_batches(
     """
     slices: list[Block] = []
     segments: list[Segment] = []
-    missing, pool = batch_size, Pool()
+    missing, pool = batch_size, BufferPool()
     for block in blocks:
         for part in _parts(block, missing, batch_size, pool):
             if is_lost(part):
@@ -99,7 +99,7 @@ def slice_batches(
         yield BatchSlice(tuple(slices), progress, pool)
 
 
-def _parts(block: Block, missing: int, batch_size: int, pool: Pool) -> Iterator[Block]:
+def _parts(block: Block, missing: int, batch_size: int, pool: BufferPool) -> Iterator[Block]:
     """The block's rows in slices, the first of which completes a batch that lacks `missing` rows.
     An empty block is one empty slice.
     """

@@ -14,7 +14,7 @@ from featstore.loader.batches.slicing import BatchSlice
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import SLOT, Key, Keys
-from featstore.tensors.packed import Packed, pack
+from featstore.tensors.packed import PackedColumns, pack
 
 # Takes a batch, and returns it, another one, or slots to add to it (or to put in the place of its
 # own) by name.
@@ -145,8 +145,8 @@ class Made:
     def made(self) -> Mapping[Key, Column]:
         return self.columns
 
-    def packed(self) -> Packed:
+    def packed(self) -> PackedColumns:
         return pack(self)
 
-    def moved(self, **how: Any) -> Packed:
+    def moved(self, **how: Any) -> PackedColumns:
         return pack(self).moved(**how)

@@ -12,7 +12,7 @@ from featstore.loader.batches.pipeline import Handoff, fill
 from featstore.loader.cleanup import when_gone
 from featstore.loader.run.iteration import Iteration
 from featstore.tensors.batch import Batch, Device
-from featstore.tensors.one_buffer import OneBuffer, in_one_buffer
+from featstore.tensors.packed import PackedColumns, pack
 
 # Begins to copy a batch; the result ends it, in the thread that uses the batch.
 Copy = Callable[[Batch], Callable[[], Batch]]
@@ -112,8 +112,8 @@ class CudaCopies:
     def begin(self, batch: Batch) -> Callable[[], Batch]:
         """Pins the batch, unless it is in one pinned buffer already, and starts its copy."""
         columns = batch.columns
-        if not (isinstance(columns, OneBuffer) and columns.memory.is_pinned()):
-            columns = in_one_buffer(columns, _pinned)
+        if not (isinstance(columns, PackedColumns) and columns.is_pinned):
+            columns = pack(columns, _pinned)
         with torch.cuda.stream(self._stream):
             moved = columns.moved(device=self._device, non_blocking=True)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -125,7 +125,8 @@ class CudaCopies:
             """
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(copied)
-            moved.memory.record_stream(stream)
+            for buffer in moved.buffers:
+                buffer.record_stream(stream)
             return _batch(moved, batch)
 
         return end
@@ -133,13 +134,13 @@ class CudaCopies:
 
 def _plain_copy(device: torch.device) -> Copy:
     def begin(batch: Batch) -> Callable[[], Batch]:
-        moved = _batch(in_one_buffer(batch.columns).moved(device=device), batch)
+        moved = _batch(pack(batch.columns).moved(device=device), batch)
         return lambda: moved
 
     return begin
 
 
-def _batch(columns: OneBuffer, batch: Batch) -> Batch:
+def _batch(columns: PackedColumns, batch: Batch) -> Batch:
     return Batch(columns, num_rows=batch.num_rows, extras=batch.extras, is_padding=batch.is_padding)
 
 

@@ -14,7 +14,7 @@ from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import LABEL, WEIGHT, Key
 from featstore.tensors.dtypes import array_of
-from featstore.tensors.shared import shared
+from featstore.tensors.shared_batches import shared
 
 _ACCESS = {LABEL: "batch.labels[{!r}]", WEIGHT: "batch.weight ({!r})"}
 

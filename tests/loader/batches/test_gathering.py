@@ -10,8 +10,8 @@ from featstore.loader.batches.gathering import gather_batches
 from featstore.reading.buffers import Ragged
 from featstore.reading.gather import places_of
 from featstore.tensors.batch import Columns, Jagged
+from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import LABEL, SLOT
-from featstore.tensors.pool import Pool
 
 IDS, TAGS, PAIR, CLICK = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair"), (LABEL, "click")
 
@@ -50,7 +50,10 @@ def test_each_part_is_one_batch_in_one_buffer_per_dtype(
     random.shuffle(order)
     cuts = [0, *sorted(min(cut, len(order)) for cut in inner), len(order)]
     batches = gather_batches(
-        columns(sizes), places_of(np.array(order, np.int64), np.array(cuts)), Pool(), Pool()
+        columns(sizes),
+        places_of(np.array(order, np.int64), np.array(cuts)),
+        BufferPool(),
+        BufferPool(),
     )
     for batch, first, end in zip(batches, cuts, cuts[1:], strict=False):
         rows = order[first:end]
@@ -60,29 +63,30 @@ def test_each_part_is_one_batch_in_one_buffer_per_dtype(
         tags = made(batch)[TAGS]
         assert isinstance(tags, Jagged)
         assert [values.tolist() for values in tags] == [[row] * (row % 3) for row in rows]
-        assert set(batch.buffers) == {torch.int64, torch.float32}
+        assert {buffer.dtype for buffer in batch.buffers} == {torch.int64, torch.float32}
         total = sum(column.numel() for key in (IDS, PAIR, CLICK) for column in [made(batch)[key]])
-        assert (
-            sum(map(len, batch.buffers.values()))
-            == total + tags.values.numel() + tags.offsets.numel()
-        )
+        assert sum(map(len, batch.buffers)) == total + tags.values.numel() + tags.offsets.numel()
 
 
 def test_columns_are_let_go_of_as_they_are_gathered() -> None:
     given_columns = columns([4])
-    gather_batches(given_columns, places_of(np.arange(4), np.array([0, 4])), Pool(), Pool())
+    gather_batches(
+        given_columns, places_of(np.arange(4), np.array([0, 4])), BufferPool(), BufferPool()
+    )
     assert given_columns == {}
 
 
 def test_memory_serves_again_when_no_batch_refers_to_it() -> None:
-    pool = Pool()
+    pool = BufferPool()
     places = places_of(np.arange(4), np.array([0, 2, 4]))
-    batches = gather_batches(columns([4]), places, pool, Pool())
+    batches = gather_batches(columns([4]), places, pool, BufferPool())
     kept, address = made(batches[1])[IDS], made(batches[0])[IDS].data_ptr()
     expected = kept.tolist()
     del batches
-    other = gather_batches(columns([4]), places, pool, Pool())
+    other = gather_batches(columns([4]), places, pool, BufferPool())
     assert address not in [made(batch)[IDS].data_ptr() for batch in other]
     assert kept.tolist() == expected
     del kept, other
-    assert made(gather_batches(columns([4]), places, pool, Pool())[0])[IDS].data_ptr() == address
+    assert (
+        made(gather_batches(columns([4]), places, pool, BufferPool())[0])[IDS].data_ptr() == address
+    )

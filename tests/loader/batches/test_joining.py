@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from featstore.loader.batches.joining import joined
 from featstore.reading.buffers import Ragged
 from featstore.tensors.batch import Jagged
+from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import SLOT
-from featstore.tensors.pool import Pool
 
 IDS, TAGS, PAIR = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair")
 
@@ -33,7 +33,7 @@ def parts(sizes: Any, dtype: Any = np.int32) -> Any:
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=4), st.sampled_from([np.int32, np.int64]))
 def test_parts_come_one_after_the_other(sizes: list[int], dtype: Any) -> None:
-    found: Mapping[Any, Any] = joined(parts(sizes, dtype), Pool())
+    found: Mapping[Any, Any] = joined(parts(sizes, dtype), BufferPool())
     rows = range(sum(sizes))
     assert list(found) == [IDS, TAGS, PAIR]
     assert found[IDS].tolist() == [row + 2**53 + 1 for row in rows]
@@ -45,7 +45,7 @@ def test_parts_come_one_after_the_other(sizes: list[int], dtype: Any) -> None:
 
 
 def test_a_kept_column_keeps_its_memory() -> None:
-    pool = Pool()
+    pool = BufferPool()
     kept: Any = joined(parts([3, 4]), pool)[IDS]
     expected = kept.tolist()
     other: Any = joined(parts([4, 3]), pool)[PAIR]

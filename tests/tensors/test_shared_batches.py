@@ -1,4 +1,4 @@
-"""Batches between processes: one piece of shared memory each."""
+"""Batches between processes: one shared-memory buffer each."""
 
 import multiprocessing
 import os
@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 
 from featstore.errors import SharedMemoryError, WorkerError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.tensors import shared as module
+from featstore.tensors import shared_batches as module
 from featstore.tensors.batch import Batch
-from featstore.tensors.shared import Shared, shared
+from featstore.tensors.shared_batches import SharedColumns, shared
 from tests.process import num_descriptors
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -50,13 +50,13 @@ def batch(table_url: str) -> Iterator[Batch]:
         yield next(batches)
 
 
-def columns_of(batch: Batch) -> Shared:
-    assert isinstance(batch.columns, Shared)
+def columns_of(batch: Batch) -> SharedColumns:
+    assert isinstance(batch.columns, SharedColumns)
     return batch.columns
 
 
 def is_shared(batch: Batch) -> bool:
-    return isinstance(batch.columns, Shared)
+    return isinstance(batch.columns, SharedColumns)
 
 
 def test_a_shared_batch_is_equal_and_lies_in_one_piece_of_memory_with_its_extras(
@@ -126,8 +126,8 @@ def test_extras_stay_what_they_are_when_torch_has_moved_the_tensors_elsewhere(ba
         for _ in range(3):
             again = shared(batch)
             columns = columns_of(again)
-            assert columns.piece is not None
-            columns.piece.memory(len(columns.memory))[:] = 255
+            assert columns.shared_buffer is not None
+            columns.shared_buffer.memory(len(columns.memory))[:] = 255
             del columns
         assert extras.to_pydict() == expected
 
@@ -243,7 +243,7 @@ def test_a_pinning_dataloader_works_where_nothing_can_be_pinned(table_url: str) 
 def test_a_pinned_batch_of_a_worker_is_one_pinned_buffer(table_url: str) -> None:
     with loader_for(table_url) as loader:
         for batch in DataLoader(loader, batch_size=None, num_workers=2, pin_memory=True):
-            assert batch.columns.memory.is_pinned()
+            assert batch.columns.is_pinned
             assert batch["row"].is_pinned()
 
 

@@ -1,10 +1,10 @@
-"""Memory that two processes share and that serves again: one writes a piece, another reads it
-there, and says when it needs it no longer. New memory costs as much as what is written to it: the
-kernel clears each page, and again at each end maps it.
+"""A pool of reusable shared-memory buffers: one process writes a buffer, another reads it in place,
+and says when it no longer needs it. New memory costs as much as what is written to it: the kernel
+clears each page, and maps it again in each process.
 
-A piece is a file without a name that only lives in memory (memfd), whose first byte says whether
-somebody else has it. The reader opens it by the writer's descriptor (/proc/PID/fd), so the writer
-must still be there.
+A buffer is a file without a name that only lives in memory (memfd_create(2)). Its first byte says
+whether another process has it. The reader opens it by the writer's descriptor (/proc/PID/fd), so
+the writer must still be there.
 """
 
 import errno
@@ -28,7 +28,7 @@ _MAX_FREE = 3
 
 @dataclass(frozen=True)
 class Address:
-    """Where another process finds a piece: the writer's process, its descriptor there, which file
+    """Where another process finds a buffer: the writer's process, its descriptor there, which file
     that is, and its bytes.
     """
 
@@ -53,8 +53,8 @@ class _Forks:
 os.register_at_fork(before=_Forks.count)
 
 
-class Piece:
-    """Memory of this process's, `num_bytes` of it. Its contents are for one receiver."""
+class SharedBuffer:
+    """A shared-memory buffer that this process made. Its contents are for one receiver."""
 
     def __init__(self, num_bytes: int) -> None:
         size = _HEADER_BYTES + num_bytes
@@ -86,7 +86,10 @@ class Piece:
 
     @property
     def is_free(self) -> bool:
-        """Whether neither this process refers to the memory nor another one has it."""
+        """Whether neither this process refers to the memory nor another one has it. A weak
+        reference to the array that was handed out tells: torch and numpy keep it alive under their
+        views.
+        """
         return self._mapped[0] == _FREE and (self._used is None or self._used() is None)
 
     @property
@@ -95,16 +98,16 @@ class Piece:
         return self._num_forks != _Forks.num_forks
 
     def memory(self, num_bytes: int) -> Array:
-        """uint8 (num_bytes,). While it, or a tensor of it, is referred to, the piece is not free;
-        of a slice nobody knows.
+        """uint8 (num_bytes,). While it, or a tensor of it, is referred to, the buffer is not free.
+        A numpy slice of it is not seen.
         """
         memory = np.frombuffer(self._mapped, np.uint8, num_bytes, _HEADER_BYTES)
         self._used, self._place = weakref.ref(memory), memory.ctypes.data
         return memory
 
     def may_be_sent(self, place: int) -> bool:
-        """Whether what lies at this place in memory is the piece, and nobody else has it: then,
-        from now on, whoever gets its address does. Only the process that made it may."""
+        """Whether what lies at this address is the buffer, and nobody else has it. If so, it is
+        marked as sent. Only the process that made it may send it."""
         with self._sending:
             if (
                 self.address.process != os.getpid()
@@ -124,33 +127,39 @@ def _available_bytes() -> int:
     return sys.maxsize
 
 
-class Pieces:
-    """The pieces of a process, each taken again once it is free. For any thread."""
+class SharedBufferPool:
+    """The buffers of a process, each taken again once it is free. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._process, self._pieces, self._taking = os.getpid(), list[Piece](), threading.Lock()
+        self._process, self._buffers, self._taking = (
+            os.getpid(),
+            list[SharedBuffer](),
+            threading.Lock(),
+        )
 
-    def take(self, num_bytes: int) -> tuple[Piece, Array]:
-        """A free piece, and so many bytes of its memory. OSError where there is no memory for
-        it.
+    def take(self, num_bytes: int) -> tuple[SharedBuffer, Array]:
+        """A free buffer, and so many bytes of its memory. OSError where there is no memory for
+        one.
         """
         if (
             self._process != os.getpid()
         ):  # those of the process that forked this one are not ours to give
-            self._process, self._pieces, self._taking = os.getpid(), [], threading.Lock()
+            self._process, self._buffers, self._taking = os.getpid(), [], threading.Lock()
         with self._taking:
-            free = [piece for piece in self._pieces if piece.is_free]
-            taken = [piece for piece in self._pieces if piece not in free]
-            fit = [piece for piece in free if piece.num_bytes >= num_bytes and not piece.was_forked]
-            fit = fit[:_MAX_FREE] or [Piece(num_bytes + num_bytes // 16)]
-            self._pieces = taken + fit
+            free = [buffer for buffer in self._buffers if buffer.is_free]
+            taken = [buffer for buffer in self._buffers if buffer not in free]
+            fit = [
+                buffer for buffer in free if buffer.num_bytes >= num_bytes and not buffer.was_forked
+            ]
+            fit = fit[:_MAX_FREE] or [SharedBuffer(num_bytes + num_bytes // 16)]
+            self._buffers = taken + fit
             return fit[0], fit[0].memory(num_bytes)
 
 
 def opened(address: Address, num_bytes: int) -> Array:
-    """The first bytes of a piece in the process that received it: uint8 (num_bytes,), the same
-    memory. When nothing refers to it any more (as `Piece.memory` understands it), the writer may
-    use it again. OSError where the process that sent it is gone.
+    """The first bytes of a buffer in the process that received it: uint8 (num_bytes,), the same
+    memory. When nothing refers to it any more (as `SharedBuffer.memory` understands it), the writer
+    may use it again. OSError where the process that sent it is gone.
     """
     descriptor = os.open(
         f"/proc/{address.process}/fd/{address.descriptor}", os.O_RDWR | os.O_CLOEXEC
@@ -174,7 +183,7 @@ def _give_back(mapped: mmap.mmap, process: int, num_forks: int) -> None:
 
 
 def are_supported() -> bool:
-    """Whether this process can make pieces, and the one that started it open them."""
+    """Whether this process can make such buffers, and the one that started it open them."""
     return (
         hasattr(os, "memfd_create") and hasattr(mmap, "MAP_POPULATE") and _is_seen_by(os.getppid())
     )

@@ -1,5 +1,8 @@
-"""Memory that serves again once no batch refers to it: clearing new pages costs as much as filling
-them.
+"""A pool of buffers for columns that are put together. New memory costs as much as filling it,
+since the kernel clears each page, so a buffer is reused once no batch refers to it.
+
+Whether one does is told by the reference count of the buffer's array: every tensor and every view
+made of it keeps it alive. No batch has to give anything back, and none can be forgotten.
 """
 
 import sys
@@ -10,6 +13,7 @@ import numpy as np
 
 from featstore.reading.buffers import Array
 
+# More are in use only where a consumer keeps batches; keeping free ones for it would double memory.
 _MAX_KEPT = 8
 
 
@@ -17,14 +21,13 @@ def _num_references(kept: Sequence[Array]) -> list[int]:
     return [sys.getrefcount(memory) for memory in kept]
 
 
-# What is counted where only the list refers to the memory: Pythons differ in what looking adds.
+# The count of an array that only a list refers to. Measured, since Pythons differ in what looking
+# at it adds.
 _UNUSED = _num_references([np.empty(0, np.uint8)])[0]
 
 
-class Pool:
-    """Memory for columns that are put together. Any thread may take it, and let go of what is in
-    it.
-    """
+class BufferPool:
+    """Buffers of one user. Any thread may take one, and drop what lies in it."""
 
     def __init__(self) -> None:
         self._kept: list[Array] = []

@@ -1,9 +1,9 @@
-"""A batch on its way to another process: one piece of shared memory, written once by the process
-that made the batch.
+"""A batch on its way to another process: one shared-memory buffer, written once by the process that
+made the batch.
 
-Where the system allows it the memory serves again (pieces.py), else torch passes new memory for
-each batch, as one file descriptor, however many slots it has. The extras lie behind the columns, in
-Arrow's stream format, and are read there without a copy.
+Where the system allows it buffers are reused (shared_buffers.py). Otherwise torch passes new memory
+for each batch, as one file descriptor, however many slots it has. The extras lie behind the
+columns, in Arrow's stream format, and are read there without a copy.
 """
 
 import errno
@@ -18,53 +18,74 @@ import torch
 from featstore.errors import SharedMemoryError, WorkerError
 from featstore.reading.buffers import Array
 from featstore.tensors.batch import Batch
-from featstore.tensors.one_buffer import OneBuffer, aligned, in_one_buffer
-from featstore.tensors.pieces import Address, Piece, Pieces, are_supported, opened
+from featstore.tensors.packed import PackedColumns, aligned, pack
+from featstore.tensors.shared_buffers import (
+    Address,
+    SharedBuffer,
+    SharedBufferPool,
+    are_supported,
+    opened,
+)
 
-_PIECES = Pieces()
+_BUFFERS = SharedBufferPool()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared(OneBuffer):
-    """Columns in shared memory; `piece` where it is one of this process's own."""
+class SharedColumns(PackedColumns):
+    """Columns in shared memory, one buffer.
 
-    piece: Piece | None = None
+    Attributes:
+        memory: uint8: the columns, and behind them the extras.
+        shared_buffer: What the memory is of, where this process made it.
+    """
+
+    memory: torch.Tensor
+    shared_buffer: SharedBuffer | None = None
 
     def may_be_sent(self) -> bool:
         """Whether the memory itself may go to another process: not what came from one, nor what is
-        under way to one, nor what torch has moved meanwhile, as it does with tensors that are sent
-        by themselves."""
-        if self.piece is None:
+        on its way to one, nor what torch has moved meanwhile, as it does with tensors that are sent
+        by themselves.
+        """
+        if self.shared_buffer is None:
             return bool(self.memory.is_shared())  # type: ignore[no-untyped-call]
-        return self.piece.may_be_sent(self.memory.data_ptr())
+        return self.shared_buffer.may_be_sent(self.memory.data_ptr())
 
 
 def shared(batch: Batch) -> Batch:
-    """The batch in shared memory of its own, columns and extras. SharedMemoryError where there is
-    no room for it.
+    """The batch, columns and extras, in shared memory of its own.
+
+    Raises:
+        SharedMemoryError: There is no room for it.
     """
-    extras, piece, memory = _stream(batch.extras), None, np.empty(0, np.uint8)
+    extras, shared_buffer = _stream(batch.extras), None
+    memory, array = torch.empty(0, dtype=torch.uint8), np.empty(0, np.uint8)
 
     def allocate(num_bytes: int) -> torch.Tensor:
-        nonlocal piece, memory
+        nonlocal shared_buffer, memory, array
         num_bytes = aligned(num_bytes) + len(extras)
-        if not are_supported():
-            tensor = _shared_memory(num_bytes)
-            memory = tensor.numpy()
-            return tensor
-        piece, memory = _taken(num_bytes)
-        return torch.from_numpy(memory)
+        if are_supported():
+            # This very array is what the pool watches, so the extras must keep it: torch may give
+            # its tensors other memory.
+            shared_buffer, array = _taken(num_bytes)
+            memory = torch.from_numpy(array)
+        else:
+            memory = _shared_memory(num_bytes)
+            array = memory.numpy()
+        return memory
 
-    columns = in_one_buffer(batch.columns, allocate)
+    columns = pack(batch.columns, allocate)
     if len(extras):
-        memory[aligned(columns.end) :] = memoryview(extras)
-    found = Shared(memory=columns.memory, places=columns.places, end=columns.end, piece=piece)
-    return _of(found, memory, batch.num_rows, batch.is_padding)
+        array[aligned(len(columns.buffers[0])) :] = memoryview(extras)
+    sent = SharedColumns(
+        buffers=columns.buffers, places=columns.places, memory=memory, shared_buffer=shared_buffer
+    )
+    return _batch_of(sent, array, batch.num_rows, batch.is_padding)
 
 
-def _taken(num_bytes: int) -> tuple[Piece, Array]:
+def _taken(num_bytes: int) -> tuple[SharedBuffer, Array]:
     try:
-        return _PIECES.take(num_bytes)
+        return _BUFFERS.take(num_bytes)
     except OSError as error:
         fix = (
             "more descriptors (ulimit -n)"
@@ -105,11 +126,11 @@ def _stream(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _of(columns: Shared, memory: Array, num_rows: int, is_padding: bool) -> Batch:
-    """The batch of these columns; the extras are views of the memory behind them, and keep it as
-    the tensors do.
+def _batch_of(columns: SharedColumns, memory: Array, num_rows: int, is_padding: bool) -> Batch:
+    """The batch of these columns. The extras are views of the memory behind them, and keep it alive
+    as the tensors do.
     """
-    behind = memory[aligned(columns.end) :]
+    behind = memory[aligned(len(columns.buffers[0])) :]
     extras = pa.ipc.open_stream(pa.py_buffer(behind)).read_all() if len(behind) else pa.table({})
     return Batch(columns, num_rows=num_rows, extras=extras, is_padding=is_padding)
 
@@ -117,14 +138,15 @@ def _of(columns: Shared, memory: Array, num_rows: int, is_padding: bool) -> Batc
 def _received(
     memory: torch.Tensor | tuple[Address, int],
     places: Any,
-    end: int,
+    num_bytes: int,
     num_rows: int,
     is_padding: bool,
 ) -> Batch:
-    """The batch in the process that uses it."""
+    """The batch in the process that uses it. `num_bytes`: those of the columns."""
     array = memory.numpy() if isinstance(memory, torch.Tensor) else _opened(*memory)
     tensor = memory if isinstance(memory, torch.Tensor) else torch.from_numpy(array)
-    return _of(Shared(memory=tensor, places=places, end=end), array, num_rows, is_padding)
+    columns = SharedColumns(buffers=(tensor[:num_bytes],), places=places, memory=tensor)
+    return _batch_of(columns, array, num_rows, is_padding)
 
 
 def _opened(address: Address, num_bytes: int) -> Array:
@@ -151,14 +173,15 @@ _OF_THE_DEAD = (FileNotFoundError, PermissionError, ProcessLookupError)
 
 def _reduce(batch: Batch) -> tuple[Any, ...]:
     columns = batch.columns
-    if not isinstance(columns, Shared) or not columns.may_be_sent():
+    if not isinstance(columns, SharedColumns) or not columns.may_be_sent():
         columns = shared(batch).columns
-        assert isinstance(columns, Shared)
+        assert isinstance(columns, SharedColumns)
         columns.may_be_sent()
+    shared_buffer, num_bytes = columns.shared_buffer, len(columns.buffers[0])
     memory = (
-        columns.memory if columns.piece is None else (columns.piece.address, len(columns.memory))
+        columns.memory if shared_buffer is None else (shared_buffer.address, len(columns.memory))
     )
-    return _received, (memory, columns.places, columns.end, batch.num_rows, batch.is_padding)
+    return _received, (memory, columns.places, num_bytes, batch.num_rows, batch.is_padding)
 
 
 ForkingPickler.register(Batch, _reduce)

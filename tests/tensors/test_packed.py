@@ -1,0 +1,89 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.loader.batches.transform import Made
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.tensors.column_keys import SLOT
+from featstore.tensors.packed import pack
+
+
+@pytest.fixture
+def columns(table_url: str) -> Iterator[Any]:
+    """Of a batch that straddles row groups and files."""
+    with FeatureLoader(
+        table_url, slots=["*"], labels=["click"], weight="half", batch_size=50
+    ) as loader:
+        batches = iter(loader)
+        next(batches)
+        yield next(batches).columns
+
+
+def arrays(columns: Any) -> Any:
+    found = columns.made()
+    assert tuple(found) == columns.keys
+    parts = [
+        (column,) if torch.is_tensor(column) else (column.values, column.offsets)
+        for column in found.values()
+    ]
+    return [part.numpy() for tensors in parts for part in tensors]
+
+
+def same(one: Any, other: Any) -> Any:
+    return one.keys == other.keys and [a.tobytes() for a in arrays(one)] == [
+        a.tobytes() for a in arrays(other)
+    ]
+
+
+def test_columns_in_one_buffer_are_equal_aligned_views_of_it(columns: Any) -> None:
+    found = pack(columns)
+    assert same(found, columns)
+    [buffer] = found.buffers
+    begin, end = buffer.data_ptr(), buffer.data_ptr() + len(buffer)
+    assert all(array.ctypes.data % 64 == begin % 64 for array in arrays(found))
+    assert all(
+        begin <= array.ctypes.data <= array.ctypes.data + array.nbytes <= end
+        for array in arrays(found)
+    )
+    dtypes = {place.dtype for places in found.places.values() for place in places}
+    assert dtypes == {torch.int64, torch.float32}
+
+
+def test_a_copy_and_a_move_share_nothing_and_leave_out_what_lies_behind(columns: Any) -> None:
+    [exact] = pack(columns).buffers
+    long = pack(columns, lambda size: torch.zeros(size + 1000, dtype=torch.uint8))
+    for other in (
+        long.packed(),
+        long.moved(device="meta"),
+        long.moved(device="cpu", dtype=torch.uint8, copy=True),
+    ):
+        [buffer] = other.buffers
+        assert len(buffer) == len(exact)
+        assert buffer.is_meta or same(other, columns)
+    long.packed().buffers[0].zero_()
+    assert same(long, columns)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([torch.int64, torch.float32, torch.bfloat16]), st.integers(0, 9)),
+        max_size=8,
+    )
+)
+def test_columns_of_any_dtypes_and_sizes_are_found_where_they_were_put(
+    of: list[tuple[torch.dtype, int]],
+) -> None:
+    columns = {
+        (SLOT, str(number)): torch.arange(size).to(dtype) + number
+        for number, (dtype, size) in enumerate(of)
+    }
+    found = pack(Made(columns)).made()
+    assert found.keys() == columns.keys()
+    for key, column in columns.items():
+        assert isinstance(packed := found[key], torch.Tensor)
+        assert packed.dtype == column.dtype
+        assert torch.equal(packed, column)
