@@ -26,8 +26,8 @@ from featstore.dispatch.leases.held import Holdings
 from featstore.dispatch.leases.hints import Hints
 from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.leases.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
-from featstore.dispatch.leases.stealing import Lookahead, Open, victims
-from featstore.dispatch.leases.survey import Part, Survey, Watch
+from featstore.dispatch.leases.stealing import StagedSplits, StealCandidate, victims
+from featstore.dispatch.leases.survey import LeaseWatch, Part, Survey
 from featstore.dispatch.plan import Plan
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
@@ -73,10 +73,10 @@ class Coordinator:
         self._done: Done = done or {}
         self._nonce = uuid.uuid4().hex[:12]
         self._pid = os.getpid()
-        self._watch = Watch(self._terms.lease_s)
+        self._watch = LeaseWatch(self._terms.lease_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
         self._cursor, self._surveyed_at, self._num_turns = 0, self._clock.now_s(), 0
-        self._lookahead = Lookahead(self._terms.is_staged)
+        self._lookahead = StagedSplits(self._terms.is_staged)
         self._num_watched, self._named = _TAIL_SPLITS, set[str]()
         self.num_takeovers, self.num_cuts = 0, 0
         self.found_all_done: bool | None = (
@@ -372,7 +372,7 @@ class Coordinator:
         """Takes the first of these, none known to be done, that was given back or whose lease
         expired; at the end of the plan a worker that holds nothing takes what a living one has not
         begun, or half of what it holds."""
-        seen: list[Open] = []
+        seen: list[StealCandidate] = []
         while todo:
             for part, value, record in self._hints.read(todo):
                 if record is not None:
@@ -385,7 +385,7 @@ class Coordinator:
                 ):
                     return claim
                 if record is not None and value is not None:
-                    seen.append(Open(part=part, record=record, value=value))
+                    seen.append(StealCandidate(part=part, record=record, value=value))
         return self._relieve(seen)
 
     def _found(self, part: Part, record: Lease) -> list[Part]:
@@ -446,7 +446,7 @@ class Coordinator:
         )
         return claim
 
-    def _relieve(self, seen: Sequence[Open]) -> Claim | None:
+    def _relieve(self, seen: Sequence[StealCandidate]) -> Claim | None:
         if self._terms.boundaries is None or len(self._held) or self._cursor < len(self._plan):
             return None
         now, for_s = self._clock.now_s(), self._terms.lease_s / _UNBEGUN_PER_LEASE
@@ -461,7 +461,7 @@ class Coordinator:
                 return claim
         return None
 
-    def _cut(self, one: Open) -> Claim | None:
+    def _cut(self, one: StealCandidate) -> Claim | None:
         """Cuts a lease in two, and claims the second half."""
         assert self._terms.boundaries is not None
         index, _ = one.part

@@ -108,7 +108,7 @@ def choose_evictions(files: Iterable[CachedFile], excess_bytes: int) -> tuple[st
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ahead:
+class StageAheadLimit:
     """How much may be staged and waiting for the reader; a single file is always let through."""
 
     max_bytes: int

@@ -43,7 +43,15 @@ from featstore.files.private_directory import (
 from featstore.files.storage import local_path
 from featstore.redaction import without_user
 from featstore.staging.budget import CachedFile, choose_evictions, excess
-from featstore.staging.cache_listing import HELD, PART, STAGED, Glance, Listing, Uses, number_of
+from featstore.staging.cache_listing import (
+    HELD,
+    PART,
+    STAGED,
+    CacheListing,
+    LastUses,
+    StagedNames,
+    number_of,
+)
 from featstore.staging.record import FORMAT, Record, checksum
 from featstore.staging.retry import Stopped
 
@@ -214,7 +222,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CacheEntry:
     """A file in the cache, as a listing shows it."""
 
     record: Record
@@ -245,7 +253,7 @@ class Cache:
             base = cast(Path, local_path(directory))
         self.root = base / _LAYOUT
         make_private(self.root)
-        self._glance, self._uses = Glance(self.root), Uses(self.root)
+        self._glance, self._uses = StagedNames(self.root), LastUses(self.root)
         with self.locked():
             self._list()
 
@@ -273,7 +281,7 @@ class Cache:
         it holds more than `beyond_bytes`; or the right to download, `num_bytes` of `size_bytes`
         reserved; or why not."""
         with self.locked():
-            whole = Listing(
+            whole = CacheListing(
                 [f"{name}.{size_bytes}{STAGED}"]
             )  # there is no need to list for what is most often asked for
             if (pin := self._pin(whole, name, size_bytes, beyond_bytes)) is not None:
@@ -285,11 +293,11 @@ class Cache:
         """Whether a file, or some of it, is staged under this name: a glance, without locks."""
         return self._glance.has(name)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheEntry]:
         """What is staged, the last used first."""
         with self.locked():
             found = [
-                Entry(
+                CacheEntry(
                     record=record,
                     path=path,
                     used_at_ns=path.stat().st_mtime_ns,
@@ -355,7 +363,7 @@ class Cache:
                 make_private(self.root)
         raise removed(self.root)
 
-    def make_room(self, num_bytes: int, listing: Listing | None = None) -> bool:
+    def make_room(self, num_bytes: int, listing: CacheListing | None = None) -> bool:
         """Evicts until `num_bytes` more fit; False, and nothing is evicted, where they do not.
         Under `locked()`.
         """
@@ -410,7 +418,9 @@ class Cache:
         except FileNotFoundError:
             return 0
 
-    def _pin(self, listing: Listing, name: str, size_bytes: int, beyond_bytes: int) -> Pin | None:
+    def _pin(
+        self, listing: CacheListing, name: str, size_bytes: int, beyond_bytes: int
+    ) -> Pin | None:
         for found in sorted(listing.staged_of(name), key=number_of, reverse=True):
             lock = (
                 try_lock(path := self.root / found, fcntl.LOCK_SH)
@@ -431,7 +441,7 @@ class Cache:
         return None
 
     def _reserve(
-        self, listing: Listing, name: str, size_bytes: int, num_bytes: int
+        self, listing: CacheListing, name: str, size_bytes: int, num_bytes: int
     ) -> Download | Refusal:
         if any(part.startswith(name) for part in listing.parts):
             return Refusal.BUSY
@@ -453,9 +463,9 @@ class Cache:
         os.ftruncate(lock, size_bytes)
         return Download(self, name, num_bytes, lock, listing.staged_of(name))
 
-    def _list(self) -> Listing:
+    def _list(self) -> CacheListing:
         """Files staged and under way; what a dead process left half done is removed first."""
-        listing = Listing.of(self.root)
+        listing = CacheListing.of(self.root)
         listing.parts = [name for name in listing.parts if not self.remove_unpinned(name)]
         for name in listing.left_over:
             if name.endswith(HELD):

@@ -21,7 +21,7 @@ def number_of(name: str) -> int:
 
 
 @dataclass
-class Listing:
+class CacheListing:
     """One look at a directory, by file names. `staged`: files that have a record; `parts`: files
     under way, or left so by a process that died; `left_over`: other remains of one. What is not
     named as ours, or is no regular file, is not there."""
@@ -31,7 +31,7 @@ class Listing:
     left_over: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, root: Path) -> "Listing":
+    def of(cls, root: Path) -> "CacheListing":
         with os.scandir(root) as entries:
             names = {
                 entry.name
@@ -54,7 +54,7 @@ class Listing:
         return (other for other in self.staged if other.startswith(name))
 
 
-class Glance:
+class StagedNames:
     """Which files are staged, looked up without locks, and anew only where the directory has
     changed since.
     """
@@ -79,7 +79,7 @@ class Glance:
         return name in names
 
 
-class Uses:
+class LastUses:
     """When files were last used, as their modification times say. What was seen of them is kept: it
     can only be later now.
     """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from featstore.errors import ConfigError, nearest
 from featstore.files.storage import local_path
 from featstore.redaction import redact
-from featstore.staging.budget import Ahead, parse_bytes
+from featstore.staging.budget import StageAheadLimit, parse_bytes
 
 _MODES = ("auto", "whole", "ranges", "direct")
 
@@ -64,8 +64,8 @@ class Staging:
         return self._optional_bytes("min_free_bytes") or 0
 
     @property
-    def ahead(self) -> Ahead:
-        return Ahead(
+    def ahead(self) -> StageAheadLimit:
+        return StageAheadLimit(
             max_bytes=parse_bytes(self.ahead_bytes, "staging.ahead_bytes"),
             max_files=self.ahead_files,
         )

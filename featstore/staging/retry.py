@@ -77,7 +77,7 @@ class Stopped(Exception):
     """The stager was closed in the middle of its work."""
 
 
-class Patience:
+class StoppableBackoff:
     """Pauses that grow to a limit, end when `stop` is set, and are told of in the log when they add
     up.
     """

@@ -14,12 +14,12 @@ from types import TracebackType
 
 from featstore.errors import BudgetError
 from featstore.redaction import redact
-from featstore.staging.budget import Ahead, format_bytes
+from featstore.staging.budget import StageAheadLimit, format_bytes
 from featstore.staging.cache import Pin, Refusal
 from featstore.staging.counts import Counts
 from featstore.staging.fetcher import Fetcher, StageItem, Waiting
 from featstore.staging.ranges import Span
-from featstore.staging.retry import LOG_EVERY_S, Patience, Stopped
+from featstore.staging.retry import LOG_EVERY_S, StoppableBackoff, Stopped
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S = 1.0
@@ -77,7 +77,7 @@ class Terms:
     """What a pass keeps to: how far ahead it may be, under which budget, and how long a reader
     waits for room that only it can give."""
 
-    ahead: Ahead
+    ahead: StageAheadLimit
     budget_bytes: int
     grace_s: float
 
@@ -292,11 +292,11 @@ class Stream(Iterator[Staged]):
             self._changed.notify_all()
 
     def _stage(self, place: _Place, item: StageItem, pass_on: Callable[[], None]) -> Staged:
-        patience = Patience(self._stop)
+        backoff = StoppableBackoff(self._stop)
 
         def await_room(refusal: Refusal, wanted_bytes: int) -> None:
-            self._require_hope(place, refusal, wanted_bytes, patience.waited_s)
-            patience.wait(f"staging {place.url} waits: {refusal.value}")
+            self._require_hope(place, refusal, wanted_bytes, backoff.waited_s)
+            backoff.wait(f"staging {place.url} waits: {refusal.value}")
 
         pin = self._fetcher.obtain(item, Waiting(self._stop, await_room, pass_on))
         staged = Staged(item, pin, self._forget)

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from featstore.errors import BudgetError, ConfigError
 from featstore.staging.budget import (
-    Ahead,
     CachedFile,
+    StageAheadLimit,
     choose_evictions,
     excess,
     format_bytes,
@@ -93,7 +93,7 @@ def test_no_file_is_looked_at_that_need_not_go() -> None:
 
 
 def test_ahead_is_bounded_by_files_and_bytes_but_lets_one_file_through() -> None:
-    ahead = Ahead(max_bytes=100, max_files=2)
+    ahead = StageAheadLimit(max_bytes=100, max_files=2)
     assert ahead.has_room(0, 0, 1000)
     assert ahead.has_room(1, 60, 40)
     assert not ahead.has_room(1, 60, 41)

@@ -15,7 +15,7 @@ _MANY = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class LeaseEntry:
     """A split (`first` 0), or a part cut off it at row `first`, and its lease: None for a part that
     nobody has claimed yet.
 
@@ -36,7 +36,7 @@ def read_splits(
     keys: EpochKeys,
     positions: Sequence[int],
     known: Mapping[Part, Lease] | None = None,
-) -> Iterator[tuple[int, list[Entry]]]:
+) -> Iterator[tuple[int, list[LeaseEntry]]]:
     """For each position the split's entry and those of its parts; none where it was never claimed.
 
     Leases that are `known` to be final are taken as known.
@@ -52,14 +52,16 @@ def read_splits(
 
 def _entries(
     store: Store, keys: EpochKeys, index: int, record: Lease, known: Mapping[Part, Lease]
-) -> Iterator[Entry]:
-    todo = [Entry(first=0, end=record.end, record=record)]
+) -> Iterator[LeaseEntry]:
+    todo = [LeaseEntry(first=0, end=record.end, record=record)]
     while todo:
         entry = todo.pop(0)
         yield entry
         cut_off = leases.parts(entry.record) if entry.record is not None else []
         found = dict(_read(store, keys, [(index, first) for first, _ in cut_off], known))
-        todo += [Entry(first=first, end=end, record=found[index, first]) for first, end in cut_off]
+        todo += [
+            LeaseEntry(first=first, end=end, record=found[index, first]) for first, end in cut_off
+        ]
 
 
 def _read(

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from featstore.dispatch.accounts.epochs import announced
-from featstore.dispatch.accounts.ledger import Entry, read_splits
+from featstore.dispatch.accounts.ledger import LeaseEntry, read_splits
 from featstore.dispatch.leases import lease as leases
 from featstore.dispatch.leases.delivered import Done, as_ranges
 from featstore.dispatch.leases.lease import Lease, LeaseState
@@ -172,7 +172,7 @@ def quarantined(store: Store, keys: EpochKeys) -> Iterator[Lease]:
         number += 1
 
 
-def _line(split: str, entry: Entry) -> SplitLine:
+def _line(split: str, entry: LeaseEntry) -> SplitLine:
     record = entry.record
     if record is None:
         missing = (entry.end or 0) - entry.first

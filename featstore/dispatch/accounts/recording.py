@@ -16,7 +16,7 @@ from featstore.dispatch.accounts.epochs import announced
 from featstore.dispatch.accounts.ledger import read_splits
 from featstore.dispatch.accounts.receipt import EpochSize
 from featstore.dispatch.leases import lease as leases
-from featstore.dispatch.orders import Stretch
+from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, open_to_look
 from featstore.errors import ConfigError, DispatchError
@@ -38,7 +38,7 @@ class Recording:
 
     plan: str
     epoch: int
-    workers: Mapping[str, tuple[Stretch, ...]]
+    workers: Mapping[str, tuple[SplitRange, ...]]
 
     @property
     def num_workers(self) -> int:
@@ -47,7 +47,7 @@ class Recording:
         """
         return len({name.partition("-")[0] for name in self.workers})
 
-    def of(self, index: int) -> Iterator[Stretch]:
+    def of(self, index: int) -> Iterator[SplitRange]:
         """What the worker of an index delivered, process by process, by their numbers; nothing for
         one that was not there.
         """
@@ -70,7 +70,7 @@ class Recording:
         try:
             workers = {
                 name: tuple(
-                    Stretch(index=index, first=first, end=end) for index, first, end in found
+                    SplitRange(index=index, first=first, end=end) for index, first, end in found
                 )
                 for name, found in data["workers"].items()
             }
@@ -124,12 +124,12 @@ def read_recording(store: Store, keys: EpochKeys) -> Recording:
     """
     size = EpochSize.decode(store.get_or_none(keys.size) or "")
     plan = (store.get_or_none(keys.plan) or "").partition("+")[0]
-    found: dict[str, list[tuple[int, Stretch]]] = defaultdict(list)
+    found: dict[str, list[tuple[int, SplitRange]]] = defaultdict(list)
     for index, entries in read_splits(store, keys, range(size.num_splits)):
         for entry in entries:
             for share in leases.all_shares(entry.record) if entry.record is not None else ():
                 found[share.worker].append(
-                    (share.turn, Stretch(index=index, first=share.first, end=share.through))
+                    (share.turn, SplitRange(index=index, first=share.first, end=share.through))
                 )
     ordered = {
         worker: sorted(stretches, key=lambda item: item[0])

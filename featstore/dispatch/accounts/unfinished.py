@@ -8,12 +8,12 @@ import threading
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from featstore.dispatch.accounts.ledger import Entry, read_splits
+from featstore.dispatch.accounts.ledger import LeaseEntry, read_splits
 from featstore.dispatch.accounts.receipt import EpochSize
 from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.leases.renewer import look_pause_s
-from featstore.dispatch.leases.survey import Part, Watch
+from featstore.dispatch.leases.survey import LeaseWatch, Part
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress
 from featstore.errors import DispatchError
@@ -89,7 +89,7 @@ def silent_leases(
     Returns at once where nothing is held, and as soon as each holder was seen to live. Ends early
     when `closed` is set.
     """
-    watch, until, num_looks = Watch(wait_s), clock.now_s() + wait_s, 0
+    watch, until, num_looks = LeaseWatch(wait_s), clock.now_s() + wait_s, 0
     watch.begin_waiting()
     while True:
         held = [lease for lease in open_leases(store, keys) if lease.is_held]
@@ -106,14 +106,14 @@ def silent_leases(
         num_looks += 1
 
 
-_UNCLAIMED = Entry(first=0, end=None, record=None)
+_UNCLAIMED = LeaseEntry(first=0, end=None, record=None)
 
 
-def _is_final(entry: Entry) -> bool:
+def _is_final(entry: LeaseEntry) -> bool:
     return entry.record is not None and entry.record.state in FINAL
 
 
-def _open(keys: EpochKeys, index: int, entry: Entry) -> OpenLease:
+def _open(keys: EpochKeys, index: int, entry: LeaseEntry) -> OpenLease:
     return OpenLease(epoch=keys.epoch, part=(index, entry.first), record=entry.record)
 
 

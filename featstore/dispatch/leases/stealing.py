@@ -14,7 +14,7 @@ AHEAD = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Open:
+class StealCandidate:
     """A lease of another worker, as it was read."""
 
     part: Part
@@ -27,7 +27,7 @@ class Open:
         return (self.record.limit or 0) - max(self.record.rows, self.record.reserved)
 
 
-def victims(seen: Sequence[Open], salt: str) -> list[Open]:
+def victims(seen: Sequence[StealCandidate], salt: str) -> list[StealCandidate]:
     """Whom a worker with nothing to do relieves: first those with at least half of the most rows
     left, in an order of its own, so that many such workers do not all ask the same one; then the
     rest."""
@@ -40,7 +40,7 @@ def victims(seen: Sequence[Open], salt: str) -> list[Open]:
     return [one for *_, one in sorted(keyed, key=lambda item: item[:2])]
 
 
-class Lookahead:
+class StagedSplits:
     """Positions a bounded number ahead of a cursor whose files are staged here; each position is
     looked at once.
     """

@@ -15,7 +15,7 @@ from featstore.dispatch.leases.lease import Lease
 Part = tuple[int, int]
 
 
-class Watch:
+class LeaseWatch:
     """What one observer has seen of the leases of others, and since when by its own monotonic
     clock.
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from featstore.dispatch.accounts.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.accounts.unfinished import open_leases, silent_leases
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.orders import Seat
+from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim, WaitFor
 from featstore.errors import ConfigError, DispatchError, StateError
@@ -292,12 +292,12 @@ class Run:
 
     def _ordered(self, epoch: int) -> Iterator[Cut]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""
-        seat = Seat(
-            worker=self._begun.place.static_index, num_workers=self._begun.place.num_workers
+        worker_info = WorkerInfo(
+            index=self._begun.place.static_index, num_workers=self._begun.place.num_workers
         )
         whole = self._job
         for job, claims in whole.turns(
-            epoch, seat, self._delivery.done, partial(self._recorded, epoch)
+            epoch, worker_info, self._delivery.done, partial(self._recorded, epoch)
         ):
             self._job = job
             del job

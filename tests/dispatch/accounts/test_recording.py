@@ -7,7 +7,7 @@ import pytest
 
 from featstore.dispatch.accounts.recording import Recording, recorded
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.orders import Stretch
+from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.terms import Terms
@@ -46,13 +46,13 @@ def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_
     found = recorded(url, "run", 0)
     assert (found.plan, found.epoch, found.num_workers) == (plan, 0, 2)
     assert found.workers["0-11"] == (
-        Stretch(index=0, first=0, end=100),
-        Stretch(index=2, first=0, end=100),
+        SplitRange(index=0, first=0, end=100),
+        SplitRange(index=2, first=0, end=100),
     )
-    assert found.workers["1-22"] == (Stretch(index=1, first=0, end=30),)
+    assert found.workers["1-22"] == (SplitRange(index=1, first=0, end=30),)
     assert set(found.workers["1-33"]) == {
-        Stretch(index=1, first=30, end=100),
-        Stretch(index=3, first=0, end=100),
+        SplitRange(index=1, first=30, end=100),
+        SplitRange(index=3, first=0, end=100),
     }
     assert list(found.of(1)) == [*found.workers["1-22"], *found.workers["1-33"]]
     assert list(found.of(7)) == []

@@ -13,7 +13,7 @@ from featstore.dispatch.leases import lease as leases
 from featstore.dispatch.leases.delivered import extent, part_extent
 from featstore.dispatch.leases.held import Holdings
 from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState
-from featstore.dispatch.leases.survey import Survey, Watch
+from featstore.dispatch.leases.survey import LeaseWatch, Survey
 from featstore.dispatch.plan import Split
 from featstore.dispatch.store_keys import EpochKeys
 
@@ -42,7 +42,11 @@ class Worker:
 
     def __init__(self, nonce: Any) -> None:
         self.nonce = nonce
-        self.holdings, self.watch, self.survey = Holdings(KEYS), Watch(LEASE_S), Survey(frozenset())
+        self.holdings, self.watch, self.survey = (
+            Holdings(KEYS),
+            LeaseWatch(LEASE_S),
+            Survey(frozenset()),
+        )
         self.delivered: dict[Any, Any] = {}
 
 

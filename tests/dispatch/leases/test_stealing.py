@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.dispatch.leases.lease import Lease, LeaseState
-from featstore.dispatch.leases.stealing import Lookahead, Open, victims
+from featstore.dispatch.leases.stealing import StagedSplits, StealCandidate, victims
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import WaitFor
 from tests.dispatch.conftest import silence
@@ -210,7 +210,7 @@ def test_the_lookahead_is_bounded_and_asks_about_each_position_once() -> None:
         asked.append(int(path))
         return path in {"3", "70", "500"}
 
-    lookahead = Lookahead(is_staged)
+    lookahead = StagedSplits(is_staged)
     assert list(lookahead.staged(plan, 0)) == [3]
     assert list(lookahead.staged(plan, 10)) == [70]
     assert list(lookahead.staged(plan, 10)) == []
@@ -224,7 +224,7 @@ LEFT = st.lists(st.integers(0, 1000), max_size=20)
 def test_those_with_the_most_left_are_relieved_first(left: Any, salt: str) -> None:
     record: dict[str, Any] = {"state": LeaseState.HELD, "fence": 1, "worker": "w", "nonce": "n"}
     seen = [
-        Open(part=(i, 0), record=Lease(end=rows, **record), value="x")
+        StealCandidate(part=(i, 0), record=Lease(end=rows, **record), value="x")
         for i, rows in enumerate(left)
     ]
     order = [one.num_left for one in victims(seen, salt)]
