@@ -15,18 +15,27 @@ ERROR, END = "error", "end"
 class Dispatch:
     """How the workers of one run share the splits of an epoch.
 
-    `store`: `auto` (the loader chooses: memory, or under torchrun the job's own store),
-    `memory://`, `sqlite:///absolute/path` or `tcp://host:port`. `lease_s`: a worker silent for so
-    long loses its splits, as does one that lives but does nothing for `stall_s`. A split that
-    failed `max_failures` times in a row, or killed its worker, is left out and named at the end.
-    `split_rows`, or `split_bytes` (a number, or text such as `200MB`): larger data files are cut at
-    their row groups into splits of at most so much; None leaves them whole. `run_id`: the same text
-    for all workers of a run, another one for each run; None is for `auto` and `memory://`, and
-    under torchrun, whose own it is then. `in_step`: whether the workers meet in a collective
-    operation at each step, so that none may wait for rows that a living one holds; `auto` is true
-    where `WORLD_SIZE` is above 1 or a process group of several was initialised. `finished`: what a
-    worker does that finds every epoch of its pass read by an earlier start of the run: `error`, or
-    `end` with a warning, for launchers that restart everything. ConfigError for what cannot be.
+    Attributes:
+        store: `auto` (the loader chooses: memory, or under torchrun the job's own store),
+            `memory://`, `sqlite:///absolute/path` or `tcp://host:port`.
+        lease_s: A worker that does not renew its leases for this long loses its splits.
+        run_id: The same text for all workers of a run, and a different one for each run. None is
+            allowed for `auto` and `memory://`, and under torchrun, which brings its own.
+        stall_s: A worker that renews its leases but does nothing else for this long loses its
+            splits. At least `lease_s`.
+        max_failures: A split that failed this many times in a row, or killed its worker, is left
+            out and named at the end of the epoch.
+        split_rows: Data files with more rows are cut at their row groups into splits of at most
+            this many rows. None leaves files whole. Not together with `split_bytes`.
+        split_bytes: The same in bytes: a number, or text such as `200MB`.
+        in_step: Whether the workers meet in a collective operation at each step, so that none of
+            them may wait for rows that a living one holds. `auto` is true if `WORLD_SIZE` is
+            above 1 or a process group with several members was initialised.
+        finished: What a worker does when an earlier start of the run has read every epoch of its
+            iteration: `error`, or `end` with a warning, for launchers that restart everything.
+
+    Raises:
+        ConfigError: An option has a value that is not allowed.
     """
 
     store: str = field(default=AUTO, repr=False)
@@ -41,8 +50,10 @@ class Dispatch:
 
     @property
     def store_timeout_s(self) -> float:
-        """A store silent for so long is lost: renewing and closing wait for it, and together
-        shorter than a lease.
+        """Seconds without an answer after which a store counts as lost.
+
+        A quarter of a lease: renewing and closing each wait for the store, and both together must
+        take less time than a lease.
         """
         return self.lease_s / 4
 
@@ -95,5 +106,5 @@ class Dispatch:
 
     @property
     def terms(self) -> Terms:
-        """The terms of leases that a coordinator is given."""
+        """The terms of leases for a coordinator."""
         return Terms(lease_s=self.lease_s, stall_s=self.stall_s, max_failures=self.max_failures)

@@ -6,11 +6,11 @@ batch_rows` to `(g + 1) * batch_rows` of the epoch, and worker `g % num_workers`
 given global batch, step `s` of all workers together therefore has the same rows for any number of
 workers, and a run can resume with a different number.
 
-`rank`: each worker reads its own part of the files, in mini-epochs, and knows no others. `replay`:
-each worker reads what it acknowledged in an earlier epoch, in the same order.
+`rank`: each worker reads its own part of the files, in mini-epochs, and knows no others. What a
+recorded epoch (`replay`) says is in accounts/recording.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -143,15 +143,6 @@ def rank_splits(listing: Iterable[_Listed], num_splits: int, part: MiniEpoch) ->
     if num_listed != num_splits:
         raise ValueError(f"a listing of {num_listed} splits, where {num_splits} were expected")
     return [split for split in own if split is not None]
-
-
-def replayed(recording: Mapping[int, Iterable[SplitRange]], worker: int) -> Iterator[SplitRange]:
-    """What one worker delivered in an earlier epoch, in its order.
-
-    Raises:
-        KeyError: The recorded epoch had no such worker.
-    """
-    return iter(recording[worker])
 
 
 def _remaining(plan: Plan, done: Done) -> Iterator[SplitRange]:

@@ -13,7 +13,6 @@ from featstore.dispatch.orders import (
     WorkerInfo,
     num_static_batches,
     rank_splits,
-    replayed,
     static_ranges,
 )
 from featstore.dispatch.plan import Plan, Split
@@ -179,10 +178,3 @@ def test_a_mini_epoch_is_one_of_those_that_are() -> None:
         ValueError, match="mini-epoch 2 of 2: expected 0 <= number < num_mini_epochs"
     ):
         _mini(0, 1, number=2, num_mini=2)
-
-
-def test_a_worker_replays_what_was_recorded_of_it() -> None:
-    stretch = SplitRange(index=1, first=0, end=5)
-    assert list(replayed({0: [stretch]}, 0)) == [stretch]
-    with pytest.raises(KeyError):
-        replayed({0: [stretch]}, 1)
