@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-# Four rounds suffice where the round functions are random (Luby and Rackoff, 1988); two more are for
-# a mixer that is not and for small domains. A position takes 3 us (docs/decisions/0005). Changing
-# the number changes the order of every plan.
+# Four rounds suffice if the round functions are random (Luby and Rackoff, 1988); two more make up
+# for a mixer that is not, and for small domains. A position takes 3 us (docs/decisions/0005).
+# Changing the number changes the order of every plan.
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
 

@@ -376,7 +376,7 @@ class FeatureLoader(IterableDataset[Batch]):
             and self._job.ordering.is_dynamic
             and (left_open := self._passes.left_open()) is not None
         ):
-            left_open.name()
+            left_open.log_unread()
 
     @property
     def _in_step(self) -> bool:

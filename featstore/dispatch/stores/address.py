@@ -92,7 +92,7 @@ def open_store(url: str) -> Store:
     return bind(url).open()
 
 
-def open_to_look(url: str) -> Store:
+def open_read_only(url: str) -> Store:
     """A handle on a store for who only reads: DispatchError where `url` names a file that is not
     there, which is not made.
     """

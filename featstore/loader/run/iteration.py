@@ -261,7 +261,7 @@ class Run:
         """What this worker can claim of an epoch."""
         self._is_last_sibling = False
         if self._in_step:
-            self._begun.left_open.name()
+            self._begun.left_open.log_unread()
         try:
             with self._coordinate(epoch) as coordinator, self._settling():
                 while (

@@ -79,18 +79,18 @@ def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread
         assert other.complete(claim)
     left_open = LeftOpen(address, "left", clock)
     left_open.note(KEYS)
-    left_open.name()
+    left_open.log_unread()
     assert "still being delivered: epoch 0, rows 0 to" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     silence(holder)
     left_open.note(KEYS)
-    left_open.name()
+    left_open.log_unread()
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
         f"of split {held.split.id}, held by worker holder, which is silent" in record.getMessage()
     )
     caplog.clear()
-    left_open.name()
+    left_open.log_unread()
     assert not caplog.records, "it was named once"
 
 
@@ -103,12 +103,12 @@ def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(
     next(make("holder", num_splits=60).claims())
     LeftOpen(address, "left").note(KEYS)
     LeftOpen(address, "left").note(EpochKeys(KEYS.prefix, 7))
-    LeftOpen(address, "other").name()
+    LeftOpen(address, "other").log_unread()
     assert not caplog.records
-    LeftOpen(address, "left", clock).name()
+    LeftOpen(address, "left", clock).log_unread()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 20
-    assert "of epoch 0, 40 further splits are not read to their end" in told
+    assert "epoch 0 has 40 further splits that were not read to their end" in told
     assert sum("claimed by nobody; they are read again" in line for line in told) == 19
 
 
@@ -122,5 +122,5 @@ def test_a_store_that_is_gone_is_told_and_raises_nothing(
     for path in tmp_path.iterdir():
         path.unlink()
     (tmp_path / "store.sqlite").mkdir()
-    left_open.name()
+    left_open.log_unread()
     assert "cannot be looked up" in caplog.text
