@@ -377,7 +377,7 @@ class Coordinator:
             )
             limit *= 2
         self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
-        self._hints.tell()
+        self._hints.sync_low()
         return claim
 
     def _revisit(self, todo: list[Part]) -> Claim | None:

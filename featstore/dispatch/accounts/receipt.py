@@ -1,5 +1,5 @@
-"""The receipt of an epoch: which rows were delivered, which may have been delivered twice, and which
-are missing, by split and by worker.
+"""The receipt of an epoch: which rows were delivered, which may have been delivered twice, and
+which are missing, by split and by worker.
 
 It is derived from the leases of splits and parts, which are the only source of truth. Nothing is
 counted while the epoch runs.

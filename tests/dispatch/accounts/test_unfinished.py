@@ -123,4 +123,4 @@ def test_a_store_that_is_gone_is_told_and_raises_nothing(
         path.unlink()
     (tmp_path / "store.sqlite").mkdir()
     left_open.log_unread()
-    assert "cannot be looked up" in caplog.text
+    assert "cannot look up what other ranks" in caplog.text
