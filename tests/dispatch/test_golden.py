@@ -101,10 +101,10 @@ def test_a_coordinator_writes_these_keys_and_no_other() -> None:
         assert all(coordinator.complete(claim) for claim in coordinator.claims())
     of_the_epoch = {keys.plan, keys.size, keys.cursor, keys.low, *(keys.split(i) for i in range(3))}
     notes = {f"{keys.prefix}0/announced", "featstore/epochs", "featstore/epochs/1"}
-    assert address.room is not None
-    assert set(address.room.values) == of_the_epoch | notes
+    assert address.memory is not None
+    assert set(address.memory.values) == of_the_epoch | notes
     assert (
-        address.room.values[keys.size]
+        address.memory.values[keys.size]
         == '{"complete_before":[],"num_rows":12,"num_splits":3,"rows_before":0}'
     )
-    assert address.room.values[keys.plan] == f"{Plan(splits=SPLITS).digest}+e3b0c44298fc1c14"
+    assert address.memory.values[keys.plan] == f"{Plan(splits=SPLITS).digest}+e3b0c44298fc1c14"

@@ -105,8 +105,7 @@ class LeaseWatch:
 class Survey:
     """The splits below the cursor, and the parts cut off them, that are not known to be done.
 
-    It lists a bounded number of them at a time, so its memory does not grow with the plan. Not safe
-    for several threads.
+    During the epoch it takes in a bounded number of splits at a time. Not safe for several threads.
 
     Args:
         settled: Positions that nobody needs to look at, because a restored state had delivered

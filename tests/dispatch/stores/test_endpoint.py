@@ -5,7 +5,7 @@ import pytest
 
 from featstore.dispatch.stores.endpoint import (
     Endpoint,
-    ServerMark,
+    ServerIdentity,
     job_store,
     num_processes,
     parse_endpoint,
@@ -71,7 +71,7 @@ def test_a_process_alone_is_one() -> None:
 
 
 def test_a_mark_knows_the_first_server_again_also_where_it_was_sent() -> None:
-    mark = ServerMark()
-    assert mark.is_same("a")
-    assert not mark.is_same("b")
-    assert not pickle.loads(pickle.dumps(mark)).is_same("b")
+    server = ServerIdentity()
+    assert server.is_same("a")
+    assert not server.is_same("b")
+    assert not pickle.loads(pickle.dumps(server)).is_same("b")

@@ -59,7 +59,7 @@ def test_a_forked_process_gets_an_error_instead_of_a_copy() -> None:
     assert len(lines) == 4, done.stderr
     assert all(
         line.startswith("DispatchError")
-        and "the epoch read twice; use dispatch store sqlite:///" in line
+        and "the epoch would be read twice; use dispatch store sqlite:///" in line
         for line in lines[:3]
     )
     assert lines[3] == "1"

@@ -155,7 +155,7 @@ def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(
     ):
         with pytest.raises(
             DispatchError,
-            match=r"is lost, and with it who reads what: .*from their last checkpoint",
+            match=r"is lost, and with it the leases of all workers: .*from their last checkpoint",
         ):
             use()
     store.close()
