@@ -497,7 +497,7 @@ def _demand(
         num_requests=len(requests),
         direct_bytes=num_bytes(plan.in_place),
         num_direct_requests=len(plan.in_place),
-        num_pieces=len(missing([(0, item.size_bytes)], held)),
+        num_whole_requests=len(missing([(0, item.size_bytes)], held)),
     )
 
 

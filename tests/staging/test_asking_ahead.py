@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from featstore.errors import ReplacedError, StagingError
 from featstore.files.transfer import Answer
-from featstore.staging.cost import MOST_REQUESTS, Remote
+from featstore.staging.cost import MAX_REQUESTS, Remote
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.filling import Filling
 from featstore.staging.options import Staging
@@ -151,7 +151,7 @@ def ask_threads() -> list[threading.Thread]:
 def test_short_requests_are_under_way_together_but_never_more_than_a_few(tmp_path: Path) -> None:
     store = Store()
     require_right(stage(tmp_path, store))
-    assert 2 <= store.most_under_way <= MOST_REQUESTS
+    assert 2 <= store.most_under_way <= MAX_REQUESTS
     assert (
         sorted(store.asked[1:]) == SPANS
     )  # of two that are sent at one time either may be there first
@@ -258,7 +258,7 @@ def test_room_is_made_for_holes_beside_what_is_under_way(
     store = Store(block_bytes=1 << 20)
     with _watched_reservations() as reserved:
         stage(tmp_path, store, spans=spans, prior=Remote(bytes_per_s=1e6))
-    assert len(reserved) >= MOST_REQUESTS
+    assert len(reserved) >= MAX_REQUESTS
     assert len(store.asked) < len(spans)
     assert all(coming_bytes <= reserved_bytes for coming_bytes, reserved_bytes in reserved)
 

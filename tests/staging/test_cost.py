@@ -210,7 +210,7 @@ def test_to_take_the_rest_of_a_file_of_which_there_are_pieces_costs_a_request_fo
         num_direct_requests=40,
     )
     assert choose(begun, remote) == WHOLE
-    assert choose(replace(begun, num_pieces=25), remote) == RANGES
+    assert choose(replace(begun, num_whole_requests=25), remote) == RANGES
 
 
 def test_what_the_first_request_took_to_connect_is_forgotten_at_the_second() -> None:
@@ -321,7 +321,7 @@ def test_one_bad_moment_does_not_bridge_all_holes_for_ever() -> None:
 
 
 def test_short_answers_between_others_that_waited_count_with_them() -> None:
-    remote = replace(REMOTES["regional"], has_last=True, weight_bytes=1e6)
+    remote = replace(REMOTES["regional"], last_counted=True, weight_bytes=1e6)
     for size_bytes in (60_000, 480_000, 60_000, 480_000):
         stream_s = size_bytes / 50e6
         remote = remote.observed(
