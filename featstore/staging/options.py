@@ -85,7 +85,7 @@ class Staging:
         )
 
     def stages(self, url: str) -> bool:
-        """Whether a file at `url` is staged before it is read. In mode `auto`: whether it may be."""
+        """Whether a file at `url` is staged before it is read (mode `auto`: whether it may be)."""
         return self.mode in ("whole", "ranges") or (self.mode == "auto" and local_path(url) is None)
 
     def _optional_bytes(self, name: str) -> int | None:

@@ -112,7 +112,7 @@ class Store:
 @pytest.fixture(autouse=True)
 def _no_bridges(monkeypatch: pytest.MonkeyPatch) -> None:
     """No hole is bridged, however slow the machine makes the store look."""
-    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
+    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 16 << 10)
 
 
 def source_of(store: Store, spans: Any, *, max_attempts: int = 5) -> Source:
@@ -253,7 +253,7 @@ def test_room_is_made_for_holes_beside_what_is_under_way(
     """The first, long answer shows a quick line, on which holes are bridged, while others were
     asked for one by one. It was taken for one of 1 MB/s, so that any machine is quick: 32 MB/s are
     enough for these holes."""
-    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 64 << 20)
     spans = [(0, 5_000_000), *((at, at + 60_000) for at in range(6_000_000, 12_000_000, 100_000))]
     store = Store(block_bytes=1 << 20)
     with _watched_reservations() as reserved:

@@ -481,7 +481,7 @@ def test_a_cache_whose_directory_somebody_removed_is_made_again(
     _fill(cache, _name(1)).release()
     assert isinstance(_request(cache, _name(1)), Pin)
     assert cache.root.stat().st_mode & 0o777 == 0o700
-    assert f"the cache {cache.root} was removed" in caplog.text
+    assert f"somebody removed the cache {cache.root}" in caplog.text
 
 
 def test_a_pinned_file_that_somebody_removed_can_be_read_until_its_release(cache: Cache) -> None:

@@ -74,7 +74,7 @@ def _small_holes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hole limit follows the latency that a busy machine shows; a fixed one makes bytes
     countable.
     """
-    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
+    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 16 << 10)
 
 
 @pytest.fixture
@@ -387,8 +387,8 @@ def test_auto_takes_small_files_whole_and_of_large_ones_the_columns_where_that_i
 def test_holes_are_not_bridged_where_the_budget_has_no_room_for_them(
     site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("featstore.staging.cost._SHORTEST_HOLE_BYTES", 64 << 20)
-    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.cost._MIN_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 64 << 20)
     with _stage(make("c2", "c7", budget_bytes=1_000_000), site) as staged:
         assert read_column(staged.path, "c7") == read_column_of(DATA, "c7")
     assert staged.held_bytes < 1_000_000

@@ -1,6 +1,5 @@
 """What readings of an epoch mean, and what an observer of a real store sees."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from featstore import cli
-from featstore.dispatch.accounts.epochs import EpochNote, announce, announced
+from featstore.dispatch.accounts.epochs import EpochNote, announce
 from featstore.dispatch.accounts.status import Observer, Reading, show, summarize
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.leases.lease import Lease, LeaseState
@@ -118,24 +117,6 @@ def test_the_text_has_a_line_for_the_epoch_and_one_for_each_worker() -> None:
         True,
         True,
     ]
-
-
-def test_a_note_is_left_once_and_the_newest_are_found(tmp_path: Path) -> None:
-    with closing(bind(f"sqlite://{tmp_path}/x.db").open()) as store:
-        notes = [EpochNote(**vars(NOTE) | {"epoch": epoch}) for epoch in range(4)]
-        assert [announce(store, note) for note in (*notes, notes[0])] == [True] * 4 + [False]
-        assert list(announced(store, last=2)) == notes[2:]
-        assert list(announced(store, last=9)) == notes
-
-
-def test_a_note_of_another_format_is_refused() -> None:
-    assert EpochNote.decode(NOTE.encode()) == NOTE
-    for text in ("", "[]", json.dumps(json.loads(NOTE.encode()) | {"format": 2}), '{"format":1}'):
-        with pytest.raises(
-            DispatchError,
-            match="a note of an epoch that this version cannot read: expected format 1, found",
-        ):
-            EpochNote.decode(text)
 
 
 def test_an_observer_follows_a_coordinator_and_asks_no_more_for_what_is_done(
