@@ -111,6 +111,7 @@ def excess(
     over_budget_bytes = used_bytes + num_bytes - budget_bytes
     if not min_free_bytes:
         return over_budget_bytes
+    # Reserved and unwritten bytes still count as free at the disk, and will not be.
     return max(over_budget_bytes, min_free_bytes + unwritten_bytes + num_bytes - free_bytes)
 
 

@@ -70,6 +70,7 @@ class Remote:
         last_counted: Whether the bytes of the last request counted towards the bandwidth.
     """
 
+    # Priors (docs/decisions/0023): they decide about the first file of a remote only.
     latency_s: float = 0.02
     bytes_per_s: float = 100e6
     settle_s: float = 0.01
@@ -82,8 +83,8 @@ class Remote:
     def seconds(self, num_requests: int, num_bytes: int) -> float:
         """Seconds that a download takes for its requests.
 
-        No less than the line takes for the bytes; and each of the `num_at_once` in-flight requests
-        brings at most one answer per round trip (Little's law).
+        No less than the line takes for the bytes and stalls; and each of the `num_at_once`
+        in-flight requests brings at most one answer per round trip (Little's law).
         """
         stream_s, num_further = num_bytes / self.bytes_per_s, max(0, num_requests - 1)
         in_turns_s = (num_further * self.latency_s + stream_s) / self.num_at_once

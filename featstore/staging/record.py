@@ -111,6 +111,7 @@ class Record:
             record = cls(**(fields | checked))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
+        # A torn or forged record may contradict itself.
         is_sound = _spans(record.sums) == record.held and covers(
             [(0, record.size_bytes)], record.held
         )

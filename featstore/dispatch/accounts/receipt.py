@@ -109,14 +109,17 @@ class Receipt:
 
     @property
     def delivered(self) -> int:
+        """Rows that were acknowledged, in this run or before the restored state."""
         return self.size.rows_before + sum(line.delivered for line in self.lines)
 
     @property
     def missing(self) -> int:
+        """Rows that nobody acknowledged."""
         return self.rows_never_claimed + sum(line.missing for line in self.lines)
 
     @property
     def repeated_at_most(self) -> int:
+        """An upper bound of the rows that may have been delivered twice."""
         return sum(line.repeated_at_most for line in self.lines)
 
     @property
@@ -129,6 +132,7 @@ class Receipt:
 
     @property
     def quarantined(self) -> tuple[SplitLine, ...]:
+        """The splits and parts that were left out after too many failures."""
         return tuple(line for line in self.lines if line.state == LeaseState.QUARANTINED)
 
     def __str__(self) -> str:
@@ -153,6 +157,7 @@ def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
         if entries:
             of_split = [_line(entries[0].split, entry) for entry in entries]
             lines += of_split
+            # A lease begins after what a restored state had delivered: those rows are not in here.
             rows_claimed += sum(line.delivered + line.missing for line in of_split)
         elif index not in complete:
             never.append(index)
@@ -198,6 +203,7 @@ def quarantine(store: Store, keys: EpochKeys, part: tuple[int, int]) -> None:
     Call it before writing the quarantined lease: a worker that dies in between then leaves an entry
     too many, which `quarantined` skips, and never one too few.
     """
+    # A list without a length: each entry takes the first key that is free.
     number, mine = 0, f"{part[0]} {part[1]}"
     while store.compare_set(keys.quarantined(number), "", mine) != mine:
         number += 1

@@ -20,7 +20,7 @@ class Holdings:
     handle or use one each.
 
     `_lock` guards the writes to the records. It is never held during a call of the store, which may
-    take until its timeout. Single reads of the dict need no lock.
+    take until its timeout. Reads are single operations of the dict and take no lock.
     """
 
     def __init__(self, keys: EpochKeys) -> None:
@@ -73,9 +73,11 @@ class Holdings:
                 return changed
             current = Lease.decode(text)
             if not current.same_claim(mine) or current.state is not LeaseState.HELD:
+                # Noted before the record goes, so that no thread sees neither.
                 self._lost.add((part, mine.fence))
                 self._remember(part, leases.release(mine))
                 return None
+            # The value is newer than this thread's: apply the change to that one.
             mine = current
         return None
 

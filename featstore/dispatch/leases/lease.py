@@ -190,6 +190,7 @@ class Extent:
 def claim(extent: Extent, *, worker: str, nonce: str, turn: int = 0) -> Lease:
     """The record of the first claim on a split or part."""
     start = extent.start_row
+    # Nothing is reserved yet: until the holder begins, idle workers may take the lease as a whole.
     mine = Lease(
         state=LeaseState.HELD,
         fence=1,
@@ -226,6 +227,8 @@ def claim_again(current: Lease, *, worker: str, nonce: str, turn: int = 0) -> Le
 
 def renew(mine: Lease, work: int = 0) -> Lease:
     """The holder is alive, and has done `work` things so far."""
+    # A beat with every write makes each value unique, so that a compare-and-set of an older record
+    # cannot succeed.
     return replace(mine, beat=mine.beat + 1, work=max(mine.work, work))
 
 
@@ -296,6 +299,7 @@ def cut(current: Lease, at: int) -> Lease:
             f"no cut at {at} of a lease that is {current.state}, reserved to {current.reserved} of "
             f"{current.limit}"
         )
+    # The beat stays as it is: a cut by another worker is no sign of life of the holder.
     return replace(current, cuts=(at, *current.cuts))
 
 
@@ -316,6 +320,7 @@ def choose_cut(current: Lease, boundaries: Sequence[int]) -> int | None:
     start = max(current.reserved, current.rows)
     inside = [at for at in boundaries if start < at < current.limit]
     middle = (start + current.limit) / 2
+    # Of two equally close boundaries the lower one, so that every worker chooses the same.
     return min(inside, key=lambda at: (abs(at - middle), at), default=None)
 
 

@@ -114,8 +114,11 @@ class Survey:
 
     def __init__(self, settled: frozenset[int]) -> None:
         self._settled = settled
+        # Parts that were cut off and seen once, so that a settled one does not come back.
         self._known: set[Part] = set()
+        # A dict for its order: oldest splits first.
         self._pending: dict[Part, None] = {}
+        # The first position that was not taken in yet.
         self._next = 0
 
     def pending(self, cursor: int, limit: int) -> list[Part]:
@@ -153,6 +156,7 @@ class Survey:
         see all parts.
         """
         parts = self.pending(cursor, cursor + 1 + len(self._pending))
+        # A CRC and not `hash()`, whose salt differs between processes: a run can be repeated.
         return (
             parts
             if len(parts) <= limit

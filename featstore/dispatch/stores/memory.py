@@ -126,5 +126,5 @@ class MemoryStore:
         data = self._data
         if data is None:
             raise DispatchError("this handle of a memory store is closed")
-        data.require_owner()
+        data.require_owner()  # At every call: the process may have been forked since the last one.
         return data
