@@ -1,5 +1,5 @@
-"""What is written into a store, and what names and orders splits, byte for byte: a change here
-needs a new format version.
+"""The values in a store, the ids of splits and their order, byte for byte. A change here needs a
+new format version.
 """
 
 import json
@@ -88,7 +88,7 @@ def split_ids() -> Any:
 
 
 @pytest.mark.parametrize(("name", "make"), [("store_keys", store_keys), ("split_ids", split_ids)])
-def test_what_others_depend_on_has_not_changed(name: str, make: Any) -> None:
+def test_stored_formats_have_not_changed(name: str, make: Any) -> None:
     assert make() == json.loads((GOLDEN / f"{name}.json").read_text())
 
 

@@ -16,7 +16,7 @@ def _name(number: Any) -> str:
 
 @pytest.fixture
 def staged(tmp_path: Path) -> Callable[..., Any]:
-    """Makes a staged file of one byte with its record, used at that time."""
+    """Makes a staged file of one byte with its record, last used at the given time."""
 
     def make(number: Any, used_at_ns: int = 1) -> Any:
         path = tmp_path / f"{_name(number)}.1.staged"
@@ -28,7 +28,7 @@ def staged(tmp_path: Path) -> Callable[..., Any]:
     return make
 
 
-def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Callable[..., Any]) -> None:
+def test_a_listing_sorts_files_by_their_names(tmp_path: Path, staged: Callable[..., Any]) -> None:
     whole = staged(1)
     for name in (
         f"{_name(2)}.20.part",
@@ -47,7 +47,7 @@ def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Callable[.
     assert list(listing.staged_of(_name(7))) == []
 
 
-def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(
+def test_staged_names_follow_changes_within_one_clock_tick(
     tmp_path: Path, staged: Callable[..., Any]
 ) -> None:
     glance = StagedNames(tmp_path)
@@ -61,7 +61,7 @@ def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(
     assert not glance.has(_name(1))
 
 
-def test_a_glance_at_a_directory_that_did_not_change_does_not_list_it(
+def test_an_unchanged_directory_is_not_listed_again(
     tmp_path: Path, staged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged(1)
@@ -73,11 +73,11 @@ def test_a_glance_at_a_directory_that_did_not_change_does_not_list_it(
     assert not glance.has(_name(2))
 
 
-def test_there_is_nothing_in_a_directory_that_is_gone(tmp_path: Path) -> None:
+def test_a_missing_directory_has_no_staged_names(tmp_path: Path) -> None:
     assert not StagedNames(tmp_path / "gone").has(_name(1))
 
 
-def test_a_use_that_seems_to_be_earlier_than_the_last_one_seen_counts(
+def test_a_use_earlier_than_the_last_one_seen_counts(
     tmp_path: Path, staged: Callable[..., Any]
 ) -> None:
     names = [staged(number, used_at_ns=number + 10) for number in range(3)]
@@ -108,7 +108,7 @@ def test_files_come_in_the_order_of_their_last_use_as_it_is_now(
             assert list(uses.in_order(list(used_at_ns))) == expected[1:]
 
 
-def test_only_files_whose_turn_it_is_are_looked_at(
+def test_only_files_at_the_head_of_the_order_are_looked_at(
     tmp_path: Path, staged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [staged(number, used_at_ns=number + 1) for number in range(100)]

@@ -81,7 +81,7 @@ def test_a_note_names_its_epoch_and_its_loader_without_the_iteration() -> None:
     assert replace(NOTE, prefix=run_prefix("run", loader="eval")).loader == "eval"
 
 
-def test_a_note_survives_the_store() -> None:
+def test_a_note_round_trips_through_the_store() -> None:
     assert EpochNote.decode(NOTE.encode()) == NOTE
 
 

@@ -1,4 +1,4 @@
-"""What leases remember of an epoch's order, as a file."""
+"""The order of an epoch, read from its leases and saved to a file."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:
     return Coordinator(url, plan=plan, prefix=run_prefix("run"), worker=worker, terms=terms)
 
 
-def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_back(
+def test_claims_are_recorded_in_each_workers_order_with_parts_and_released_leases(
     url: str,
 ) -> None:
     with coordinator(url, "0-11") as one, coordinator(url, "1-22") as other:
@@ -72,6 +72,6 @@ def test_one_epoch_is_recorded_at_a_time(url: str) -> None:
     assert recorded(url, "run", 1).epoch == 1
 
 
-def test_what_is_no_recording_is_refused() -> None:
+def test_data_that_is_no_recording_is_refused() -> None:
     with pytest.raises(ConfigError, match="recorded order: expected format 1, found 'list'"):
         Recording.from_json([])

@@ -1,4 +1,4 @@
-"""What is told of an epoch that was not read to its end."""
+"""The report on an epoch that was not read to its end."""
 
 import functools
 import logging
@@ -28,7 +28,7 @@ def test_an_epoch_that_never_began_has_nothing_open(address: StoreAddress) -> No
     assert open_leases(address.open(), KEYS) == []
 
 
-def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_is_not(
+def test_held_free_and_unclaimed_splits_are_open_and_done_ones_are_not(
     make: Callable[..., Any], address: StoreAddress
 ) -> None:
     worker = make("1-7", num_splits=5, done={4: "complete"})
@@ -65,7 +65,7 @@ def test_a_holder_that_is_dead_is_silent_after_the_wait(
     assert "held by worker dead" in str(silent)
 
 
-def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(
+def test_only_rows_that_stay_unread_are_warned_about(
     make: Callable[..., Any],
     address: StoreAddress,
     clock: SimulatedClock,
@@ -94,7 +94,7 @@ def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread
     assert not caplog.records, "it was named once"
 
 
-def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(
+def test_another_process_can_report_the_noted_epochs_and_a_long_list_is_shortened(
     make: Callable[..., Any],
     address: StoreAddress,
     clock: SimulatedClock,
@@ -112,7 +112,7 @@ def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(
     assert sum("claimed by nobody; they are read again" in line for line in told) == 19
 
 
-def test_a_store_that_is_gone_is_told_and_raises_nothing(
+def test_a_lost_store_is_logged_and_not_raised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

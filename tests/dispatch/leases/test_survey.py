@@ -1,4 +1,4 @@
-"""What one worker knows of the leases of others."""
+"""One worker's view of the leases of others."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ def _beat(number: Any) -> Any:
     return replace(HELD, beat=number)
 
 
-def test_a_lease_expires_only_when_its_life_stood_still_for_the_lease_time() -> None:
+def test_a_lease_expires_once_its_life_has_not_changed_for_the_lease_time() -> None:
     watch = LeaseWatch(LEASE_S)
     assert not watch.is_expired(A, _beat(1), 100.0)
     assert not watch.is_expired(A, _beat(1), 109.9)
@@ -30,7 +30,7 @@ def test_a_lease_expires_only_when_its_life_stood_still_for_the_lease_time() -> 
 
 
 @given(cuts=st.lists(st.integers(1, 9), unique=True), rows=st.integers(0, 5))
-def test_what_others_write_into_a_record_is_no_sign_of_life(cuts: list[int], rows: int) -> None:
+def test_a_write_by_another_worker_is_no_sign_of_life(cuts: list[int], rows: int) -> None:
     watch = LeaseWatch(LEASE_S)
     watch.begin_waiting()
     for number in range(len(cuts) + 1):
@@ -42,7 +42,7 @@ def test_what_others_write_into_a_record_is_no_sign_of_life(cuts: list[int], row
     assert watch.is_living(A)
 
 
-def test_what_changed_before_the_waiting_began_is_no_sign_of_life() -> None:
+def test_a_change_before_the_waiting_began_is_no_sign_of_life() -> None:
     watch = LeaseWatch(LEASE_S)
     watch.is_expired(A, _beat(1), 0.0)
     watch.begin_waiting()
@@ -54,14 +54,14 @@ def test_what_changed_before_the_waiting_began_is_no_sign_of_life() -> None:
     assert not watch.is_living(A)
 
 
-def test_waiting_anew_does_not_put_off_what_expires() -> None:
+def test_a_new_wait_does_not_delay_expiry() -> None:
     watch = LeaseWatch(LEASE_S)
     assert not watch.is_expired(A, _beat(1), 0.0)
     watch.begin_waiting()
     assert watch.is_expired(A, _beat(1), LEASE_S)
 
 
-def test_a_key_that_is_missing_expires_and_lives_once_it_is_claimed() -> None:
+def test_a_missing_key_expires_and_is_alive_once_it_is_claimed() -> None:
     watch = LeaseWatch(LEASE_S)
     watch.begin_waiting()
     assert not watch.is_expired(A, None, 0.0)
@@ -129,7 +129,9 @@ def test_a_survey_offers_the_oldest_positions_that_are_not_settled(
 
 
 @given(low=st.integers(0, 20), done=st.sets(st.integers(0, 20)))
-def test_what_another_worker_knows_to_be_done_is_not_looked_at(low: int, done: set[int]) -> None:
+def test_splits_that_another_worker_knows_to_be_done_are_not_looked_at(
+    low: int, done: set[int]
+) -> None:
     survey = Survey(frozenset())
     survey.pending(10, 100)
     survey.add([(3, 5), (15, 5)])
@@ -141,7 +143,7 @@ def test_what_another_worker_knows_to_be_done_is_not_looked_at(low: int, done: s
     assert survey.low == min((index for index, _ in survey.pending(20, 100)), default=20)
 
 
-def test_a_look_is_the_same_until_its_parts_are_settled_and_another_for_each_worker() -> None:
+def test_a_look_repeats_until_its_parts_are_settled_and_differs_between_workers() -> None:
     one, others = Survey(frozenset()), [Survey(frozenset()) for _ in range(20)]
     first = one.look(100, 10, salt="one")
     assert (len(first), one.look(100, 10, salt="one")) == (10, first)
