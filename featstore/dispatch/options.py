@@ -1,6 +1,7 @@
 """The options of dispatch, as a training config has them under `dispatch:`."""
 
 from dataclasses import dataclass, field
+from types import UnionType
 
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
@@ -58,47 +59,30 @@ class Dispatch:
         return self.lease_s / 4
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.lease_s, bool)
-            or not isinstance(self.lease_s, int | float)
-            or not 0 < self.lease_s < 86_400
-        ):
-            raise ConfigError(
-                f"dispatch.lease_s: expected seconds above 0 and below a day, found "
-                f"{self.lease_s!r}"
-            )
-        if (
-            isinstance(self.stall_s, bool)
-            or not isinstance(self.stall_s, int | float)
-            or not self.stall_s >= self.lease_s
-        ):
-            raise ConfigError(
-                f"dispatch.stall_s: expected seconds, lease_s ({self.lease_s}) or more, found "
-                f"{self.stall_s!r}"
-            )
-        if (
-            isinstance(self.max_failures, bool)
-            or not isinstance(self.max_failures, int)
-            or self.max_failures < 1
-        ):
-            raise ConfigError(
-                f"dispatch.max_failures: expected an integer of 1 or more, found "
-                f"{self.max_failures!r}"
-            )
+        self._require(
+            "lease_s",
+            _is_number(self.lease_s) and 0 < self.lease_s < 86_400,
+            "seconds above 0 and below a day",
+        )
+        self._require(
+            "stall_s",
+            _is_number(self.stall_s) and self.stall_s >= self.lease_s,
+            f"seconds, lease_s ({self.lease_s}) or more",
+        )
+        self._require(
+            "max_failures",
+            _is_number(self.max_failures, int) and self.max_failures >= 1,
+            "an integer of 1 or more",
+        )
         if self.split_rows is not None and self.split_bytes is not None:
             raise ConfigError("dispatch: expected split_rows or split_bytes, found both")
-        if self.split_rows is not None and (
-            isinstance(self.split_rows, bool) or self.split_rows < 1
-        ):
-            raise ConfigError(
-                f"dispatch.split_rows: expected an integer of 1 or more, found {self.split_rows!r}"
-            )
-        if self.in_step not in (AUTO, True, False):
-            raise ConfigError(
-                f"dispatch.in_step: expected auto, true or false, found {self.in_step!r}"
-            )
-        if self.finished not in (ERROR, END):
-            raise ConfigError(f"dispatch.finished: expected error or end, found {self.finished!r}")
+        self._require(
+            "split_rows",
+            self.split_rows is None or (self.split_rows is not True and self.split_rows >= 1),
+            "an integer of 1 or more",
+        )
+        self._require("in_step", self.in_step in (AUTO, True, False), "auto, true or false")
+        self._require("finished", self.finished in (ERROR, END), "error or end")
         if self.store != AUTO:
             bind(self.store)
         if self.run_id is not None:
@@ -108,3 +92,14 @@ class Dispatch:
     def terms(self) -> Terms:
         """The terms of leases for a coordinator."""
         return Terms(lease_s=self.lease_s, stall_s=self.stall_s, max_failures=self.max_failures)
+
+    def _require(self, name: str, is_valid: bool, expected: str) -> None:
+        if not is_valid:
+            raise ConfigError(
+                f"dispatch.{name}: expected {expected}, found {getattr(self, name)!r}"
+            )
+
+
+def _is_number(value: object, kind: UnionType | type = int | float) -> bool:
+    """Whether a value from YAML is a number; `true` is an int in Python, but no number here."""
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -122,3 +122,12 @@ def announced(store: Store, last: int | None = None) -> Iterator[EpochNote]:
         text = store.get_or_none(f"{_EPOCHS}/{number}")
         if text is not None:  # The count is raised before its note is written.
             yield EpochNote.decode(text)
+
+
+def announced_in_run(store: Store, run_id: str, epoch: int | None = None) -> Iterator[EpochNote]:
+    """The notes of a run, of one epoch or of all; the oldest comes first."""
+    return (
+        note
+        for note in announced(store)
+        if note.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, note.epoch)
+    )

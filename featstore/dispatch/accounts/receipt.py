@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from featstore.dispatch.accounts.epochs import announced
+from featstore.dispatch.accounts.epochs import announced_in_run
 from featstore.dispatch.accounts.ledger import LeaseEntry, read_splits
 from featstore.dispatch.leases import lease as leases
 from featstore.dispatch.leases.delivered import Done, as_ranges
@@ -184,17 +184,17 @@ def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Recei
         DispatchError: The store has no such epoch, or cannot be read.
     """
     with closing(open_read_only(url)) as store:
-        found = {}
-        for note in announced(store):
-            if note.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, note.epoch):
-                found[f"{note.prefix}{note.epoch}"] = read_receipt(store, note.keys)
-    if not found:
+        by_prefix = {
+            f"{note.prefix}{note.epoch}": read_receipt(store, note.keys)
+            for note in announced_in_run(store, run_id, epoch)
+        }
+    if not by_prefix:
         what = "no epoch" if epoch is None else f"no epoch {epoch}"
         where = f"dispatch store {redact(url)}"
         raise DispatchError(
             f"{where} has {what} of run {run_id!r}: is it the run_id of the training config?"
         )
-    return found
+    return by_prefix
 
 
 def quarantine(store: Store, keys: EpochKeys, part: tuple[int, int]) -> None:

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.dispatch.accounts.epochs import announced
+from featstore.dispatch.accounts.epochs import announced_in_run
 from featstore.dispatch.accounts.ledger import read_splits
 from featstore.dispatch.accounts.receipt import EpochSize
 from featstore.dispatch.leases import lease as leases
@@ -106,11 +106,7 @@ def recorded(url: str, run_id: str, epoch: int | None = None) -> Recording:
         DispatchError: The store has no such epoch or several, or several loaders have read it.
     """
     with closing(open_read_only(url)) as store:
-        notes = [
-            note
-            for note in announced(store)
-            if note.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, note.epoch)
-        ]
+        notes = list(announced_in_run(store, run_id, epoch))
         plans = {(note.loader, note.epoch) for note in notes}
         if len(plans) != 1:
             names = "".join(f"\n  {note.name}" for note in notes)
@@ -136,12 +132,8 @@ def recorded_by(
     Returns:
         The recording, or None if the store has no such epoch.
     """
-    notes = (
-        note
-        for note in announced(store)
-        if note.prefix.startswith(f"featstore/{run_id}/") and note.loader == loader
-    )
-    keys = [note.keys for note in notes if epoch in (None, note.epoch)]
+    notes = announced_in_run(store, run_id, epoch)
+    keys = [note.keys for note in notes if note.loader == loader]
     return read_recording(store, keys[-1]) if keys else None
 
 

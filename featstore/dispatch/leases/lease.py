@@ -63,7 +63,7 @@ class Lease:
         fence: The fencing token: counts the claims.
         worker: The name of the worker that claimed last.
         nonce: A text that is unique to the claiming worker's coordinator.
-        beat: Grows with each renewal and each other write of the holder.
+        beat: The heartbeat: grows with each renewal and each other write of the holder.
         rows: Rows before this one are acknowledged, by this claim or earlier ones.
         first: The row at which this claim began.
         reserved: The holder may deliver the rows before this one.

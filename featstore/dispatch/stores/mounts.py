@@ -28,7 +28,7 @@ def network_mount(mountinfo: str, path: str) -> tuple[str, str] | None:
     Returns:
         The mount point and the type of the file system; None if it is a local one.
     """
-    found: tuple[str, str] | None = None
+    innermost: tuple[str, str] | None = None
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
         fields = before.split()
@@ -36,9 +36,9 @@ def network_mount(mountinfo: str, path: str) -> tuple[str, str] | None:
             continue
         point, kind = _unescaped(fields[4]), after.split()[0]
         # The deepest mount point holds the path; of several mounts at one point, the last one.
-        if _lies_below(path, point) and (found is None or len(point) >= len(found[0])):
-            found = point, kind
-    return found if found is not None and _is_network(found[1]) else None
+        if _lies_below(path, point) and (innermost is None or len(point) >= len(innermost[0])):
+            innermost = point, kind
+    return innermost if innermost is not None and _is_network(innermost[1]) else None
 
 
 def require_local(path: Path) -> None:
@@ -51,10 +51,10 @@ def require_local(path: Path) -> None:
     """
     if not _MOUNTS.exists():
         return
-    found = network_mount(_MOUNTS.read_text(errors="surrogateescape"), str(path.resolve()))
-    if found is not None:
+    mount = network_mount(_MOUNTS.read_text(errors="surrogateescape"), str(path.resolve()))
+    if mount is not None:
         raise DispatchError(
-            f"dispatch store sqlite://{path} lies on {found[1]} (mounted at {found[0]}): expected "
+            f"dispatch store sqlite://{path} lies on {mount[1]} (mounted at {mount[0]}): expected "
             "a local file system, because workers of several machines would not see each other's "
             "SQLite locks and would read rows twice; choose a local path for the processes of one "
             "host (store auto takes $TMPDIR), or tcp://host:port of `featstore dispatch serve` for "

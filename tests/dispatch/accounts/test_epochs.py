@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from featstore.dispatch.accounts.epochs import EpochNote, announce, announced
+from featstore.dispatch.accounts.epochs import EpochNote, announce, announced, announced_in_run
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import EpochKeys, run_prefix
 from featstore.dispatch.stores.address import StoreAddress
@@ -52,6 +52,18 @@ def test_the_last_epochs_are_listed_oldest_first(
     for epoch in range(3):
         announce(store, replace(NOTE, epoch=epoch))
     assert [note.epoch for note in announced(store, last)] == epochs
+
+
+def test_the_epochs_of_a_run_are_those_of_all_its_loaders_and_of_no_other_run(
+    store: Store,
+) -> None:
+    other = replace(NOTE, prefix=run_prefix("run-2"))
+    evaluation = replace(NOTE, prefix=run_prefix("run", loader="eval"), epoch=4)
+    for note in (NOTE, other, evaluation):
+        announce(store, note)
+    assert list(announced_in_run(store, "run")) == [NOTE, evaluation]
+    assert list(announced_in_run(store, "run", 4)) == [evaluation]
+    assert list(announced_in_run(store, "ru")) == []
 
 
 def test_an_empty_store_has_no_epochs(store: Store) -> None:
