@@ -22,9 +22,12 @@ _Listed = TypeVar("_Listed")
 
 @dataclass(frozen=True, kw_only=True)
 class SplitRange:
-    """Rows `first` to `end` (excluded) of one split, in its delivery order.
+    """A range of rows of one split, in its delivery order.
 
-    `index` is the split's position in the plan.
+    Attributes:
+        index: The split's position in the plan.
+        first: The first row.
+        end: The row after the last one.
     """
 
     index: int
@@ -77,9 +80,13 @@ def static_ranges(
 def num_static_batches(
     num_rows: int, worker_info: WorkerInfo, batch_rows: int, *, drop_last: bool
 ) -> int:
-    """How many of the batches of `num_rows` rows fall to one worker in order `static`.
+    """How many batches one worker reads in order `static`.
 
-    Only the epoch's last batch may be short; `drop_last` drops it.
+    Args:
+        num_rows: Rows of the epoch.
+        worker_info: The worker, and how many there are.
+        batch_rows: Rows of one worker's batch.
+        drop_last: Whether to drop the epoch's last batch if it is short.
     """
     num_batches = num_rows // batch_rows if drop_last else -(-num_rows // batch_rows)
     # The ceiling of (num_batches - index) / num_workers: batches index, index + num_workers, ...
@@ -90,7 +97,12 @@ def num_static_batches(
 class MiniEpoch:
     """The part of an epoch that one worker reads at a time in order `rank`.
 
-    It is mini-epoch `number` of the worker's own `num_mini_epochs`.
+    Attributes:
+        seed: The seed of the shuffle.
+        epoch: The epoch's number.
+        worker_info: The worker, and how many there are.
+        number: The mini-epoch.
+        num_mini_epochs: How many mini-epochs each worker reads per epoch.
     """
 
     seed: int

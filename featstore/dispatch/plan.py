@@ -96,6 +96,7 @@ class Plan:
 
     @cached_property
     def num_rows(self) -> int:
+        """Rows of all splits together."""
         return sum(split.num_rows for split in self.splits)
 
 
@@ -112,6 +113,11 @@ def permute(index: int, size: int, keys: Sequence[int]) -> int:
 
     Cycle walking: a value outside of the range is encrypted again until it falls inside. The domain
     is less than 4 times `size`, so this takes fewer than 4 steps on average.
+
+    Args:
+        index: A number in `range(size)`.
+        size: The number of items.
+        keys: The keys of the rounds, see `order_keys`.
     """
     # Two halves of equal width that together hold `size - 1`.
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
@@ -142,7 +148,13 @@ def _mix(value: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RowGroups:
-    """What a data file's footer says of its row groups, in file order: rows and bytes of each."""
+    """The row groups of a data file, as its footer describes them, in file order.
+
+    Attributes:
+        path: The file's path in its table.
+        num_rows: The rows of each row group.
+        sizes_bytes: The size of each row group.
+    """
 
     path: str
     num_rows: Sequence[int]

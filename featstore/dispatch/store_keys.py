@@ -13,6 +13,11 @@ def run_prefix(run_id: str, *, restart: int = 0, loader: str = "0") -> str:
     """`featstore/{run_id}/{restart}/{loader}/`: the prefix of every key of one loader in one start
     of a run.
 
+    Args:
+        run_id: The run.
+        restart: How often the run was restarted.
+        loader: The loader's key; a run may have several loaders.
+
     Raises:
         ConfigError: `run_id` or `loader` holds anything but letters, digits, `.`, `_` and `-`, is
             empty, or is longer than 128 characters.

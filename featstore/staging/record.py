@@ -63,7 +63,15 @@ class Record:
     def of(
         cls, url: str, size_bytes: int, tag: str, sums: Iterable[Sum], *, is_checked: bool = False
     ) -> "Record":
-        """The record of the spans in `sums`; see the class for the arguments."""
+        """The record of a file that holds the spans of `sums`.
+
+        Args:
+            url: Where the file came from; credentials are removed.
+            size_bytes: The size of the whole file.
+            tag: The version that the store gave with the bytes.
+            sums: The checksums of the held spans, in any order.
+            is_checked: Whether the bytes were compared with their writer's checksum.
+        """
         sums = tuple(sorted(sums))
         held = _spans(sums)
         return cls(

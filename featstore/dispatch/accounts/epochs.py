@@ -47,7 +47,15 @@ class EpochNote:
     def of(
         cls, keys: EpochKeys, plan: Plan, done: Done, *, lease_s: float, started_unix_s: float
     ) -> "EpochNote":
-        """The note for the epoch of `plan`, of which `done` was delivered before."""
+        """The note for the epoch of `plan`.
+
+        Args:
+            keys: The epoch's keys.
+            plan: The epoch's plan.
+            done: What a restored state had delivered of it.
+            lease_s: The lease time of the workers, in seconds.
+            started_unix_s: When the first worker began, by its own clock.
+        """
         before = [index for index, rows in done.items() if rows == "complete"]
         return cls(
             prefix=keys.prefix,
@@ -62,6 +70,7 @@ class EpochNote:
 
     @property
     def keys(self) -> EpochKeys:
+        """The keys of the epoch."""
         return EpochKeys(self.prefix, self.epoch)
 
     @property
@@ -116,7 +125,12 @@ def announce(store: Store, note: EpochNote) -> bool:
 
 
 def announced(store: Store, last: int | None = None) -> Iterator[EpochNote]:
-    """The notes of the `last` epochs that were announced, or of all; the oldest comes first."""
+    """The notes of the epochs in a store; the oldest comes first.
+
+    Args:
+        store: The store.
+        last: How many of the epochs that were announced last; None is all.
+    """
     count = int(store.get_or_none(_EPOCHS) or 0)
     for number in range(1 if last is None else max(0, count - last) + 1, count + 1):
         text = store.get_or_none(f"{_EPOCHS}/{number}")
@@ -125,7 +139,13 @@ def announced(store: Store, last: int | None = None) -> Iterator[EpochNote]:
 
 
 def announced_in_run(store: Store, run_id: str, epoch: int | None = None) -> Iterator[EpochNote]:
-    """The notes of a run, of one epoch or of all; the oldest comes first."""
+    """The notes of a run's epochs; the oldest comes first.
+
+    Args:
+        store: The store.
+        run_id: The run.
+        epoch: The one epoch to look for, of all loaders of the run; None is all.
+    """
     return (
         note
         for note in announced(store)

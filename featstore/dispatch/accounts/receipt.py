@@ -58,10 +58,12 @@ class EpochSize:
         )
 
     def encode(self) -> str:
+        """The value in the store: JSON with sorted keys."""
         return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> "EpochSize":
+        """Reads what `encode` wrote."""
         fields = json.loads(text)
         return cls(**fields | {"complete_before": tuple(fields["complete_before"])})
 

@@ -89,6 +89,7 @@ class WorkerStatus:
 
     @property
     def remark(self) -> str:
+        """`silent`, `straggler` or nothing, for the table."""
         return "silent" if self.is_silent else "straggler" if self.is_straggler else ""
 
 
@@ -122,6 +123,7 @@ class EpochStatus:
 
     @property
     def is_over(self) -> bool:
+        """Whether all splits are done or quarantined."""
         return self.num_done == self.note.num_splits
 
 
@@ -218,7 +220,15 @@ def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[st
 class Observer:
     """Looks at a store repeatedly. The caller closes it.
 
-    It keeps earlier readings for the rates, and does not read leases again once they are final.
+    It keeps earlier readings for the rates, and does not read leases again once they are final. Not
+    thread-safe.
+
+    Args:
+        store_url: The dispatch store's URL.
+        last: How many of the epochs that began last to look at.
+
+    Raises:
+        DispatchError: The store does not exist, or cannot be reached.
     """
 
     def __init__(self, store_url: str, last: int) -> None:
@@ -231,6 +241,7 @@ class Observer:
         return "\n\n".join(texts) or "no epoch has begun in this store"
 
     def close(self) -> None:
+        """Closes the handle of the store."""
         self._store.close()
 
     def _look_at(self, note: EpochNote) -> EpochStatus:

@@ -44,6 +44,7 @@ class OpenLease:
 
     @property
     def is_held(self) -> bool:
+        """Whether a worker holds the lease, alive or not."""
         return self.record is not None and self.record.state is LeaseState.HELD
 
     def __str__(self) -> str:
@@ -132,9 +133,13 @@ def _open(keys: EpochKeys, index: int, entry: LeaseEntry) -> OpenLease:
 class LeftOpen:
     """Epochs that ended for a rank while other ranks, alive by then, still held rows of them.
 
-    They are noted in the store, under a `key` of the rank's own, because the workers of a
-    DataLoader end with their iteration: one worker notes what another one, or the process that
-    started them, reports.
+    They are noted in the store, because the workers of a DataLoader end with their iteration: one
+    worker notes what another one, or the process that started them, reports.
+
+    Args:
+        address: The store.
+        key: A key of the rank's own, under which the epochs are noted.
+        clock: The clock to wait by.
     """
 
     def __init__(self, address: StoreAddress, key: str, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -21,9 +21,11 @@ class SystemClock:
     """The monotonic clock of the operating system."""
 
     def now_s(self) -> float:
+        """See `Clock`."""
         return time.monotonic()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """See `Clock`."""
         return event.wait(timeout_s)
 
 

@@ -41,9 +41,13 @@ FINAL = (LeaseState.DONE, LeaseState.QUARANTINED)
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one claim acknowledged: the rows `first` to `through` (excluded) of a split.
+    """What one claim acknowledged.
 
-    `turn` numbers the worker's claims.
+    Attributes:
+        worker: The worker that made the claim.
+        turn: Numbers the worker's claims.
+        first: The first acknowledged row.
+        through: The row after the last acknowledged one.
     """
 
     worker: str
@@ -175,10 +179,13 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """An unclaimed split or part: the rows `start_row` to `end` (excluded) that are to be
-    delivered.
+    """The rows of an unclaimed split or part that are to be delivered.
 
-    Parts were cut off at the rows `cuts`.
+    Attributes:
+        split: The split's id.
+        start_row: The first row; those before it are delivered.
+        end: The row after the last one.
+        cuts: The rows at which parts were cut off, ascending.
     """
 
     split: str
@@ -188,7 +195,14 @@ class Extent:
 
 
 def claim(extent: Extent, *, worker: str, nonce: str, turn: int = 0) -> Lease:
-    """The record of the first claim on a split or part."""
+    """The record of the first claim on a split or part.
+
+    Args:
+        extent: The rows of the split or part.
+        worker: The worker's name.
+        nonce: A text that is unique to the worker's coordinator.
+        turn: Numbers the worker's claims.
+    """
     start = extent.start_row
     # Nothing is reserved yet: until the holder begins, idle workers may take the lease as a whole.
     mine = Lease(
@@ -310,10 +324,15 @@ def parts(current: Lease) -> list[tuple[int, int | None]]:
 
 
 def choose_cut(current: Lease, boundaries: Sequence[int]) -> int | None:
-    """The row at which an idle worker cuts a lease: the boundary that is closest to the middle of
-    the rows that are not reserved.
+    """The row at which an idle worker cuts a lease.
 
-    None if there is no such boundary, or the lease is not held.
+    Args:
+        current: Another worker's lease.
+        boundaries: The rows at which the split may be cut, ascending.
+
+    Returns:
+        The boundary that is closest to the middle of the rows that are not reserved. None if there
+        is no boundary among them, or the lease is not held.
     """
     if current.state is not LeaseState.HELD or current.limit is None:
         return None

@@ -58,6 +58,13 @@ class InStepPace:
     """When a rank that trains in step renews next, measured by the plan's cursor.
 
     Only the renewing thread uses it.
+
+    Args:
+        store: A handle to read the cursor with at the beginning.
+        keys: The epoch's keys.
+        num_splits: Splits of the plan.
+        lease_s: The lease time in seconds.
+        clock: The clock that rates are measured by.
     """
 
     def __init__(

@@ -20,7 +20,10 @@ AHEAD = 64
 class StealCandidate:
     """A lease of another worker, as it was read from the store.
 
-    `value` is the text of the key, which a compare-and-set must find to take or cut the lease.
+    Attributes:
+        part: The split or part.
+        record: The lease.
+        value: Its text in the store, which a compare-and-set must find to take or cut the lease.
     """
 
     part: Part

@@ -72,8 +72,13 @@ class LeaseWatch:
         return self._still_s(part, "work", mark, now, longest_gap_s=self._lease_s)
 
     def is_unbegun(self, part: Part, lease: Lease, now: float, for_s: float) -> bool:
-        """Whether, for at least `for_s` seconds, the holder has had no unacknowledged reserved
-        rows.
+        """Whether the holder has not begun the lease, so that it may be taken as a whole.
+
+        Args:
+            part: The part.
+            lease: Its lease as it was read.
+            now: The time of the reading in seconds.
+            for_s: For how long at least nothing must have been reserved or acknowledged.
         """
         mark = (lease.nonce, lease.fence, lease.rows, lease.reserved)
         return (

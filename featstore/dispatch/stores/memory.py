@@ -21,6 +21,10 @@ class MemoryStoreData:
 
     Pickling carries the owner but not the values. Unpickled in the owner, it is the same object; in
     any other process it is one that refuses every use.
+
+    Args:
+        url: The store's URL.
+        owner: The process id and the random text of the process that owns the values.
     """
 
     def __init__(self, url: str, owner: tuple[int, str]) -> None:
