@@ -33,7 +33,7 @@ from featstore.staging.ranges import (
     num_bytes,
     union,
 )
-from featstore.staging.record import Record, Sum, united_checksum
+from featstore.staging.record import Record, SpanChecksum, united_checksum
 from featstore.staging.retry import RetryPolicy, is_local
 
 _LOG = logging.getLogger(__name__)
@@ -303,7 +303,7 @@ class Fetcher:
         vouch for such a file, so it is read in place from now on, and its reader says what is wrong
         with it.
         """
-        damaged, num_failures = list[Sum](), 0
+        damaged, num_failures = list[SpanChecksum](), 0
         while True:
             num_failures += 1
             is_last = self._source.retry.gives_up(num_failures)

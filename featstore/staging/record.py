@@ -11,7 +11,7 @@ from featstore.staging.ranges import Span, covers, num_bytes, union
 
 FORMAT = 3
 # (first, end, crc): a span of a file and the CRC-32 of its bytes.
-Sum = tuple[int, int, int]
+SpanChecksum = tuple[int, int, int]
 
 
 def checksum(data: bytes | memoryview, before: int = 0) -> int:
@@ -26,7 +26,7 @@ def checksum(data: bytes | memoryview, before: int = 0) -> int:
     return isal_zlib.crc32(data, before)
 
 
-def united_checksum(sums: Iterable[Sum], size_bytes: int) -> int | None:
+def united_checksum(sums: Iterable[SpanChecksum], size_bytes: int) -> int | None:
     """The CRC-32 of a whole file, combined from those of its spans.
 
     None if the spans have a gap, overlap, or do not cover the file.
@@ -56,12 +56,18 @@ class Record:
     size_bytes: int
     tag: str
     held: tuple[Span, ...]
-    sums: tuple[Sum, ...]
+    sums: tuple[SpanChecksum, ...]
     is_checked: bool = False
 
     @classmethod
     def of(
-        cls, url: str, size_bytes: int, tag: str, sums: Iterable[Sum], *, is_checked: bool = False
+        cls,
+        url: str,
+        size_bytes: int,
+        tag: str,
+        sums: Iterable[SpanChecksum],
+        *,
+        is_checked: bool = False,
     ) -> "Record":
         """The record of a file that holds the spans of `sums`.
 
@@ -126,5 +132,5 @@ class Record:
         return record if is_sound else None
 
 
-def _spans(sums: Iterable[Sum]) -> tuple[Span, ...]:
+def _spans(sums: Iterable[SpanChecksum]) -> tuple[Span, ...]:
     return union((first, end) for first, end, _ in sums)

@@ -286,14 +286,14 @@ def test_a_reader_that_waits_for_a_stalled_server_logs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.1)
-    told = threading.Event()
+    was_logged = threading.Event()
     unruly.files[PATH] = DATA
-    unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=lambda site, _: told.wait(60)))
+    unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=lambda site, _: was_logged.wait(60)))
 
     class Listener(logging.Handler):
         def emit(self, record: Any) -> None:
             if "the reader has waited" in record.getMessage():
-                told.set()
+                was_logged.set()
 
     listener = Listener()
     logging.getLogger("featstore.staging.stream").addHandler(listener)
@@ -302,7 +302,7 @@ def test_a_reader_that_waits_for_a_stalled_server_logs_it(
             assert staged.path.read_bytes() == DATA
     finally:
         logging.getLogger("featstore.staging.stream").removeHandler(listener)
-    assert told.is_set()
+    assert was_logged.is_set()
     assert f"for {unruly.url}{PATH}" in caplog.text
 
 

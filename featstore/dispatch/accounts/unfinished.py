@@ -130,7 +130,7 @@ def _open(keys: EpochKeys, index: int, entry: LeaseEntry) -> OpenLease:
     return OpenLease(epoch=keys.epoch, part=(index, entry.first), record=entry.record)
 
 
-class LeftOpen:
+class UnreadEpochs:
     """Epochs that ended for a rank while other ranks, alive by then, still held rows of them.
 
     They are noted in the store, because the workers of a DataLoader end with their iteration: one

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from featstore.dispatch.accounts.unfinished import LeftOpen, open_leases, silent_leases
+from featstore.dispatch.accounts.unfinished import UnreadEpochs, open_leases, silent_leases
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import WaitFor
@@ -77,7 +77,7 @@ def test_only_rows_that_stay_unread_are_warned_about(
     for claim in other.claims(WaitFor.NOTHING):
         assert other.reserve(claim, 100) == 100
         assert other.complete(claim)
-    left_open = LeftOpen(address, "left", clock)
+    left_open = UnreadEpochs(address, "left", clock)
     left_open.note(KEYS)
     left_open.log_unread()
     assert "still being delivered: epoch 0, rows 0 to" in caplog.text
@@ -101,15 +101,15 @@ def test_another_process_can_report_the_noted_epochs_and_a_long_list_is_shortene
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     next(make("holder", num_splits=60).claims())
-    LeftOpen(address, "left").note(KEYS)
-    LeftOpen(address, "left").note(EpochKeys(KEYS.prefix, 7))
-    LeftOpen(address, "other").log_unread()
+    UnreadEpochs(address, "left").note(KEYS)
+    UnreadEpochs(address, "left").note(EpochKeys(KEYS.prefix, 7))
+    UnreadEpochs(address, "other").log_unread()
     assert not caplog.records
-    LeftOpen(address, "left", clock).log_unread()
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 20
-    assert "epoch 0 has 40 further splits that were not read to their end" in told
-    assert sum("claimed by nobody; they are read again" in line for line in told) == 19
+    UnreadEpochs(address, "left", clock).log_unread()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 20
+    assert "epoch 0 has 40 further splits that were not read to their end" in messages
+    assert sum("claimed by nobody; they are read again" in line for line in messages) == 19
 
 
 def test_a_lost_store_is_logged_and_not_raised(
@@ -117,7 +117,7 @@ def test_a_lost_store_is_logged_and_not_raised(
 ) -> None:
     caplog.set_level(logging.INFO)
     address = bind(f"sqlite://{tmp_path}/store.sqlite")
-    left_open = LeftOpen(address, "left")
+    left_open = UnreadEpochs(address, "left")
     left_open.note(KEYS)
     for path in tmp_path.iterdir():
         path.unlink()

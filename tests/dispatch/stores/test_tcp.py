@@ -61,8 +61,8 @@ class Server:
     """
 
     def __init__(self, port: int = 0) -> None:
-        address, told = FORK.Pipe(duplex=False)
-        self.process = FORK.Process(target=serve, args=("127.0.0.1", port, told.send))
+        address, sender = FORK.Pipe(duplex=False)
+        self.process = FORK.Process(target=serve, args=("127.0.0.1", port, sender.send))
         self.process.start()
         self.url = address.recv()
 
@@ -104,14 +104,14 @@ def test_a_port_in_use_is_reported_in_one_line(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = parse_endpoint(server.url).port
-    told = f"dispatch store tcp://127.0.0.1:{port} cannot be served"
-    with pytest.raises(DispatchError, match=f"{told}.*choose another --host or --port"):
+    message = f"dispatch store tcp://127.0.0.1:{port} cannot be served"
+    with pytest.raises(DispatchError, match=f"{message}.*choose another --host or --port"):
         serve("127.0.0.1", port, print)
     monkeypatch.setattr("sys.argv", ["featstore", "dispatch", "serve", "--port", str(port)])
     with pytest.raises(SystemExit, match="2"):
         main()
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
 
 
 def test_a_missing_server_is_reported_within_the_timeout() -> None:
