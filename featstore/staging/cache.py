@@ -105,15 +105,11 @@ class Pin:
     Attributes:
         path: The file.
         record: Which of its bytes are there.
-
-    Args:
-        path: The file.
-        lock: A descriptor of the file, which holds its shared lock. `release()` closes it.
-        record: Which of its bytes are there.
     """
 
     def __init__(self, path: Path, lock: int, record: Record) -> None:
         self.path, self.record = path, record
+        # A descriptor of the file, which holds its shared lock.
         self._lock: int | None = lock
 
     @property
