@@ -91,7 +91,7 @@ class RemovedError(StagingError):
     """Somebody removed a download from the cache's directory, or the directory itself."""
 
 
-def removed(path: object) -> RemovedError:
+def removed_error(path: object) -> RemovedError:
     """The error for a path of the cache that does not exist any more."""
     return RemovedError(
         f"{path}: expected it in the cache, found nothing: somebody removed it; remove staged "
@@ -231,7 +231,7 @@ class Download:
             try:
                 yield self._lock
             except FileNotFoundError:
-                raise removed(self.path) from None
+                raise removed_error(self.path) from None
 
     def _rename(self, num_bytes: int) -> None:
         before, self.num_bytes = self.path, num_bytes
@@ -284,7 +284,7 @@ class Cache:
 
     def __init__(self, directory: str | None, limits: Limits) -> None:
         self._limits = limits
-        self._threads = threading.Lock()
+        self._thread_lock = threading.Lock()
         self._num_evicted = 0
         self._remove: Callable[[], object] = lambda: None
         if directory is None:
@@ -400,7 +400,7 @@ class Cache:
 
         Hold it for a few system calls only. Not reentrant.
         """
-        with self._threads:
+        with self._thread_lock:
             lock = self._open_root()
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -422,7 +422,7 @@ class Cache:
             except FileNotFoundError:
                 _LOG.warning("somebody removed the cache %s: it is created again", self.root)
                 make_private(self.root)
-        raise removed(self.root)
+        raise removed_error(self.root)
 
     def make_room(self, num_bytes: int, listing: CacheListing | None = None) -> bool:
         """Evicts files until `num_bytes` more fit. Call it under `locked()`.

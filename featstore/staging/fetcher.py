@@ -16,7 +16,15 @@ from featstore.files import storage
 from featstore.files.transfer import Read, read_span
 from featstore.redaction import redact, without_user
 from featstore.staging.budget import require_fits
-from featstore.staging.cache import Cache, Download, Pin, Refusal, RemovedError, entry_name, removed
+from featstore.staging.cache import (
+    Cache,
+    Download,
+    Pin,
+    Refusal,
+    RemovedError,
+    entry_name,
+    removed_error,
+)
 from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Filling, Line, Received
@@ -192,7 +200,7 @@ class Fetcher:
             if isinstance(error, StagingError):
                 raise
             if isinstance(error, FileNotFoundError) and self._cache.holds(error.filename):
-                raise removed(error.filename) from None
+                raise removed_error(error.filename) from None
             if not is_local(error):
                 raise
             raise StagingError(

@@ -42,7 +42,8 @@ class TcpStore:
     data are gone, so a handle never reconnects. A forked child makes a connection of its own and
     leaves the parent's alone.
 
-    `_lock` guards the connection and the state of the handle; it is not held during a request.
+    `_lock` guards the connection and the state of the handle. It is held while a connection is
+    made, and not during requests.
 
     Args:
         endpoint: Where the server is.
