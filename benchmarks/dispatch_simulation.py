@@ -29,7 +29,7 @@ from zlib import crc32
 
 from featstore.dispatch.leases import lease as leases
 from featstore.dispatch.leases.lease import Extent, Lease, LeaseState
-from featstore.dispatch.leases.stealing import Open, victims
+from featstore.dispatch.leases.stealing import StealCandidate, victims
 from featstore.dispatch.leases.survey import Part
 from featstore.dispatch.plan import Plan, Split
 
@@ -183,7 +183,7 @@ class Cluster:
         self.operations["looks of idle workers"] += 1
         self.tail_exchanges[int(self.now)] += 3
         self.num_keys_read += len(parts)
-        seen = [Open(part=part, record=self.records[part], value="") for part in parts]
+        seen = [StealCandidate(part=part, record=self.records[part], value="") for part in parts]
         found = victims(
             [each for each in seen if each.record.state is LeaseState.HELD], str(worker)
         )

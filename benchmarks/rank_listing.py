@@ -26,7 +26,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from featstore.dispatch.orders import Seat
+from featstore.dispatch.orders import WorkerInfo
 from featstore.loader.feature_loader import FeatureLoader
 
 NUM_WORKERS, MINI_EPOCHS = 8, 4
@@ -138,9 +138,9 @@ def _loader(url: str, order: str) -> Any:
         )
     if order == "dynamic":
         return loader
-    seat = Seat(worker=3, num_workers=NUM_WORKERS)
+    worker_info = WorkerInfo(index=3, num_workers=NUM_WORKERS)
     for number in range(2):
-        part = loader._job.part(loader._job.ordering.mini_epoch(number, 0, 0, seat))
+        part = loader._job.part(loader._job.ordering.mini_epoch(number, 0, 0, worker_info))
         if number == 0:
             del part
     return loader, part

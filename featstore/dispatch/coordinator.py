@@ -26,8 +26,8 @@ from featstore.dispatch.leases.held import Holdings
 from featstore.dispatch.leases.hints import Hints
 from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.leases.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
-from featstore.dispatch.leases.stealing import Lookahead, Open, victims
-from featstore.dispatch.leases.survey import Part, Survey, Watch
+from featstore.dispatch.leases.stealing import StagedSplits, StealCandidate, victims
+from featstore.dispatch.leases.survey import LeaseWatch, Part, Survey
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
@@ -36,15 +36,27 @@ from featstore.errors import DispatchError
 
 _LOG = logging.getLogger(__name__)
 Boundaries = Callable[[Split], Sequence[int]]
+# During the epoch each worker looks at the 64 oldest splits that are not done (decision 0005). An
+# expired lease shows in two looks `lease_s` apart, so two looks per lease time find a dead worker's
+# split within 1.5 lease times. More looks or splits find more dead workers sooner, at more load.
 _SURVEYS_PER_LEASE = 2
 _SURVEY_SPLITS = 64
-# How many open leases a worker with nothing to do looks at: many such workers look at different
-# ones. Each look that finds nothing doubles it, so that a single such worker sees all that a
-# cluster of hundreds has open within half a lease.
+# How many open leases an idle worker looks at. Idle workers look at different ones. Each look that
+# finds nothing doubles the number, so that a single idle worker sees all that a cluster of hundreds
+# has open within half a lease. In the simulation of 10,000 workers idle ones make 32 % of all
+# exchanges (benchmarks/dispatch_simulation.md); larger numbers raise that share.
 _TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
+# Looks of an idle worker at leases, if no hint says that something has changed (decision 0030).
+# More of them see an expired lease sooner, and cost three exchanges each.
 _LOOKS_PER_LEASE = 8
+# An idle worker asks for the two hints after 10 ms first, so that a split which is given back at
+# once is taken at once, then at doubled pauses up to a second: one exchange per second and worker
+# (decision 0030). A quarter of a lease bounds the pause as well.
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
+# A claim that stands still for a sixtieth of a lease (1 s of 60) without a reserved row was claimed
+# ahead and is taken whole (decision 0022). Shorter robs workers that just claimed a split and still
+# open its file; longer leaves splits queued at a slow worker while others idle.
 _UNBEGUN_PER_LEASE = 60
 
 
@@ -96,10 +108,10 @@ class Coordinator:
         self._done: Done = done or {}
         self._nonce = uuid.uuid4().hex[:12]
         self._pid = os.getpid()
-        self._watch = Watch(self._terms.lease_s)
+        self._watch = LeaseWatch(self._terms.lease_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
         self._cursor, self._surveyed_at, self._num_turns = 0, self._clock.now_s(), 0
-        self._lookahead = Lookahead(is_staged)
+        self._lookahead = StagedSplits(is_staged)
         self._num_watched, self._named = _TAIL_SPLITS, set[str]()
         self.num_takeovers, self.num_cuts = 0, 0
         # Whether the first look of `claims()` found all splits done.
@@ -401,14 +413,14 @@ class Coordinator:
             )
             limit *= 2
         self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
-        self._hints.tell()
+        self._hints.sync_low()
         return claim
 
     def _revisit(self, todo: list[Part]) -> Claim | None:
         """Takes the first of these, none known to be done, that was given back or whose lease
         expired; at the end of the plan a worker that holds nothing takes what a living one has not
         begun, or half of what it holds."""
-        seen: list[Open] = []
+        seen: list[StealCandidate] = []
         while todo:
             for part, value, record in self._hints.read(todo):
                 if record is not None:
@@ -421,7 +433,7 @@ class Coordinator:
                 ):
                     return claim
                 if record is not None and value is not None:
-                    seen.append(Open(part=part, record=record, value=value))
+                    seen.append(StealCandidate(part=part, record=record, value=value))
         return self._relieve(seen)
 
     def _found(self, part: Part, record: Lease) -> list[Part]:
@@ -482,7 +494,7 @@ class Coordinator:
         )
         return claim
 
-    def _relieve(self, seen: Sequence[Open]) -> Claim | None:
+    def _relieve(self, seen: Sequence[StealCandidate]) -> Claim | None:
         if self._boundaries is None or len(self._held) or self._cursor < len(self._plan):
             return None
         now, for_s = self._clock.now_s(), self._terms.lease_s / _UNBEGUN_PER_LEASE
@@ -501,7 +513,7 @@ class Coordinator:
                 return claim
         return None
 
-    def _cut(self, one: Open) -> Claim | None:
+    def _cut(self, one: StealCandidate) -> Claim | None:
         """Cuts a lease in two, and claims the second half."""
         index, _ = one.part
         at = leases.choose_cut(one.record, self._known_boundaries[index])

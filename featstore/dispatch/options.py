@@ -1,6 +1,7 @@
 """The options of dispatch, as a training config has them under `dispatch:`."""
 
 from dataclasses import dataclass, field
+from types import UnionType
 
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
@@ -15,18 +16,27 @@ ERROR, END = "error", "end"
 class Dispatch:
     """How the workers of one run share the splits of an epoch.
 
-    `store`: `auto` (the loader chooses: memory, or under torchrun the job's own store),
-    `memory://`, `sqlite:///absolute/path` or `tcp://host:port`. `lease_s`: a worker silent for so
-    long loses its splits, as does one that lives but does nothing for `stall_s`. A split that
-    failed `max_failures` times in a row, or killed its worker, is left out and named at the end.
-    `split_rows`, or `split_bytes` (a number, or text such as `200MB`): larger data files are cut at
-    their row groups into splits of at most so much; None leaves them whole. `run_id`: the same text
-    for all workers of a run, another one for each run; None is for `auto` and `memory://`, and
-    under torchrun, whose own it is then. `in_step`: whether the workers meet in a collective
-    operation at each step, so that none may wait for rows that a living one holds; `auto` is true
-    where `WORLD_SIZE` is above 1 or a process group of several was initialised. `finished`: what a
-    worker does that finds every epoch of its pass read by an earlier start of the run: `error`, or
-    `end` with a warning, for launchers that restart everything. ConfigError for what cannot be.
+    Attributes:
+        store: `auto` (the loader chooses: memory, or under torchrun the job's own store),
+            `memory://`, `sqlite:///absolute/path` or `tcp://host:port`.
+        lease_s: A worker that does not renew its leases for this long loses its splits.
+        run_id: The same text for all workers of a run, and a different one for each run. None is
+            allowed for `auto` and `memory://`, and under torchrun, which brings its own.
+        stall_s: A worker that renews its leases but does nothing else for this long loses its
+            splits. At least `lease_s`.
+        max_failures: A split that failed this many times in a row, or killed its worker, is left
+            out and named at the end of the epoch.
+        split_rows: Data files with more rows are cut at their row groups into splits of at most
+            this many rows. None leaves files whole. Not together with `split_bytes`.
+        split_bytes: The same in bytes: a number, or text such as `200MB`.
+        in_step: Whether the workers meet in a collective operation at each step, so that none of
+            them may wait for rows that a living one holds. `auto` is true if `WORLD_SIZE` is
+            above 1 or a process group with several members was initialised.
+        finished: What a worker does when an earlier start of the run has read every epoch of its
+            iteration: `error`, or `end` with a warning, for launchers that restart everything.
+
+    Raises:
+        ConfigError: An option has a value that is not allowed.
     """
 
     store: str = field(default=AUTO, repr=False)
@@ -41,53 +51,38 @@ class Dispatch:
 
     @property
     def store_timeout_s(self) -> float:
-        """A store silent for so long is lost: renewing and closing wait for it, and together
-        shorter than a lease.
+        """Seconds without an answer after which a store counts as lost.
+
+        A quarter of a lease: renewing and closing each wait for the store, and both together must
+        take less time than a lease.
         """
         return self.lease_s / 4
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.lease_s, bool)
-            or not isinstance(self.lease_s, int | float)
-            or not 0 < self.lease_s < 86_400
-        ):
-            raise ConfigError(
-                f"dispatch.lease_s: expected seconds above 0 and below a day, found "
-                f"{self.lease_s!r}"
-            )
-        if (
-            isinstance(self.stall_s, bool)
-            or not isinstance(self.stall_s, int | float)
-            or not self.stall_s >= self.lease_s
-        ):
-            raise ConfigError(
-                f"dispatch.stall_s: expected seconds, lease_s ({self.lease_s}) or more, found "
-                f"{self.stall_s!r}"
-            )
-        if (
-            isinstance(self.max_failures, bool)
-            or not isinstance(self.max_failures, int)
-            or self.max_failures < 1
-        ):
-            raise ConfigError(
-                f"dispatch.max_failures: expected an integer of 1 or more, found "
-                f"{self.max_failures!r}"
-            )
+        self._require(
+            "lease_s",
+            _is_number(self.lease_s) and 0 < self.lease_s < 86_400,
+            "seconds above 0 and below a day",
+        )
+        self._require(
+            "stall_s",
+            _is_number(self.stall_s) and self.stall_s >= self.lease_s,
+            f"seconds, lease_s ({self.lease_s}) or more",
+        )
+        self._require(
+            "max_failures",
+            _is_number(self.max_failures, int) and self.max_failures >= 1,
+            "an integer of 1 or more",
+        )
         if self.split_rows is not None and self.split_bytes is not None:
             raise ConfigError("dispatch: expected split_rows or split_bytes, found both")
-        if self.split_rows is not None and (
-            isinstance(self.split_rows, bool) or self.split_rows < 1
-        ):
-            raise ConfigError(
-                f"dispatch.split_rows: expected an integer of 1 or more, found {self.split_rows!r}"
-            )
-        if self.in_step not in (AUTO, True, False):
-            raise ConfigError(
-                f"dispatch.in_step: expected auto, true or false, found {self.in_step!r}"
-            )
-        if self.finished not in (ERROR, END):
-            raise ConfigError(f"dispatch.finished: expected error or end, found {self.finished!r}")
+        self._require(
+            "split_rows",
+            self.split_rows is None or (self.split_rows is not True and self.split_rows >= 1),
+            "an integer of 1 or more",
+        )
+        self._require("in_step", self.in_step in (AUTO, True, False), "auto, true or false")
+        self._require("finished", self.finished in (ERROR, END), "error or end")
         if self.store != AUTO:
             bind(self.store)
         if self.run_id is not None:
@@ -95,5 +90,16 @@ class Dispatch:
 
     @property
     def terms(self) -> Terms:
-        """The terms of leases that a coordinator is given."""
+        """The terms of leases for a coordinator."""
         return Terms(lease_s=self.lease_s, stall_s=self.stall_s, max_failures=self.max_failures)
+
+    def _require(self, name: str, is_valid: bool, expected: str) -> None:
+        if not is_valid:
+            raise ConfigError(
+                f"dispatch.{name}: expected {expected}, found {getattr(self, name)!r}"
+            )
+
+
+def _is_number(value: object, kind: UnionType | type = int | float) -> bool:
+    """Whether a value from YAML is a number; `true` is an int in Python, but no number here."""
+    return isinstance(value, kind) and not isinstance(value, bool)

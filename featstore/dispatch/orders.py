@@ -1,16 +1,16 @@
-"""The orders other than claiming the next: who reads what is a pure function, and nobody asks a
-store.
+"""The orders other than `dynamic`: pure functions that say which worker reads which rows, without
+a store.
 
-`static`: the epoch's rows in plan order, dealt out in batches. Batch `g` is the rows `g *
-batch_rows` to `(g + 1) * batch_rows` of the whole, whoever reads it: worker `g % num_workers`. So
-step `s` of all workers together is the same rows for any number of workers with the same global
-batch, and a run goes on with another number where it was.
+`static`: the epoch's rows in plan order, dealt out in batches. Batch `g` holds the rows `g *
+batch_rows` to `(g + 1) * batch_rows` of the epoch, and worker `g % num_workers` reads it. For a
+given global batch, step `s` of all workers together therefore has the same rows for any number of
+workers, and a run can resume with a different number.
 
-`rank`: each worker has its part of the files, in mini-epochs, and knows no others. `replay`: what
-each worker of an earlier epoch acknowledged, in its order.
+`rank`: each worker reads its own part of the files, in mini-epochs, and knows no others. What a
+recorded epoch (`replay`) says is in accounts/recording.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,8 +21,14 @@ _Listed = TypeVar("_Listed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """Rows `first` to `end` of the split at a position of the plan, in its delivery order."""
+class SplitRange:
+    """A range of rows of one split, in its delivery order.
+
+    Attributes:
+        index: The split's position in the plan.
+        first: The first row.
+        end: The row after the last one.
+    """
 
     index: int
     first: int
@@ -30,57 +36,78 @@ class Stretch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
-    """Which of how many workers."""
+class WorkerInfo:
+    """Which of how many workers this is: `0 <= index < num_workers`."""
 
-    worker: int = 0
+    index: int = 0
     num_workers: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.worker < self.num_workers:
+        if not 0 <= self.index < self.num_workers:
             raise ValueError(
-                f"worker {self.worker} of {self.num_workers}: expected 0 <= worker < num_workers"
+                f"worker {self.index} of {self.num_workers}: expected 0 <= index < num_workers"
             )
 
 
-def static_stretches(
-    plan: Plan, seat: Seat, batch_rows: int, done: Done | None = None
-) -> Iterator[Stretch]:
-    """What the worker reads, in its order: its batches of what `done` leaves of the plan. Streamed;
-    O(1) memory.
+def static_ranges(
+    plan: Plan, worker_info: WorkerInfo, batch_rows: int, done: Done | None = None
+) -> Iterator[SplitRange]:
+    """The rows that one worker reads in order `static`: its batches of the rows that remain.
+
+    Streamed, in O(1) memory. Adjacent batches of one worker are joined into one range.
+
+    Args:
+        plan: The epoch's plan.
+        worker_info: The worker, and how many there are.
+        batch_rows: Rows of one worker's batch.
+        done: Rows that were delivered before; batches are counted over the remaining ones.
     """
-    before = 0
-    held: Stretch | None = None
-    for left in _left(plan, done or {}):
-        for stretch in _dealt(left, before, seat, batch_rows):
-            if held is not None and (held.index, held.end) == (stretch.index, stretch.first):
-                held = Stretch(index=held.index, first=held.first, end=stretch.end)
+    num_rows_before = 0
+    pending: SplitRange | None = None
+    for remaining in _remaining(plan, done or {}):
+        for own in _own_batches(remaining, num_rows_before, worker_info, batch_rows):
+            if pending is not None and (pending.index, pending.end) == (own.index, own.first):
+                pending = SplitRange(index=own.index, first=pending.first, end=own.end)
             else:
-                if held is not None:
-                    yield held
-                held = stretch
-        before += left.end - left.first
-    if held is not None:
-        yield held
+                if pending is not None:
+                    yield pending
+                pending = own
+        num_rows_before += remaining.end - remaining.first
+    if pending is not None:
+        yield pending
 
 
-def num_static_batches(num_rows: int, seat: Seat, batch_rows: int, *, drop_last: bool) -> int:
-    """How many batches the worker gets of `num_rows` rows; only the epoch's last batch may be
-    short, or is dropped.
+def num_static_batches(
+    num_rows: int, worker_info: WorkerInfo, batch_rows: int, *, drop_last: bool
+) -> int:
+    """How many batches one worker reads in order `static`.
+
+    Args:
+        num_rows: Rows of the epoch.
+        worker_info: The worker, and how many there are.
+        batch_rows: Rows of one worker's batch.
+        drop_last: Whether to drop the epoch's last batch if it is short.
     """
     num_batches = num_rows // batch_rows if drop_last else -(-num_rows // batch_rows)
-    return max(0, -((seat.worker - num_batches) // seat.num_workers))
+    # The ceiling of (num_batches - index) / num_workers: batches index, index + num_workers, ...
+    return max(0, -((worker_info.index - num_batches) // worker_info.num_workers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiniEpoch:
-    """Which part of an epoch a worker holds: mini-epoch `number` of `num_mini_epochs` of its
-    own.
+    """The part of an epoch that one worker reads at a time in order `rank`.
+
+    Attributes:
+        seed: The seed of the shuffle.
+        epoch: The epoch's number.
+        worker_info: The worker, and how many there are.
+        number: The mini-epoch.
+        num_mini_epochs: How many mini-epochs each worker reads per epoch.
     """
 
     seed: int
     epoch: int
-    seat: Seat
+    worker_info: WorkerInfo
     number: int = 0
     num_mini_epochs: int = 1
 
@@ -92,62 +119,69 @@ class MiniEpoch:
             )
 
     def positions(self, num_splits: int) -> range:
-        """The positions of the epoch's order that are read here: parts that differ by one split at
-        most.
+        """The positions of the epoch's order that belong to this part.
+
+        The parts of all workers cover the epoch, and their sizes differ by at most one split.
         """
-        num_parts = self.seat.num_workers * self.num_mini_epochs
-        part = self.seat.worker * self.num_mini_epochs + self.number
+        num_parts = self.worker_info.num_workers * self.num_mini_epochs
+        part = self.worker_info.index * self.num_mini_epochs + self.number
         return range(num_splits * part // num_parts, num_splits * (part + 1) // num_parts)
 
 
 def rank_splits(listing: Iterable[_Listed], num_splits: int, part: MiniEpoch) -> list[_Listed]:
-    """The part's splits, or what stands for one each, in the epoch's order, out of the snapshot's
-    listing, which is streamed: nothing else is kept.
+    """The part's splits, in the epoch's order.
 
-    ValueError where the listing has not `num_splits` splits.
+    The listing is streamed, and only the part's own entries are kept: memory is O(part).
+
+    Args:
+        listing: The splits of the snapshot, or one value for each, in the snapshot's order.
+        num_splits: How many splits the snapshot has.
+        part: The mini-epoch.
+
+    Raises:
+        ValueError: The listing does not have `num_splits` entries.
     """
     keys = order_keys(part.seed, part.epoch)
-    wanted = {
+    order_in_part = {
         permute(position, num_splits, keys): place
         for place, position in enumerate(part.positions(num_splits))
     }
-    found: list[_Listed | None] = [None] * len(wanted)
-    count = 0
-    for listed, split in enumerate(listing):
-        count += 1
-        if (place := wanted.get(listed)) is not None:
-            found[place] = split
-    if count != num_splits:
-        raise ValueError(f"a listing of {count} splits, where {num_splits} were expected")
-    return [split for split in found if split is not None]
+    own: list[_Listed | None] = [None] * len(order_in_part)
+    num_listed = 0
+    for number, split in enumerate(listing):
+        num_listed += 1
+        if (place := order_in_part.get(number)) is not None:
+            own[place] = split
+    if num_listed != num_splits:
+        raise ValueError(f"a listing of {num_listed} splits, where {num_splits} were expected")
+    return [split for split in own if split is not None]
 
 
-def replayed(recording: Mapping[int, Iterable[Stretch]], worker: int) -> Iterator[Stretch]:
-    """What the worker of an earlier epoch delivered, in its order; KeyError for a worker that was
-    not there.
-    """
-    return iter(recording[worker])
-
-
-def _left(plan: Plan, done: Done) -> Iterator[Stretch]:
+def _remaining(plan: Plan, done: Done) -> Iterator[SplitRange]:
+    """The rows of the plan that were not delivered, in plan order."""
     for index, split in enumerate(plan):
         row = 0
         for first, end in as_ranges(done.get(index, 0), split.num_rows):
             if row < first:
-                yield Stretch(index=index, first=row, end=first)
+                yield SplitRange(index=index, first=row, end=first)
             row = end
         if row < split.num_rows:
-            yield Stretch(index=index, first=row, end=split.num_rows)
+            yield SplitRange(index=index, first=row, end=split.num_rows)
 
 
-def _dealt(left: Stretch, before: int, seat: Seat, batch_rows: int) -> Iterator[Stretch]:
-    """The worker's batches within rows that begin at row `before` of the whole."""
-    after = before + left.end - left.first
+def _own_batches(
+    remaining: SplitRange, num_rows_before: int, worker_info: WorkerInfo, batch_rows: int
+) -> Iterator[SplitRange]:
+    """The worker's batches within a range whose first row is row `num_rows_before` of the epoch."""
+    before, after = num_rows_before, num_rows_before + remaining.end - remaining.first
     batch = before // batch_rows
-    batch += (seat.worker - batch) % seat.num_workers
+    # The first batch at or after this one that falls to the worker.
+    batch += (worker_info.index - batch) % worker_info.num_workers
     while batch * batch_rows < after:
         first, end = max(before, batch * batch_rows), min(after, (batch + 1) * batch_rows)
-        yield Stretch(
-            index=left.index, first=left.first + first - before, end=left.first + end - before
+        yield SplitRange(
+            index=remaining.index,
+            first=remaining.first + first - before,
+            end=remaining.first + end - before,
         )
-        batch += seat.num_workers
+        batch += worker_info.num_workers

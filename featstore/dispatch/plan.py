@@ -1,10 +1,10 @@
 """The plan: which splits an epoch has and in which order, as a pure function of the splits, the
 seed and the epoch.
 
-The order is a keyed permutation of positions, computed one position at a time, so no list of the
-whole is ever shuffled and every worker streams the same order without talking to another. The
-permutation is a contract (golden file `split_ids.json`): a loader state names splits by their
-position in it.
+The order is a keyed permutation of positions, computed one position at a time. No list of all
+splits is ever shuffled, and every worker streams the same order without talking to the others. The
+permutation is a contract (golden file `split_ids.json`), because a loader state names splits by
+their position in it.
 """
 
 import hashlib
@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+# Four rounds suffice if the round functions are random (Luby and Rackoff, 1988); two more make up
+# for a mixer that is not, and for small domains. A position takes 3 us (docs/decisions/0005).
+# Changing the number changes the order of every plan.
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
 
@@ -20,8 +23,12 @@ _MASK = (1 << 64) - 1
 class Split:
     """One data file, or a range of its row groups: the unit of dispatch.
 
-    `path` is the file's path in its table. `last_row_group` is inclusive; None is the end of the
-    file, for a whole data file whose footer was not read yet.
+    Attributes:
+        path: The file's path in its table.
+        num_rows: Rows of the split.
+        first_row_group: The first row group.
+        last_row_group: The last row group, inclusive. None is the end of the file, for a whole
+            data file whose footer was not read yet.
     """
 
     path: str
@@ -46,8 +53,11 @@ class Plan:
     """The ordered splits of one epoch: `plan[i]` is the i-th to be read, in constant time and
     memory.
 
-    `splits` are in the snapshot's order; `shuffle=False` keeps it. Any sequence will do, also one
-    that computes its items.
+    Attributes:
+        splits: The splits in the snapshot's order. A sequence that computes its items will do.
+        seed: The seed of the shuffle.
+        epoch: The epoch's number; each epoch has an order of its own.
+        shuffle: Whether to permute the splits; False keeps the snapshot's order.
     """
 
     splits: Sequence[Split]
@@ -63,8 +73,11 @@ class Plan:
         return len(self.splits)
 
     def __getitem__(self, index: int) -> Split:
-        """The split at one position of the epoch's order; IndexError outside of `0 <= index <
-        len(plan)`.
+        """The split at one position of the epoch's order.
+
+        Raises:
+            IndexError: `index` is not in `0 <= index < len(plan)`; negative ones do not count
+                from the end.
         """
         if not 0 <= index < len(self.splits):
             raise IndexError(f"split {index} of a plan of {len(self.splits)}")
@@ -75,18 +88,20 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """32 hex digits of all that determines the epoch: two workers share leases only where these
-        agree.
+        """32 hex digits over everything that determines the epoch's plan.
+
+        Workers share leases only if their digests agree.
         """
         return plan_digest(self.splits, seed=self.seed, epoch=self.epoch, shuffle=self.shuffle)
 
     @cached_property
     def num_rows(self) -> int:
+        """Rows of all splits together."""
         return sum(split.num_rows for split in self.splits)
 
 
 def plan_digest(splits: Iterable[Split], *, seed: int, epoch: int, shuffle: bool) -> str:
-    """`Plan.digest` of splits that are streamed."""
+    """`Plan.digest` for splits that are streamed instead of held in a plan."""
     state = hashlib.sha256(f"featstore-plan-1\n{seed}\n{epoch}\n{shuffle}\n".encode())
     for split in splits:
         state.update(f"{split.id}\n{split.num_rows}\n".encode())
@@ -94,11 +109,17 @@ def plan_digest(splits: Iterable[Split], *, seed: int, epoch: int, shuffle: bool
 
 
 def permute(index: int, size: int, keys: Sequence[int]) -> int:
-    """A keyed permutation of `range(size)`: a Feistel network over the next even number of bits,
-    walked until inside.
+    """A keyed permutation of `range(size)`: a Feistel network over the next even number of bits.
 
-    The domain is less than 4 times `size`, so the walk takes fewer than 4 steps on average.
+    Cycle walking: a value outside of the range is encrypted again until it falls inside. The domain
+    is less than 4 times `size`, so this takes fewer than 4 steps on average.
+
+    Args:
+        index: A number in `range(size)`.
+        size: The number of items.
+        keys: The keys of the rounds, see `order_keys`.
     """
+    # Two halves of equal width that together hold `size - 1`.
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half_bits) - 1
     while True:
@@ -111,7 +132,7 @@ def permute(index: int, size: int, keys: Sequence[int]) -> int:
 
 
 def order_keys(seed: int, epoch: int) -> tuple[int, ...]:
-    """The keys of an epoch's permutation."""
+    """The keys of an epoch's permutation, one for each round."""
     digest = hashlib.blake2b(
         f"featstore-order-1\n{seed}\n{epoch}".encode(), digest_size=8 * _ROUNDS
     ).digest()
@@ -127,7 +148,13 @@ def _mix(value: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RowGroups:
-    """A data file as its footer has it: rows and bytes of each row group, in file order."""
+    """The row groups of a data file, as its footer describes them, in file order.
+
+    Attributes:
+        path: The file's path in its table.
+        num_rows: The rows of each row group.
+        sizes_bytes: The size of each row group.
+    """
 
     path: str
     num_rows: Sequence[int]
@@ -143,8 +170,9 @@ class RowGroups:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSize:
-    """The most rows, or the most bytes, of a split; a row group that is larger by itself is a split
-    by itself.
+    """The largest allowed split, in rows or in bytes: exactly one of them is set.
+
+    A row group that is larger than the limit becomes a split of its own.
     """
 
     num_rows: int | None = None
@@ -160,20 +188,22 @@ class SplitSize:
 
 
 def splits_of(file: RowGroups, size: SplitSize) -> Iterator[Split]:
-    """The splits of one file: runs of whole row groups, as long as fit. A file that is no larger is
-    one whole split, as is an empty one: nothing goes across files."""
-    weights, most = (
+    """Cuts one file into splits: runs of whole row groups, each as long as `size` allows.
+
+    A file that is no larger than `size`, and one without rows, is one split. No split spans files.
+    """
+    weights, limit = (
         (file.num_rows, size.num_rows)
         if size.size_bytes is None
         else (file.sizes_bytes, size.size_bytes)
     )
-    assert most is not None
-    if sum(weights) <= most or len(weights) < 2:
+    assert limit is not None
+    if sum(weights) <= limit or len(weights) < 2:
         yield Split(path=file.path, num_rows=sum(file.num_rows))
         return
     first, weight = 0, weights[0]
     for index in range(1, len(weights)):
-        if weight + weights[index] > most:
+        if weight + weights[index] > limit:
             yield _run(file, first, index - 1)
             first, weight = index, 0
         weight += weights[index]

@@ -1,18 +1,26 @@
-"""The keys of the coordinator's store, composed in this one place."""
+"""The keys of the coordinator's store. They are composed here and nowhere else."""
 
 import re
 from dataclasses import dataclass
 
 from featstore.errors import ConfigError
 
+# Without "/", which joins the parts of a key.
 _PART = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def run_prefix(run_id: str, *, restart: int = 0, loader: str = "0") -> str:
-    """`featstore/{run_id}/{restart}/{loader}/`: what every key of one loader in one start of a run
-    begins with.
+    """`featstore/{run_id}/{restart}/{loader}/`: the prefix of every key of one loader in one start
+    of a run.
 
-    ConfigError where a part holds anything but letters, digits, `.`, `_` and `-`.
+    Args:
+        run_id: The run.
+        restart: How often the run was restarted.
+        loader: The loader's key; a run may have several loaders.
+
+    Raises:
+        ConfigError: `run_id` or `loader` holds anything but letters, digits, `.`, `_` and `-`, is
+            empty, or is longer than 128 characters.
     """
     for what, part in (("run_id", run_id), ("loader", loader)):
         if not _PART.fullmatch(part):
@@ -23,27 +31,28 @@ def run_prefix(run_id: str, *, restart: int = 0, loader: str = "0") -> str:
 
 
 def restores_key(run_id: str, *, launch: str, worker: str) -> str:
-    """Counts how often a worker of a run was restored from one state; `latest` in place of a
-    worker: the most of any.
+    """The key that counts how often a worker of a run was restored from one state.
+
+    `worker="latest"` is the key of the largest of these counts.
     """
     return f"featstore/{run_id}/restores/{launch}/{worker}"
 
 
 @dataclass(frozen=True)
 class EpochKeys:
-    """The keys of one epoch below a run's prefix."""
+    """The keys of one epoch below a run's prefix, as `run_prefix` makes it."""
 
     prefix: str
     epoch: int
 
     @property
     def plan(self) -> str:
-        """Holds the digest of the plan and of what was delivered before: equal for all workers."""
+        """Holds the digest of the plan and of the restored rows. Equal for all workers."""
         return f"{self.prefix}{self.epoch}/plan"
 
     @property
     def cursor(self) -> str:
-        """Counts the positions handed out."""
+        """Counts the positions of the plan that were handed out."""
         return f"{self.prefix}{self.epoch}/cursor"
 
     def split(self, index: int) -> str:
@@ -51,40 +60,40 @@ class EpochKeys:
         return f"{self.prefix}{self.epoch}/split/{index}"
 
     def part(self, part: tuple[int, int]) -> str:
-        """Holds the lease of a split, `(position, 0)`, or of what was cut off it at a row of its
-        delivery order.
+        """Holds the lease of a split, `(position, 0)`, or of a part, `(position, first row)`, that
+        was cut off it at that row of its delivery order.
         """
         index, first = part
         return f"{self.split(index)}/{first}" if first else self.split(index)
 
     @property
     def low(self) -> str:
-        """A hint: every split below this position, and every part of it, is done."""
+        """Holds a hint: every split below this position, with all its parts, is done."""
         return f"{self.prefix}{self.epoch}/low"
 
     @property
     def given_back(self) -> str:
-        """A hint: counts how often a worker gave leases back."""
+        """Holds a hint: how often a worker gave a lease back."""
         return f"{self.prefix}{self.epoch}/given_back"
 
     def gave_back(self, number: int) -> str:
-        """Holds `{position} {first row}` of the split or part that was given back as the number-th,
-        from 1.
+        """Holds `{position} {first row}` of the part that was given back as the `number`-th, from
+        1.
         """
         return f"{self.given_back}/{number}"
 
     def quarantined(self, number: int) -> str:
-        """Holds `{position} {first row}` of a split or part that was to be quarantined."""
+        """Holds `{position} {first row}` of a part that a worker was about to quarantine."""
         return f"{self.prefix}{self.epoch}/quarantined/{number}"
 
     @property
     def version(self) -> str:
-        """Holds the version of a followed table whose new partitions are this epoch's plan."""
+        """Holds the version of a followed table whose new partitions make up this epoch's plan."""
         return f"{self.prefix}{self.epoch}/version"
 
     @property
     def size(self) -> str:
-        """Holds how many splits and rows the plan has, and what a restored state had delivered of
-        them.
+        """Holds how many splits and rows the plan has, and how much of it a restored state had
+        delivered.
         """
         return f"{self.prefix}{self.epoch}/size"

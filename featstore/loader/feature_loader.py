@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch.utils.data import IterableDataset, get_worker_info
 
 from featstore.dispatch.options import AUTO, END, Dispatch
-from featstore.dispatch.orders import Seat
+from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, StateError
 from featstore.loader.bad_files import ERROR, SKIP, checked
@@ -239,7 +239,7 @@ class FeatureLoader(IterableDataset[Batch]):
         one_per_rank = replace(place, index=place.rank, num_workers=place.num_ranks)
         num_steps = self._job.num_steps(start, one_per_rank)
         own = self._job.num_static_batches(
-            start, Seat(worker=place.rank, num_workers=place.num_ranks)
+            start, WorkerInfo(index=place.rank, num_workers=place.num_ranks)
         )
         return own if num_steps is None else num_steps
 
@@ -376,7 +376,7 @@ class FeatureLoader(IterableDataset[Batch]):
             and self._job.ordering.is_dynamic
             and (left_open := self._passes.left_open()) is not None
         ):
-            left_open.name()
+            left_open.log_unread()
 
     @property
     def _in_step(self) -> bool:

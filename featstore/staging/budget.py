@@ -1,5 +1,5 @@
-"""Byte budgets: reading them from options, and deciding what fits, what must go and how far ahead
-to fetch. Pure.
+"""Byte budgets: parsing them, and deciding what fits, what must be evicted and how far ahead to
+stage. Pure functions.
 """
 
 import re
@@ -17,16 +17,21 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(value: int | str, option: str = "bytes") -> int:
-    """A number of bytes from a number or a text such as `200GB` (powers of 1000) or `4 GiB` (powers
-    of 1024).
+    """A number of bytes from a number, or from text such as `200GB` (powers of 1000) or `4 GiB`
+    (powers of 1024).
 
-    ConfigError, naming `option`, for anything that is not at least 1 byte.
+    Args:
+        value: The number or text.
+        option: The name of the option, for the error.
+
+    Raises:
+        ConfigError: The value cannot be read, or is less than 1 byte.
     """
-    found = _TEXT.fullmatch(value) if isinstance(value, str) else None
+    match = _TEXT.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, int) and not isinstance(value, bool):
         num_bytes = value
-    elif found and found.group(2).lower() in _UNITS:
-        num_bytes = int(float(found.group(1)) * _UNITS[found.group(2).lower()])
+    elif match and match.group(2).lower() in _UNITS:
+        num_bytes = int(float(match.group(1)) * _UNITS[match.group(2).lower()])
     else:
         num_bytes = 0
     if num_bytes < 1:
@@ -38,7 +43,7 @@ def parse_bytes(value: int | str, option: str = "bytes") -> int:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """The number with its exact count, for messages: `1.5 GB (1500000000 bytes)`."""
+    """A size for messages, rounded and exact: `1.5 GB (1500000000 bytes)`."""
     for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if num_bytes >= size:
             return f"{num_bytes / size:.4g} {unit} ({num_bytes} bytes)"
@@ -46,11 +51,15 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def require_fits(files: Iterable[tuple[str, int]], budget_bytes: int, *, num_open: int = 1) -> None:
-    """Checks before anything is downloaded that the budget holds the `num_open` largest of `files`
-    (name, bytes) at once.
+    """Checks, before anything is downloaded, that the budget holds the largest files at once.
 
-    `num_open` is how many files the reader holds at the same time. BudgetError names the largest
-    file, its size and the budget.
+    Args:
+        files: Names and sizes in bytes of all files.
+        budget_bytes: The budget.
+        num_open: How many files the reader holds at the same time.
+
+    Raises:
+        BudgetError: The `num_open` largest files do not fit. Names the largest of them.
     """
     largest = sorted(files, key=lambda file: file[1], reverse=True)[:num_open]
     needed_bytes = sum(size_bytes for _, size_bytes in largest)
@@ -71,7 +80,7 @@ def require_fits(files: Iterable[tuple[str, int]], budget_bytes: int, *, num_ope
 
 @dataclass(frozen=True, kw_only=True)
 class CachedFile:
-    """A file of the cache, and what it takes of the budget."""
+    """A file of the cache, and how much of the budget it takes."""
 
     name: str
     size_bytes: int
@@ -86,20 +95,37 @@ def excess(
     budget_bytes: int,
     min_free_bytes: int,
 ) -> int:
-    """How many bytes must go before `num_bytes` more may be reserved; 0 or less where they fit.
+    """How many bytes must be evicted before `num_bytes` more may be reserved.
 
-    `used_bytes` of the budget are reserved, `unwritten_bytes` of these not yet written to a disk
-    that has `free_bytes`.
+    Args:
+        num_bytes: The size of the new reservation.
+        used_bytes: What is reserved of the budget.
+        unwritten_bytes: What of that is not written yet, and so not taken of the free space.
+        free_bytes: Free space of the disk.
+        budget_bytes: The budget.
+        min_free_bytes: Free space to leave on the disk; 0 ignores the disk.
+
+    Returns:
+        A number of bytes; 0 or less if the reservation fits.
     """
     over_budget_bytes = used_bytes + num_bytes - budget_bytes
     if not min_free_bytes:
         return over_budget_bytes
+    # Reserved and unwritten bytes still count as free at the disk, and will not be.
     return max(over_budget_bytes, min_free_bytes + unwritten_bytes + num_bytes - free_bytes)
 
 
 def choose_evictions(files: Iterable[CachedFile], excess_bytes: int) -> tuple[str, ...] | None:
-    """The first of the files, which come in the order in which they may go, that together free
-    `excess_bytes`; None where all do not. No more are drawn than that takes."""
+    """The names of the first files that together free `excess_bytes`.
+
+    Args:
+        files: Files in the order of their eviction. No more are drawn than needed, because to draw
+            one may take system calls.
+        excess_bytes: The bytes to free.
+
+    Returns:
+        The names; None if all files together are too small.
+    """
     chosen, files = list[str](), iter(files)
     while excess_bytes > 0 and (file := next(files, None)) is not None:
         chosen.append(file.name)
@@ -108,14 +134,19 @@ def choose_evictions(files: Iterable[CachedFile], excess_bytes: int) -> tuple[st
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ahead:
-    """How much may be staged and waiting for the reader; a single file is always let through."""
+class StageAheadLimit:
+    """How much may be staged before the reader asks for it. A single file always may.
+
+    Attributes:
+        max_bytes: Bytes of files that are staged and wait for the reader.
+        max_files: How many such files.
+    """
 
     max_bytes: int
     max_files: int
 
     def has_room(self, num_files: int, num_bytes: int, next_bytes: int = 0) -> bool:
-        """Whether a file of `next_bytes` may join `num_files` that wait with `num_bytes`."""
+        """Whether a file of `next_bytes` may be staged while `num_files` of `num_bytes` wait."""
         return num_files == 0 or (
             num_files < self.max_files and num_bytes + next_bytes <= self.max_bytes
         )

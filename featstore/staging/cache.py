@@ -1,19 +1,19 @@
 """A directory of staged files under a byte budget, shared by the processes of one host.
 
-Layout, format 3: `<directory>/featstore-staging-3/` (0700, its owner's) holds, `<name>` being 40
-hex digits and `<bytes>` what the file takes of the budget:
+Layout, format 3: `<directory>/featstore-staging-3/` (0700, its owner's) holds the following files.
+`<name>` is 40 hex digits, and `<bytes>` how much of the budget the file takes.
 
-- `<name>.<bytes>.staged`, a file of its full length; where only ranges were staged the rest of it
-  are holes.
-- `<name>.<bytes>.held`, its record: which bytes are there. It comes before the file and goes after
-  it.
-- `<name>.<bytes>.part`, a file under way; its bytes are its reservation.
-- `limits`, eight bytes of the bandwidth limit, where one is set.
+- `<name>.<bytes>.staged`: a file of its full length. If only ranges were staged, the rest is holes.
+- `<name>.<bytes>.held`: its record, which says which bytes are there. It is created before the file
+  and removed after it.
+- `<name>.<bytes>.part`: a download in progress. Its bytes are its reservation.
+- `limits`: eight bytes of the bandwidth limit, if one is set (limits.py).
 
-Locks are `flock`s on the files themselves, so the kernel releases what a dead process held: shared
-on `.staged` is a pin, exclusive on `.part` is a download. Locks are taken, and files appear and go,
-only under an exclusive `flock` on the directory. A file's modification time is its last use.
-Nothing that has another name is ever touched.
+Locks are `flock`s on the files themselves, so the kernel releases what a dead process held. A
+shared lock on `.staged` is a pin, an exclusive one on `.part` a download. These locks are taken,
+and files are created and removed, only under an exclusive `flock` on the directory. Lock order in a
+process: the cache's thread lock, the directory, then single files, which are only tried and never
+waited for. A file's modification time is its last use. Files with other names are never touched.
 """
 
 import contextlib
@@ -43,23 +43,34 @@ from featstore.files.private_directory import (
 from featstore.files.storage import local_path
 from featstore.redaction import without_user
 from featstore.staging.budget import CachedFile, choose_evictions, excess
-from featstore.staging.cache_listing import HELD, PART, STAGED, Glance, Listing, Uses, number_of
+from featstore.staging.cache_listing import (
+    HELD,
+    PART,
+    STAGED,
+    CacheListing,
+    LastUses,
+    StagedNames,
+    number_of,
+)
 from featstore.staging.record import FORMAT, Record, checksum
 from featstore.staging.retry import Stopped
 
 _LOG = logging.getLogger(__name__)
 _LAYOUT = f"featstore-staging-{FORMAT}"
 _LIMITS = "limits"
-_RECORD_BYTES = 64 << 20
+# The most that is read of a record: a bound for what somebody else may have put in its place.
+_MAX_RECORD_BYTES = 64 << 20
+# How much is read at a time to check a file; between two blocks the check can be stopped.
 _BLOCK_BYTES = 4 << 20
 
 
 def entry_name(url: str, size_bytes: int, version: str = "") -> str:
-    """What a file is called in the cache: 40 hex digits over its URL (without user and password),
-    size and version.
+    """The name of a file in the cache: 40 hex digits, whatever the URL holds.
 
-    `version` is an ETag or modification time where one is known. Whatever the URL, the name is no
-    path.
+    Args:
+        url: The file's URL; a user and password in it do not count.
+        size_bytes: The file's size.
+        version: An ETag or modification time, if one is known.
     """
     identity = json.dumps(
         {"format": FORMAT, "url": without_user(url), "size_bytes": size_bytes, "version": version},
@@ -69,57 +80,65 @@ def entry_name(url: str, size_bytes: int, version: str = "") -> str:
 
 
 class Refusal(enum.Enum):
-    """Why a request must be made again later."""
+    """Why a request must be made again later. The text is for the log."""
 
     BUSY = "another one is downloading the file"
-    FULL = "the budget, or what is free of the disk, is taken by files that are pinned"
-    CROWDED = "staging.max_connections downloads are under way"
+    FULL = "the budget, or the free space of the disk, is taken by files that are pinned"
+    CROWDED = "staging.max_connections downloads are in progress"
 
 
 class RemovedError(StagingError):
-    """A download that somebody removed from the cache's directory, or all of that."""
+    """Somebody removed a download from the cache's directory, or the directory itself."""
 
 
-def removed(path: object) -> RemovedError:
-    """The error for a path of the cache that is no longer there."""
+def removed_error(path: object) -> RemovedError:
+    """The error for a path of the cache that does not exist any more."""
     return RemovedError(
         f"{path}: expected it in the cache, found nothing: somebody removed it; remove staged "
-        f"files "
-        "with `featstore stage clear`"
+        "files with `featstore stage clear`"
     )
 
 
 class Pin:
-    """A file that stays where it is until `release()`; `record` says which of its bytes are
-    there.
+    """A staged file that is not evicted until `release()`.
+
+    Attributes:
+        path: The file.
+        record: Which of its bytes are there.
     """
 
     def __init__(self, path: Path, lock: int, record: Record) -> None:
         self.path, self.record = path, record
+        # A descriptor of the file, which holds its shared lock.
         self._lock: int | None = lock
 
     @property
     def num_bytes(self) -> int:
-        """What the file takes of the budget."""
+        """How much of the budget the file takes."""
         return number_of(self.path.name)
 
     @property
     def open_path(self) -> Path:
-        """Leads to the file until `release()`, also where somebody has removed it: by the
-        descriptor that is open here.
+        """A path that opens the file until `release()`, even if somebody has removed it.
+
+        It goes through the descriptor that holds the lock.
         """
         path = Path(f"/proc/self/fd/{self._lock}")
         return path if path.exists() else self.path
 
     def is_intact(self, stop: threading.Event) -> bool:
-        """Whether the file's bytes are those that were downloaded. Stopped once that is set."""
+        """Whether the file's bytes still have the checksums of the download.
+
+        Raises:
+            Stopped: `stop` was set meanwhile.
+        """
         assert self._lock is not None
         return all(
             _crc(self._lock, first, end, stop) == crc for first, end, crc in self.record.sums
         )
 
     def release(self) -> None:
-        """Allows eviction again; may be called more than once."""
+        """Allows eviction again, and notes the use. May be called more than once."""
         lock, self._lock = self._lock, None
         if lock is not None:
             _touch(lock)
@@ -127,11 +146,17 @@ class Pin:
 
 
 class Download:
-    """A reserved file, to be filled through `path` and then published, or abandoned. `path` changes
-    with `reserve()`; `others` are staged files that hold some of the same one.
+    """A reservation in the cache: a file to fill through `path`, and then to publish or abandon.
 
-    Whoever does not wait for the thread that fills it may abandon it: that thread is Stopped at its
-    next step.
+    One thread fills it. Another one that does not want to wait may abandon it: the first thread
+    then gets Stopped at its next call.
+
+    Args:
+        cache: The cache.
+        name: The file's name, see `entry_name`.
+        num_bytes: How much of the budget is reserved.
+        lock: A descriptor of the file, which holds its exclusive lock.
+        others: Names of staged files that hold parts of the same file.
     """
 
     def __init__(
@@ -143,11 +168,14 @@ class Download:
 
     @property
     def path(self) -> Path:
+        """The file to fill. `reserve()` changes it."""
         return self._cache.root / f"{self._name}.{self.num_bytes}{PART}"
 
     def reserve(self, num_bytes: int) -> Refusal | None:
-        """Makes the reservation `num_bytes`; or says why that must be tried again later. Never why
-        not to take less.
+        """Changes the reservation to `num_bytes`. Reserving less never fails.
+
+        Returns:
+            None, or why the call must be repeated later.
         """
         with self._held():
             if num_bytes > self.num_bytes and not self._cache.make_room(num_bytes - self.num_bytes):
@@ -156,10 +184,10 @@ class Download:
         return None
 
     def publish(self, record: Record) -> Pin:
-        """Makes the file appear under its name, pinned. The caller has synced it and checked its
-        content.
+        """Makes the file appear under its name, and pins it.
 
-        Files of the same name that hold less go, unless they are pinned.
+        The caller has synced the file and checked its content. Staged files of the same name that
+        hold less are removed, unless they are pinned.
         """
         with self._held() as lock:
             self._rename(self._cache.free_number(self._name, record.held_bytes))
@@ -167,6 +195,7 @@ class Download:
             _write_record(self.path.with_suffix(HELD), record)
             _touch(lock)
             self.path.rename(target)
+            # From a download to a pin. The change is not atomic, but the directory is locked.
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._lock = None
             for other in self._others:
@@ -175,8 +204,9 @@ class Download:
         return Pin(target, lock, record)
 
     def abandon(self) -> None:
-        """Removes what was downloaded and frees the reservation, unless it was published. May be
-        called more than once.
+        """Removes the file and frees the reservation, unless the file was published.
+
+        May be called more than once, and from another thread than the one that fills the file.
         """
         if self._lock is None:
             return
@@ -187,17 +217,21 @@ class Download:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[int]:
-        """The directory locked, and this download's own lock. Stopped where it was abandoned,
-        RemovedError where its file is gone."""
+        """Locks the directory, and yields this download's own lock.
+
+        Raises:
+            Stopped: The download was abandoned.
+            RemovedError: Somebody removed its file.
+        """
         if self._lock is None:
             raise Stopped
         with self._cache.locked():
-            if self._lock is None:
+            if self._lock is None:  # Abandoned while this thread waited for the directory.
                 raise Stopped
             try:
                 yield self._lock
             except FileNotFoundError:
-                raise removed(self.path) from None
+                raise removed_error(self.path) from None
 
     def _rename(self, num_bytes: int) -> None:
         before, self.num_bytes = self.path, num_bytes
@@ -206,7 +240,13 @@ class Download:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What all processes that share a cache keep to. `max_connections`: downloads at one time."""
+    """The limits of a cache, for all processes that share it together.
+
+    Attributes:
+        budget_bytes: How much the cache may hold.
+        min_free_bytes: How much must stay free on the disk.
+        max_connections: Downloads at one time; None does not limit them.
+    """
 
     budget_bytes: int
     min_free_bytes: int = 0
@@ -214,8 +254,15 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A file in the cache, as a listing shows it."""
+class CacheEntry:
+    """A staged file, as `featstore stage list` shows it.
+
+    Attributes:
+        record: Where it came from, and which of its bytes are there.
+        path: The file.
+        used_at_ns: When it was last used, in ns since the epoch.
+        is_pinned: Whether somebody reads it now.
+    """
 
     record: Record
     path: Path
@@ -224,72 +271,91 @@ class Entry:
 
 
 class Cache:
-    """The cache in `directory`, or in a private temporary directory that `close()` removes. Safe
-    for threads.
+    """A cache of staged files. Thread-safe, and shared with the other processes of the host.
 
-    StagingError where the directory cannot be made private.
+    Args:
+        directory: The cache's directory. None is a private temporary directory, which `close()`
+            removes.
+        limits: What all processes together must keep to.
+
+    Raises:
+        StagingError: The directory cannot be made private.
     """
 
     def __init__(self, directory: str | None, limits: Limits) -> None:
         self._limits = limits
-        self._threads = threading.Lock()
+        self._thread_lock = threading.Lock()
         self._num_evicted = 0
         self._remove: Callable[[], object] = lambda: None
         if directory is None:
             private = PrivateDirectory()
             base = private.path
-            # At the interpreter's exit after the loader's finalizers, which end the thread that
-            # still writes there.
+            # At the interpreter's exit this runs after the loader's finalizers, which end the
+            # thread that still writes there.
             self._remove = Finalize(self, private.remove, exitpriority=10)
         else:
             base = cast(Path, local_path(directory))
         self.root = base / _LAYOUT
         make_private(self.root)
-        self._glance, self._uses = Glance(self.root), Uses(self.root)
+        self._staged_names, self._last_uses = StagedNames(self.root), LastUses(self.root)
         with self.locked():
             self._list()
 
     @staticmethod
     def is_at(directory: str) -> bool:
-        """Whether there is a cache in the directory."""
+        """Whether the directory holds a cache."""
         return (cast(Path, local_path(directory)) / _LAYOUT).is_dir()
 
     @property
     def num_evicted(self) -> int:
+        """How many files this object has evicted."""
         return self._num_evicted
 
     @property
     def limits_path(self) -> Path:
+        """The file of the bandwidth limit, see `Throttle`."""
         return self.root / _LIMITS
 
     def holds(self, path: object) -> bool:
-        """Whether a path that an error names is the cache, or in it."""
+        """Whether a path, as an error names it, is the cache's directory or below it."""
         return isinstance(path, str | Path) and Path(path).is_relative_to(self.root)
 
     def request(
         self, name: str, size_bytes: int, num_bytes: int, *, beyond_bytes: int = -1
     ) -> Pin | Download | Refusal:
-        """One attempt, without waiting: the whole file, or else what holds most of it, pinned, if
-        it holds more than `beyond_bytes`; or the right to download, `num_bytes` of `size_bytes`
-        reserved; or why not."""
+        """Pins a file, or reserves its download. Does not wait.
+
+        Args:
+            name: The file's name, see `entry_name`.
+            size_bytes: The file's size.
+            num_bytes: What to reserve for a download.
+            beyond_bytes: Staged files that hold no more than this are not good enough.
+
+        Returns:
+            A pin of the whole file, or else of the staged file that holds most of it; a download;
+            or why the call must be repeated later.
+
+        Raises:
+            StagingError: Something that is no file has the download's name.
+        """
         with self.locked():
-            whole = Listing(
-                [f"{name}.{size_bytes}{STAGED}"]
-            )  # there is no need to list for what is most often asked for
+            # Whole files are asked for most often. They need no listing: 0.2 ms instead of 29 with
+            # 8,000 files in the cache (docs/decisions/0023).
+            whole = CacheListing([f"{name}.{size_bytes}{STAGED}"])
             if (pin := self._pin(whole, name, size_bytes, beyond_bytes)) is not None:
                 return pin
             pin = self._pin(listing := self._list(), name, size_bytes, beyond_bytes)
             return self._reserve(listing, name, size_bytes, num_bytes) if pin is None else pin
 
     def has(self, name: str) -> bool:
-        """Whether a file, or some of it, is staged under this name: a glance, without locks."""
-        return self._glance.has(name)
+        """Whether all or a part of the file of this name is staged. Takes no lock."""
+        return self._staged_names.has(name)
 
-    def entries(self) -> list[Entry]:
-        """What is staged, the last used first."""
+    def entries(self) -> list[CacheEntry]:
+        """The staged files, the last used first."""
         with self.locked():
-            found = [
-                Entry(
+            entries = [
+                CacheEntry(
                     record=record,
                     path=path,
                     used_at_ns=path.stat().st_mtime_ns,
@@ -298,29 +364,28 @@ class Cache:
                 for name in self._list().staged
                 if (record := self._record(name)) is not None and (path := self.root / name)
             ]
-        return sorted(found, key=lambda entry: (-entry.used_at_ns, entry.path))
+        return sorted(entries, key=lambda entry: (-entry.used_at_ns, entry.path))
 
     def clear(self) -> list[CachedFile]:
-        """Removes all files that nobody reads; returns them."""
+        """Removes and returns all files that nobody reads."""
         with self.locked():
             listing = self._list()
             files = [_cached_file(name) for name in listing.staged if not self._is_pinned(name)]
             for file in files:
                 self._unlink(file.name)
+            # Nobody is left whom the bandwidth limit concerns.
             if len(files) == len(listing.staged) + len(listing.parts) + len(listing.left_over):
                 self.limits_path.unlink(missing_ok=True)
         return files
 
     def discard(self, pin: Pin) -> None:
-        """Lets go of a pinned file that proved wrong, so that nobody finds it again."""
+        """Releases a pinned file that proved wrong, and removes it unless others have it pinned."""
         with self.locked():
             pin.release()
             self.remove_unpinned(pin.path.name)
 
     def remove(self, pin: Pin) -> None:
-        """Removes a pinned file whose bytes are not what they were, also where others have it
-        pinned.
-        """
+        """Removes a pinned file whose bytes have changed, even if others have it pinned."""
         with self.locked():
             self._unlink(pin.path.name)
             pin.release()
@@ -331,10 +396,11 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """The right to change the directory, among all threads and processes; held for a few system
-        calls.
+        """The exclusive right to change the directory, among all threads and processes.
+
+        Hold it for a few system calls only. Not reentrant.
         """
-        with self._threads:
+        with self._thread_lock:
             lock = self._open_root()
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -343,21 +409,26 @@ class Cache:
                 unlock(lock)
 
     def _open_root(self) -> int:
-        """Of a directory that somebody removed, a new one: what was in it is staged again.
-        RemovedError where it is removed again and again."""
+        """Opens the cache's directory, and makes it again if somebody removed it.
+
+        Raises:
+            RemovedError: It is removed again and again.
+        """
         for _ in range(MOST_REMOVALS):
             try:
                 return os.open(
                     self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 )
             except FileNotFoundError:
-                _LOG.warning("the cache %s was removed: it is made again", self.root)
+                _LOG.warning("somebody removed the cache %s: it is created again", self.root)
                 make_private(self.root)
-        raise removed(self.root)
+        raise removed_error(self.root)
 
-    def make_room(self, num_bytes: int, listing: Listing | None = None) -> bool:
-        """Evicts until `num_bytes` more fit; False, and nothing is evicted, where they do not.
-        Under `locked()`.
+    def make_room(self, num_bytes: int, listing: CacheListing | None = None) -> bool:
+        """Evicts files until `num_bytes` more fit. Call it under `locked()`.
+
+        Returns:
+            False if they cannot fit; then nothing is evicted.
         """
         listing = listing or self._list()
         excess_bytes = excess(
@@ -369,7 +440,7 @@ class Cache:
             min_free_bytes=self._limits.min_free_bytes,
         )
         unpinned = (
-            name for name in self._uses.in_order(listing.staged) if not self._is_pinned(name)
+            name for name in self._last_uses.in_order(listing.staged) if not self._is_pinned(name)
         )
         evictions = choose_evictions(map(_cached_file, unpinned), excess_bytes)
         for name in evictions or ():
@@ -378,8 +449,11 @@ class Cache:
         return evictions is not None
 
     def free_number(self, name: str, num_bytes: int) -> int:
-        """`num_bytes`, or the next number where a pinned file that holds other bytes has that name,
-        or what is no file. Under `locked()`."""
+        """The first free number from `num_bytes` on for a staged file's name.
+
+        A number is taken if a pinned file that holds other bytes has it, or something that is no
+        file. Call it under `locked()`.
+        """
         while not self._is_free(f"{name}.{num_bytes}{STAGED}"):
             num_bytes += 1
         return num_bytes
@@ -391,8 +465,10 @@ class Cache:
         return not path.with_suffix(HELD).is_dir() or path.with_suffix(HELD).is_symlink()
 
     def remove_unpinned(self, name: str) -> bool:
-        """Removes a file; False where it is pinned, being downloaded, or not there. Under
-        `locked()`.
+        """Removes a file. Call it under `locked()`.
+
+        Returns:
+            False if the file is pinned, being downloaded, or does not exist.
         """
         lock = try_lock(self.root / name, fcntl.LOCK_EX)
         if lock is None:
@@ -402,36 +478,38 @@ class Cache:
         return True
 
     def _unwritten_bytes(self, part: str) -> int:
-        """What a download has reserved, and not yet taken of the disk; nothing of one that somebody
-        removed meanwhile.
-        """
+        """What a download has reserved and not written yet; 0 if somebody removed it meanwhile."""
         try:
+            # `st_blocks` counts units of 512 bytes, whatever the file system's block size.
             return max(0, number_of(part) - (self.root / part).stat().st_blocks * 512)
         except FileNotFoundError:
             return 0
 
-    def _pin(self, listing: Listing, name: str, size_bytes: int, beyond_bytes: int) -> Pin | None:
-        for found in sorted(listing.staged_of(name), key=number_of, reverse=True):
+    def _pin(
+        self, listing: CacheListing, name: str, size_bytes: int, beyond_bytes: int
+    ) -> Pin | None:
+        """Pins the largest staged file of this name that holds more than `beyond_bytes`."""
+        for staged in sorted(listing.staged_of(name), key=number_of, reverse=True):
             lock = (
-                try_lock(path := self.root / found, fcntl.LOCK_SH)
-                if number_of(found) > beyond_bytes
+                try_lock(path := self.root / staged, fcntl.LOCK_SH)
+                if number_of(staged) > beyond_bytes
                 else None
             )
             if lock is None:
                 continue
-            record = self._record(found)
+            record = self._record(staged)
             if record is not None and os.fstat(lock).st_size == record.size_bytes == size_bytes:
                 _touch(lock)
                 return Pin(path, lock, record)
             why = "its record cannot be read" if record is None else "its record is of another size"
             _LOG.warning("%s: %s; the file is staged again", path, why)
-            self._unlink(found)
-            listing.staged.remove(found)
+            self._unlink(staged)
+            listing.staged.remove(staged)
             unlock(lock)
         return None
 
     def _reserve(
-        self, listing: Listing, name: str, size_bytes: int, num_bytes: int
+        self, listing: CacheListing, name: str, size_bytes: int, num_bytes: int
     ) -> Download | Refusal:
         if any(part.startswith(name) for part in listing.parts):
             return Refusal.BUSY
@@ -443,24 +521,24 @@ class Cache:
         if not self.make_room(num_bytes, listing):
             return Refusal.FULL
         path = self.root / f"{name}.{num_bytes}{PART}"
-        if os.path.lexists(path):  # no file: that would be among the parts
+        if os.path.lexists(path):  # A regular file would be among the listed parts.
             raise StagingError(
-                f"{path}: expected nothing there, found what is no file; remove it, or clear the "
-                f"cache"
+                f"{path}: expected nothing there, found something that is no file; remove it, or "
+                "clear the cache"
             )
         lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(lock, size_bytes)
         return Download(self, name, num_bytes, lock, listing.staged_of(name))
 
-    def _list(self) -> Listing:
-        """Files staged and under way; what a dead process left half done is removed first."""
-        listing = Listing.of(self.root)
+    def _list(self) -> CacheListing:
+        """Lists the directory, after removing what dead processes left behind."""
+        listing = CacheListing.of(self.root)
         listing.parts = [name for name in listing.parts if not self.remove_unpinned(name)]
         for name in listing.left_over:
             if name.endswith(HELD):
                 (self.root / name).unlink(missing_ok=True)
-        # A file without a record stays as long as it is read, and takes room.
+        # A file without a record stays while somebody reads it, and takes room of the budget.
         listing.left_over = [
             name
             for name in listing.left_over
@@ -472,19 +550,20 @@ class Cache:
         path = self.root / name
         path.unlink(missing_ok=True)
         if path.suffix == STAGED:
-            with contextlib.suppress(IsADirectoryError):  # none of ours
+            with contextlib.suppress(IsADirectoryError):  # Then it is none of ours.
                 path.with_suffix(HELD).unlink(missing_ok=True)
 
     def _record(self, name: str) -> Record | None:
         path = (self.root / name).with_suffix(HELD)
         try:
+            # O_NONBLOCK, as opening a pipe in the record's place would wait for a writer.
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return None
         try:
             with open(file, encoding="utf-8", errors="replace") as text:  # noqa: PTH123  a descriptor
-                return Record.from_json(text.read(_RECORD_BYTES))
-        except OSError:  # a directory, or a pipe without a writer
+                return Record.from_json(text.read(_MAX_RECORD_BYTES))
+        except OSError:  # A directory, or a pipe without a writer.
             return None
 
     def _is_pinned(self, name: str) -> bool:
@@ -499,8 +578,9 @@ def _cached_file(name: str) -> CachedFile:
 
 
 def _write_record(path: Path, record: Record) -> None:
-    """The record, or nothing. What has its name is removed, never written into: it may be a
-    link.
+    """Writes the record as a whole, or leaves none.
+
+    Whatever has its name is removed first and never written into, because it may be a link.
     """
     path.unlink(missing_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -513,7 +593,7 @@ def _write_record(path: Path, record: Record) -> None:
 
 
 def _crc(file: int, first: int, end: int, stop: threading.Event) -> int:
-    """The CRC-32 of a span; of what there is of it, where the file ends before."""
+    """The CRC-32 of a span, as far as the file reaches."""
     crc = 0
     while first < end and (block := os.pread(file, min(_BLOCK_BYTES, end - first), first)):
         if stop.is_set():
@@ -523,6 +603,6 @@ def _crc(file: int, first: int, end: int, stop: threading.Event) -> int:
 
 
 def _touch(lock: int) -> None:
-    """Notes a use, finer than the kernel's own clock for files."""
+    """Notes a use now, at a finer resolution than the kernel's own file times."""
     now_ns = time.time_ns()
     os.utime(lock, ns=(now_ns, now_ns))

@@ -1,66 +1,91 @@
-"""What bringing a file costs by each mode, on a remote whose latency and bandwidth are measured as
-it is used. Pure.
+"""The cost model of staging: how long a file takes in each mode, on a remote whose latency and
+bandwidth are measured while it is used. Pure; the choice is explained in docs/decisions/0023 and
+0036.
 """
 
 import math
 from dataclasses import dataclass, replace
 
 WHOLE, RANGES, DIRECT = "whole", "ranges", "direct"
-# Enough to hide the round trips of short requests, few enough for a store that many workers read
-# from.
-MOST_REQUESTS = 4
-_WEIGHT = 0.3
-# A new connection or a busy moment makes one request slow, nothing makes one quick: down soon,
-# after the first request, which made the connection, at once; up by and by.
+# In-flight requests of one download. Four hide the round trips of a remote of 20 ms and 50 MB/s:
+# 0.53 s of an epoch with 0.29 s of bytes, instead of 2.07 s (benchmarks/staging_modes.md). More
+# would multiply the connections of a cluster at the store (docs/decisions/0036).
+MAX_REQUESTS = 4
+# Share of a new publication time in the mean. Larger follows a busy disk sooner, and single syncs
+# too.
+_SETTLE_WEIGHT = 0.3
+# Shares of a new latency in the mean. Connecting or a busy moment makes single requests slow, and
+# nothing makes one quick: so the mean falls fast and rises slowly. The second request replaces the
+# first, which also connected: taking that for latency made `auto` 1.16 of the best mode
+# (benchmarks/staging_modes.md).
 _DOWN_WEIGHT, _UP_WEIGHT = 0.5, 0.1
-_MEMORY_BYTES = 256 << 20
-# What comes quicker than a round trip was waiting somewhere on the way, and says nothing of
-# bandwidth, unless it is much.
-_LEAST_BYTES, _LEAST_LATENCIES, _MUCH_BYTES = 128 << 10, 0.5, 4 << 20
-# An answer that is there so soon, or after such a part of a round trip, was there before, or the
-# line was busy.
+# After so many further bytes a measured bandwidth weighs 1/e: some seconds of a fast line. Smaller
+# follows a change of the line sooner, and the noise of single streams more. Chosen, not measured.
+_FADE_BYTES = 256 << 20
+# A stream that is shorter, or that takes less than half a round trip, was waiting in a buffer on
+# the way, and would promise any bandwidth (docs/decisions/0023). From 4 MiB on it counts all the
+# same: no connection buffers more than that here (docs/decisions/0036).
+_MIN_STREAM_BYTES, _MIN_STREAM_LATENCIES, _SURE_STREAM_BYTES = 128 << 10, 0.5, 4 << 20
+# If the first block of a request that was sent ahead comes this soon, it was there already, or the
+# line was busy with the bytes before it: then its bytes count with those. Half a round trip, as
+# above, or 1 ms on near stores, which keeps the noise of threads from counting as a wait. Chosen,
+# not measured.
 _AT_ONCE_S, _AT_ONCE_LATENCIES = 0.001, 0.5
-_SHORTEST_HOLE_BYTES, _LONGEST_HOLE_BYTES = 16 << 10, 64 << 20
-# The shortest, or on a near store a few slow answers would have the next ones asked for late, which
-# hides its bandwidth.
-_WINDOW_LATENCIES, _SHORTEST_WINDOW_BYTES, _LONGEST_WINDOW_BYTES = 1.5, 1 << 20, 64 << 20
-# As long as the bandwidth is a guess no request is longer than the second.
-_REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
+# Bounds for estimates that are off. Less than 16 KiB would make a request of every column chunk on
+# loopback; more than 64 MiB would fetch that much for nothing after a bad moment of the line.
+_MIN_HOLE_BYTES, _MAX_HOLE_BYTES = 16 << 10, 64 << 20
+# What fills the line is latency times bandwidth; half as much again covers requests that take
+# longer (docs/decisions/0036). At least 1 MiB: on a near store a few slow answers would have the
+# next request sent late, which hides its bandwidth. At most 64 MiB, for estimates that are
+# off.
+_WINDOW_LATENCIES, _MIN_WINDOW_BYTES, _MAX_WINDOW_BYTES = 1.5, 1 << 20, 64 << 20
+# The plan is made anew after each request (docs/decisions/0023), so it is never older than 256 MiB.
+# While the bandwidth is a guess requests are short: the first file of a remote that was slower than
+# the prior used to be fetched whole, as its holes seemed cheap.
+_MAX_REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
 # A reader in place asks for the size, then twice for the footer, before it asks for column chunks.
-_DIRECT_OPENING = 3
-# Deciding without a look at the footer is safe where that look could not have saved more than a
-# tenth.
-_BLIND_LATENCIES = 1.0
+_DIRECT_OPENING_REQUESTS = 3
+# A file that takes no longer than one round trip is taken whole without a look at its footer:
+# ranges would take two round trips, so at most a tenth can be lost (tests/staging/test_cost.py).
+_NO_FOOTER_LATENCIES = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """A store as seen from here: seconds to the first byte of a request, bytes/s after it, and
-    seconds that publishing a staged file takes (sync, check, rename). The defaults are priors that
-    the first observations replace.
+    """The latency and bandwidth of a store, as seen from this host.
 
-    `weight_bytes`: how many bytes the bandwidth was seen with, 0 for a prior. `num_seen`: how many
-    requests were seen. `num_at_once`: how many requests of one download may be under way.
-    `stall_s`: how long the line is idle before each that was asked for ahead, as it is where a
-    store works on one request at a time. `has_last`: the last bytes count to bandwidth.
+    The defaults are priors, which the first observations replace.
 
-    No request is ahead where all holes are bridged: then the stall fades, or one bad moment would
-    bridge them for ever.
+    Attributes:
+        latency_s: Seconds to the first byte of a request.
+        bytes_per_s: Bytes per second after it.
+        settle_s: Seconds to publish a staged file: sync, check and rename.
+        weight_bytes: The bytes from which the bandwidth was measured; 0 for a prior.
+        num_seen: Requests that were measured.
+        num_at_once: How many requests of one download may be in flight.
+        stall_s: How long the line is idle before each request that was sent ahead, as it is at a
+            store that works on one request at a time. It fades while no request is ahead, which is
+            the case once all holes are bridged: otherwise one bad moment would bridge them for
+            ever.
+        last_counted: Whether the bytes of the last request counted towards the bandwidth.
     """
 
+    # Priors (docs/decisions/0023): they decide about the first file of a remote only.
     latency_s: float = 0.02
     bytes_per_s: float = 100e6
     settle_s: float = 0.01
     weight_bytes: float = 0.0
     num_seen: int = 0
-    num_at_once: int = MOST_REQUESTS
+    num_at_once: int = MAX_REQUESTS
     stall_s: float = 0.0
-    has_last: bool = False
+    last_counted: bool = False
 
     def seconds(self, num_requests: int, num_bytes: int) -> float:
-        """How long requests for so many bytes take a download: no less than the line needs for the
-        bytes, and of each of the `num_at_once` under way no more comes than one a round trip
-        (Little's law)."""
+        """Seconds that a download takes for its requests.
+
+        No less than the line takes for the bytes and stalls; and each of the `num_at_once`
+        in-flight requests brings at most one answer per round trip (Little's law).
+        """
         stream_s, num_further = num_bytes / self.bytes_per_s, max(0, num_requests - 1)
         in_turns_s = (num_further * self.latency_s + stream_s) / self.num_at_once
         return min(1, num_requests) * self.latency_s + max(
@@ -68,44 +93,43 @@ class Remote:
         )
 
     def seconds_in_turn(self, num_requests: int, num_bytes: int) -> float:
-        """How long they take a reader that waits for each before it asks for the next."""
+        """Seconds for a reader that waits for each request before it sends the next one."""
         return num_requests * self.latency_s + num_bytes / self.bytes_per_s
 
     @property
     def likely_stall_s(self) -> float:
-        """The stall, which is no longer than a round trip where it is not a bad moment."""
+        """The stall without bad moments: it is at most a round trip."""
         return min(self.stall_s, self.latency_s)
 
     @property
     def hole_bytes(self) -> int:
-        """The largest hole that is as cheap to fetch as a further request."""
-        bytes_a_request = self.bytes_per_s * max(
+        """The largest hole that is as cheap to fetch as to skip by a further request."""
+        bytes_per_request = self.bytes_per_s * max(
             self.latency_s / self.num_at_once, self.likely_stall_s
         )
-        return int(min(max(bytes_a_request, _SHORTEST_HOLE_BYTES), _LONGEST_HOLE_BYTES))
+        return int(min(max(bytes_per_request, _MIN_HOLE_BYTES), _MAX_HOLE_BYTES))
 
     @property
     def window_bytes(self) -> int:
-        """What comes in a round trip, and half as much for those that take longer: the line stays
-        busy as long as so much was asked for and is not here yet."""
-        longest_bytes = _LONGEST_WINDOW_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
+        """The bytes that must be outstanding to keep the line busy: one and a half round trips."""
+        longest_bytes = _MAX_WINDOW_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
         round_trip_bytes = _WINDOW_LATENCIES * self.latency_s * self.bytes_per_s
-        return int(min(max(round_trip_bytes, _SHORTEST_WINDOW_BYTES), longest_bytes))
+        return int(min(max(round_trip_bytes, _MIN_WINDOW_BYTES), longest_bytes))
 
     @property
     def is_measured(self) -> bool:
-        """Whether a request was seen at all."""
+        """Whether any request was measured."""
         return self.num_seen > 0
 
     @property
     def has_bandwidth(self) -> bool:
-        """Whether the bandwidth was seen, and is not a prior."""
+        """Whether the bandwidth was measured, and is not the prior."""
         return self.weight_bytes > 0
 
     @property
     def request_bytes(self) -> int:
         """The longest request."""
-        return _REQUEST_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
+        return _MAX_REQUEST_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
 
     def observed(
         self,
@@ -116,24 +140,35 @@ class Remote:
         stream_s: float,
         was_ahead: bool = False,
     ) -> "Remote":
-        """After one request of `num_bytes`: what its first block was waited for, and the
-        `later_bytes` after it in `stream_s`.
+        """The estimates after one more request.
 
-        Latency is an exponential mean that falls faster than it rises, and so is the stall, of
-        requests asked for ahead. Bandwidth is total bytes over total seconds, in which old ones
-        fade. Short streams say nothing of it: their bytes came along with the first one. Those that
-        waited behind bytes that counted, which took the longer for it, count whole.
+        Latency is an exponential mean that falls faster than it rises. So is the stall, which is
+        the wait for requests that were sent ahead. Bandwidth is total bytes over total seconds, in
+        which old measurements fade. Short streams say nothing about it, because their bytes came
+        along with the first block. Requests that waited behind counted bytes count as a whole:
+        those bytes took longer because the two shared the line.
+
+        Args:
+            waited_s: Seconds for which the first block was waited for.
+            num_bytes: Bytes of the request.
+            later_bytes: Bytes after the first block.
+            stream_s: Seconds that those took.
+            was_ahead: Whether the request was sent before the one in front of it had ended.
         """
-        seen = self._waited(max(waited_s, 1e-6), was_ahead)
+        # A latency of 0 would make every window and hole empty.
+        seen = self._with_wait(max(waited_s, 1e-6), was_ahead)
         at_once_s = max(_AT_ONCE_S, _AT_ONCE_LATENCIES * self.latency_s)
-        if was_ahead and self.has_last and waited_s <= at_once_s:
-            return seen._counted(num_bytes, stream_s)
-        is_long = later_bytes >= _MUCH_BYTES or stream_s >= _LEAST_LATENCIES * seen.latency_s
-        if later_bytes < _LEAST_BYTES or stream_s <= 0 or not is_long:
-            return replace(seen, has_last=False)
-        return seen._counted(later_bytes, stream_s)
+        if was_ahead and self.last_counted and waited_s <= at_once_s:
+            return seen._with_stream(num_bytes, stream_s)
+        is_long = (
+            later_bytes >= _SURE_STREAM_BYTES or stream_s >= _MIN_STREAM_LATENCIES * seen.latency_s
+        )
+        if later_bytes < _MIN_STREAM_BYTES or stream_s <= 0 or not is_long:
+            return replace(seen, last_counted=False)
+        return seen._with_stream(later_bytes, stream_s)
 
-    def _waited(self, seconds: float, was_ahead: bool) -> "Remote":
+    def _with_wait(self, seconds: float, was_ahead: bool) -> "Remote":
+        """After a wait for a first block: it tells the stall if ahead, and else the latency."""
         num_seen = self.num_seen + 1
         if was_ahead:
             share = _DOWN_WEIGHT if seconds < self.stall_s else _UP_WEIGHT
@@ -147,33 +182,40 @@ class Remote:
             self, latency_s=latency_s, stall_s=self.stall_s * (1 - _UP_WEIGHT), num_seen=num_seen
         )
 
-    def _counted(self, num_bytes: int, seconds: float) -> "Remote":
-        """After so many bytes that say something of bandwidth."""
-        kept = self.weight_bytes * math.exp(-num_bytes / _MEMORY_BYTES)
+    def _with_stream(self, num_bytes: int, seconds: float) -> "Remote":
+        """After a stream from which bandwidth can be told."""
+        kept = self.weight_bytes * math.exp(-num_bytes / _FADE_BYTES)
         weight_bytes = kept + num_bytes
         bytes_per_s = weight_bytes / (kept / self.bytes_per_s + seconds)
-        return replace(self, bytes_per_s=bytes_per_s, weight_bytes=weight_bytes, has_last=True)
+        return replace(self, bytes_per_s=bytes_per_s, weight_bytes=weight_bytes, last_counted=True)
 
     def settled(self, seconds: float) -> "Remote":
-        """After a publication that took so long."""
-        return replace(self, settle_s=self.settle_s + _WEIGHT * (seconds - self.settle_s))
+        """The estimates after one more publication of a staged file."""
+        return replace(self, settle_s=self.settle_s + _SETTLE_WEIGHT * (seconds - self.settle_s))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What is still to be fetched of one file: `num_requests` for `range_bytes` by ranges;
-    `num_direct_requests` for `direct_bytes` are what a reader in place asks for; `whole_bytes` are
-    all bytes that are not here yet, in so many pieces."""
+    """What must still be fetched of one file, by mode.
+
+    Attributes:
+        whole_bytes: All bytes that are not here yet.
+        range_bytes: Bytes of the selected ranges, bridged holes included.
+        num_requests: Requests for those.
+        direct_bytes: Bytes that a reader in place asks for.
+        num_direct_requests: Requests for those.
+        num_whole_requests: Requests for `whole_bytes`: one for each gap between held ranges.
+    """
 
     whole_bytes: int
     range_bytes: int
     num_requests: int
     direct_bytes: int
     num_direct_requests: int
-    num_pieces: int = 1
+    num_whole_requests: int = 1
 
     def scaled(self, size_bytes: int) -> "Demand":
-        """What the same selection would be of a file of that size that was not looked at."""
+        """The demand of the same selection in a file of another size, whose footer is not known."""
         ratio = size_bytes / max(self.whole_bytes, 1)
         return Demand(
             whole_bytes=size_bytes,
@@ -185,19 +227,26 @@ class Demand:
 
 
 def costs(demand: Demand, remote: Remote) -> dict[str, float]:
-    """Seconds by mode, for a file whose footer is here."""
+    """Seconds by mode, for a file whose footer was read."""
     return {
-        WHOLE: remote.seconds(demand.num_pieces, demand.whole_bytes) + remote.settle_s,
+        WHOLE: remote.seconds(demand.num_whole_requests, demand.whole_bytes) + remote.settle_s,
         RANGES: remote.seconds(demand.num_requests, demand.range_bytes) + remote.settle_s,
         DIRECT: remote.seconds_in_turn(
-            _DIRECT_OPENING + demand.num_direct_requests, demand.direct_bytes
+            _DIRECT_OPENING_REQUESTS + demand.num_direct_requests, demand.direct_bytes
         ),
     }
 
 
 def choose(demand: Demand, remote: Remote, *, has_room: bool = True) -> str:
-    """The cheapest mode; of equal ones ranges, then whole: what is staged serves the next reader
-    too. Not whole where the cache has no room for that."""
+    """The cheapest mode.
+
+    Of equal ones ranges come first, then whole, because staged bytes serve the next reader too.
+
+    Args:
+        demand: What must be fetched.
+        remote: The store.
+        has_room: Whether the cache has room for the whole file.
+    """
     seconds = costs(demand, remote)
     return min((RANGES, *([WHOLE] if has_room else []), DIRECT), key=lambda mode: seconds[mode])
 
@@ -205,13 +254,18 @@ def choose(demand: Demand, remote: Remote, *, has_room: bool = True) -> str:
 def needs_no_footer(
     size_bytes: int, last: Demand | None, remote: Remote, plan_s: float = 0.0
 ) -> bool:
-    """Whether to take a file whole without a look at its footer, which costs a request of its own.
+    """Whether to take a file whole without reading its footer, which costs a request of its own.
 
-    So for a file that takes no longer than such a request; and, once the footer of another file
-    told what the selection is, where whole is the cheapest for that share. `plan_s`: what it takes
-    to make a plan of a footer.
+    True for a file that takes no longer than such a request. Also true, once the footer of another
+    file has shown the selected share, if whole is the cheapest mode for that share.
+
+    Args:
+        size_bytes: The file's size.
+        last: The demand of the last file whose footer was read; None if there was none.
+        remote: The store.
+        plan_s: Seconds that it takes to make a plan from a footer.
     """
-    if size_bytes <= _BLIND_LATENCIES * remote.latency_s * remote.bytes_per_s:
+    if size_bytes <= _NO_FOOTER_LATENCIES * remote.latency_s * remote.bytes_per_s:
         return True
     if last is None or not remote.has_bandwidth:
         return False

@@ -1,4 +1,4 @@
-"""What a stager has done so far, in numbers."""
+"""The metrics of a stager."""
 
 import threading
 from dataclasses import dataclass, replace
@@ -8,10 +8,17 @@ from dataclasses import dataclass, replace
 class StagingStats:
     """Counts since the stager was made.
 
-    `num_staged`, `staged_bytes`: files published, and what they hold; `num_ranges` of them hold
-    ranges only. `fetched_bytes`: what came over the network. `num_hits`: files that were there
-    already. `num_direct`: files left to be read in place. `num_waits`, `wait_s`: how often and how
-    long the reader found nothing ready.
+    Attributes:
+        num_staged: Files that were published in the cache.
+        staged_bytes: Bytes that those hold.
+        fetched_bytes: Bytes that came over the network.
+        num_ranges: Published files that hold ranges only.
+        num_direct: Files left in place, to be read from the remote directly.
+        num_hits: Files that were in the cache already.
+        num_retries: Attempts after a failed one.
+        num_evicted: Files that the cache evicted to make room.
+        num_waits: How often the reader found no file ready.
+        wait_s: For how long it waited then, in seconds.
     """
 
     num_staged: int = 0
@@ -27,19 +34,19 @@ class StagingStats:
 
 
 class Counts:
-    """Adds up. Safe for threads."""
+    """Adds up a `StagingStats`. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stats = StagingStats()
 
     def add(self, **more: float) -> None:
-        """Adds to the numbers of these names."""
+        """Adds to the fields of these names."""
         with self._lock:
             for name, number in more.items():
                 setattr(self._stats, name, getattr(self._stats, name) + number)
 
     def stats(self, num_evicted: int) -> StagingStats:
-        """A copy; how much was evicted the cache knows."""
+        """A copy of the counts, with `num_evicted` as the cache counts it."""
         with self._lock:
             return replace(self._stats, num_evicted=num_evicted)

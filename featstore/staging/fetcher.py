@@ -17,7 +17,15 @@ from featstore.files import storage
 from featstore.files.transfer import Read, read_span
 from featstore.redaction import redact, without_user
 from featstore.staging.budget import require_fits
-from featstore.staging.cache import Cache, Download, Pin, Refusal, RemovedError, entry_name, removed
+from featstore.staging.cache import (
+    Cache,
+    Download,
+    Pin,
+    Refusal,
+    RemovedError,
+    entry_name,
+    removed_error,
+)
 from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Filling, Line, Received
@@ -34,7 +42,7 @@ from featstore.staging.ranges import (
     num_bytes,
     union,
 )
-from featstore.staging.record import Record, Sum, united_checksum
+from featstore.staging.record import Record, SpanChecksum, united_checksum
 from featstore.staging.retry import RetryPolicy, is_local
 
 _LOG = logging.getLogger(__name__)
@@ -201,7 +209,7 @@ class Fetcher:
             if isinstance(error, StagingError):
                 raise
             if isinstance(error, FileNotFoundError) and self._cache.holds(error.filename):
-                raise removed(error.filename) from None
+                raise removed_error(error.filename) from None
             if not is_local(error):
                 raise
             raise StagingError(
@@ -314,7 +322,7 @@ class Fetcher:
         vouch for such a file, so it is read in place from now on, and its reader says what is wrong
         with it.
         """
-        damaged, num_failures = list[Sum](), 0
+        damaged, num_failures = list[SpanChecksum](), 0
         while True:
             num_failures += 1
             is_last = self._source.retry.gives_up(num_failures)
@@ -508,7 +516,7 @@ def _demand(
         num_requests=len(requests),
         direct_bytes=num_bytes(plan.in_place),
         num_direct_requests=len(plan.in_place),
-        num_pieces=len(missing([(0, item.size_bytes)], held)),
+        num_whole_requests=len(missing([(0, item.size_bytes)], held)),
     )
 
 

@@ -20,7 +20,7 @@ from featstore.redaction import redact, redact_text
 from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
 from featstore.staging.ranges import Span, covers, union
-from featstore.staging.record import Sum, checksum
+from featstore.staging.record import SpanChecksum, checksum
 from featstore.staging.retry import RetryPolicy, Stopped, is_local, is_retryable
 
 _LOG = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ class Filling:
         # Of the span that is being downloaded: how far it is, and what failed in the last attempt.
         self._at, self._failure = 0, ""
         self._current: Span = (0, 0)
-        self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[Sum, ...]()
+        self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[SpanChecksum, ...]()
 
     @property
     def in_flight(self) -> tuple[Span, ...]:

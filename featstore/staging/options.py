@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from featstore.errors import ConfigError, nearest
 from featstore.files.storage import local_path
 from featstore.redaction import redact
-from featstore.staging.budget import Ahead, parse_bytes
+from featstore.staging.budget import StageAheadLimit, parse_bytes
 
 _MODES = ("auto", "whole", "ranges", "direct")
 
@@ -14,14 +14,24 @@ _MODES = ("auto", "whole", "ranges", "direct")
 class Staging:
     """How data files come to the local disk.
 
-    `directory`: the cache, shared by the processes of a host and kept after the run; None is a
-    private temporary directory, removed at close. `budget_bytes`: what the cache may hold, by all
-    processes together. `mode`: `whole` downloads each file before it is read, `ranges` only what is
-    selected of it, `direct` reads it where it is; `auto` is direct for local files, and for each
-    remote one what is cheapest. `ahead_bytes`, `ahead_files`: what may be staged before it is asked
-    for. `max_bytes_per_s`, `max_connections`: what all processes that share the directory take from
-    the remote together; without the second a download may have up to four short requests under way.
-    `min_free_bytes`: what must stay free on the disk. ConfigError for what cannot be.
+    Sizes are numbers of bytes, or text such as `200GB` or `4GiB`.
+
+    Attributes:
+        directory: The cache's directory, shared by the processes of a host and kept after the run.
+            None is a private temporary directory, which is removed at close.
+        budget_bytes: How much the cache may hold, for all processes together.
+        mode: `whole` downloads each file before it is read, `ranges` only the selected parts of it,
+            and `direct` reads it where it is. `auto` is direct for local files, and for each remote
+            file the cheapest of the three.
+        ahead_bytes: How many bytes may be staged before the reader asks for them.
+        ahead_files: How many files may be staged before the reader asks for them.
+        max_bytes_per_s: The bandwidth that all processes sharing the directory use together.
+        max_connections: The downloads that all of them run at one time. None does not limit them,
+            and lets each download have up to four short requests in flight.
+        min_free_bytes: How much must stay free on the disk.
+
+    Raises:
+        ConfigError: An option has a value that is not allowed.
     """
 
     directory: str | None = None
@@ -53,27 +63,29 @@ class Staging:
 
     @property
     def num_budget_bytes(self) -> int:
+        """`budget_bytes` as a number."""
         return parse_bytes(self.budget_bytes, "staging.budget_bytes")
 
     @property
     def num_bytes_per_s(self) -> int | None:
+        """`max_bytes_per_s` as a number; None for no limit."""
         return self._optional_bytes("max_bytes_per_s")
 
     @property
     def num_min_free_bytes(self) -> int:
+        """`min_free_bytes` as a number; 0 for none."""
         return self._optional_bytes("min_free_bytes") or 0
 
     @property
-    def ahead(self) -> Ahead:
-        return Ahead(
+    def ahead(self) -> StageAheadLimit:
+        """How far ahead of the reader to stage."""
+        return StageAheadLimit(
             max_bytes=parse_bytes(self.ahead_bytes, "staging.ahead_bytes"),
             max_files=self.ahead_files,
         )
 
     def stages(self, url: str) -> bool:
-        """Whether a file at `url` is brought to the local disk before it is read; in mode auto,
-        whether it may be.
-        """
+        """Whether a file at `url` is staged before it is read (mode `auto`: whether it may be)."""
         return self.mode in ("whole", "ranges") or (self.mode == "auto" and local_path(url) is None)
 
     def _optional_bytes(self, name: str) -> int | None:

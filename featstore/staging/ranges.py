@@ -1,20 +1,20 @@
-"""Spans of a file: which bytes are wanted, held and missing, and with which requests to fetch them.
-Pure.
+"""Spans of a file: which bytes are wanted, held and missing, and which requests fetch them. Pure
+functions.
 
-A span is `(first, end)`, `end` not included. Lists of spans that functions return are ascending,
-neither empty nor touching, but for requests, which may touch.
+A span is `(first, end)`, `end` excluded. The spans that a function returns are ascending, not
+empty, and do not touch; only requests may touch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 Span = tuple[int, int]
-# Tells which bytes of a file are to be read, from its last bytes, size and name; a number asks for
-# that many last bytes.
+# From the last bytes of a file, its size and its name to the spans to read. A number instead asks
+# to be called again with that many last bytes.
 PlanRanges = Callable[[bytes, int, str], Sequence[Span] | int]
 
 
 def union(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The bytes that any of the spans has."""
+    """The union of spans, which may overlap, touch or be empty."""
     merged: list[Span] = []
     for first, end in sorted(span for span in spans if span[0] < span[1]):
         if merged and first <= merged[-1][1]:
@@ -25,24 +25,25 @@ def union(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def num_bytes(spans: Iterable[Span]) -> int:
-    """How many bytes the spans have together; they must not overlap."""
+    """The total length of spans that do not overlap."""
     return sum(end - first for first, end in spans)
 
 
 def missing(wanted: Iterable[Span], held: Iterable[Span]) -> tuple[Span, ...]:
-    """The wanted bytes that are not held."""
-    left, taken, place = list[Span](), union(held), 0
+    """The wanted bytes that are not held. Linear in both after sorting."""
+    gaps, present, index = list[Span](), union(held), 0
     for first, end in union(wanted):
-        while place < len(taken) and taken[place][1] <= first:
-            place += 1
-        following = place
-        while following < len(taken) and taken[following][0] < end:
-            if first < taken[following][0]:
-                left.append((first, taken[following][0]))
-            first = min(taken[following][1], end)
+        # Skipped for good: the following wanted spans begin later still.
+        while index < len(present) and present[index][1] <= first:
+            index += 1
+        following = index
+        while following < len(present) and present[following][0] < end:
+            if first < present[following][0]:
+                gaps.append((first, present[following][0]))
+            first = min(present[following][1], end)
             following += 1
-        left.append((first, end))
-    return union(left)
+        gaps.append((first, end))
+    return union(gaps)  # Drops the empty ones.
 
 
 def covers(held: Iterable[Span], wanted: Iterable[Span]) -> bool:
@@ -51,11 +52,14 @@ def covers(held: Iterable[Span], wanted: Iterable[Span]) -> bool:
 
 
 def coalesce(wanted: Iterable[Span], *, hole_bytes: int, request_bytes: int) -> tuple[Span, ...]:
-    """The requests, front to back, that fetch the wanted bytes.
+    """The requests that fetch the wanted bytes, from front to back.
 
-    A hole of at most `hole_bytes` between two spans is fetched too rather than asked around, and no
-    request is longer than `request_bytes`. Every byte of a request is fetched, so what is held
-    afterwards is the requests.
+    Every byte of a request is fetched, so the requests are what is held afterwards.
+
+    Args:
+        wanted: The wanted spans.
+        hole_bytes: A hole of at most this size between two spans is fetched too (bridged).
+        request_bytes: The longest request.
     """
     bridged: list[Span] = []
     for first, end in union(wanted):
@@ -71,9 +75,11 @@ def coalesce(wanted: Iterable[Span], *, hole_bytes: int, request_bytes: int) -> 
 
 
 def buffered(wanted: Iterable[Span], buffer_bytes: int) -> tuple[Span, ...]:
-    """The requests of a reader that reads the wanted spans in their order through a buffer: whole
-    multiples of the buffer's size as they are, what is left of a span by filling the buffer, which
-    serves the next span where that begins in it."""
+    """The requests of a reader that reads the wanted spans in order through a buffer.
+
+    It reads whole multiples of the buffer's size directly, and the rest of a span by filling the
+    buffer. The next span is served from the buffer as far as it begins there.
+    """
     requests: list[Span] = []
     held = (0, 0)
     for first, end in wanted:

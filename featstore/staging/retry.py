@@ -1,5 +1,5 @@
-"""Which failures of a download are worth another attempt, after which pause, and waiting that can
-be stopped.
+"""The retry policy of downloads: which failures are tried again and after which pause, and a
+backoff that can be stopped.
 """
 
 import errno
@@ -11,29 +11,38 @@ from dataclasses import dataclass
 from featstore.errors import StagingError
 
 _LOG = logging.getLogger(__name__)
+# Pauses of a process that waits for room in the cache, or for another one's download: it looks at
+# the cache again after each. Longer ones are idle time once there is room; shorter ones lock the
+# cache's directory more often for all processes of the host.
 _FIRST_PAUSE_S = 0.005
-_LONGEST_PAUSE_S = 0.1
+_MAX_PAUSE_S = 0.1
 LOG_EVERY_S = 60.0
 
-# A file that is not there, or refused, will be so again; and what featstore itself found wrong.
-_HOPELESS = (
+# A file that is missing or refused will be so again, and so will what featstore itself found wrong.
+_FINAL = (
     FileNotFoundError,
     PermissionError,
     IsADirectoryError,
     NotADirectoryError,
     StagingError,
 )
+# A store that refuses a request is raised as this errno (4xx but 408 and 429, docs/decisions/0023).
 _REFUSED = errno.EINVAL
-_LOCAL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_LOCAL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Pauses double from `first_pause_s` to `longest_pause_s`; the last `max_attempts`-th failure
-    in a row is final.
+    """When a failed download is tried again. Pauses double after each failure.
 
-    Failures are in a row until `progress_bytes` came in between. A stream that brings fewer than
-    `stall_bytes` while it is waited for `stall_s` has failed, too.
+    Attributes:
+        max_attempts: This many failures in a row are final.
+        first_pause_s: The pause after the first failure.
+        longest_pause_s: The longest pause.
+        progress_bytes: This many bytes between two failures begin a new row.
+        stall_s: A stream has also failed if it brings too few bytes while it is waited for so long
+            (docs/decisions/0029). A shorter time would cut stores that take long to find an object.
+        stall_bytes: Fewer bytes than this in `stall_s` are too few.
     """
 
     max_attempts: int = 5
@@ -44,57 +53,66 @@ class RetryPolicy:
     stall_bytes: int = 64 << 10
 
     def pause_s(self, num_failures: int, draw: float) -> float:
-        """The pause after so many failures in a row; `draw`, in [0, 1), spreads those who failed
-        together over its half.
+        """The pause after a failure, with jitter.
+
+        Args:
+            num_failures: Failures in a row, this one included.
+            draw: A random number in [0, 1). It spreads workers that failed together over the second
+                half of the pause.
         """
+        # The exponent is bounded because 2.0 ** 1024 overflows.
         longest_s = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(num_failures - 1, 64))
         return longest_s * (0.5 + draw / 2)
 
     def is_stalled(self, num_bytes: int, waited_s: float) -> bool:
-        """Whether a stream that brought so much in so long only trickles."""
+        """Whether a stream that brought `num_bytes` in `waited_s` counts as stalled."""
         return waited_s >= self.stall_s and num_bytes < self.stall_bytes
 
     def gives_up(self, num_failures: int) -> bool:
-        """Whether that was the last attempt."""
+        """Whether this failure in a row is final."""
         return num_failures >= self.max_attempts
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the transport failed in a way that may pass: a broken or stalled connection, a server
-    in trouble.
-    """
-    if isinstance(error, _HOPELESS) or not isinstance(error, OSError | EOFError):
+    """Whether a failure may pass: a broken or stalled connection, or a server in trouble."""
+    if isinstance(error, _FINAL) or not isinstance(error, OSError | EOFError):
         return False
     return not isinstance(error, OSError) or (error.errno != _REFUSED and not is_local(error))
 
 
 def is_local(error: BaseException) -> bool:
-    """Whether it is the local disk that failed."""
-    return isinstance(error, OSError) and error.errno in _LOCAL
+    """Whether the local disk failed: it is full, over quota or read-only."""
+    return isinstance(error, OSError) and error.errno in _LOCAL_DISK
 
 
 class Stopped(Exception):
-    """The stager was closed in the middle of its work."""
+    """Raised in a thread of the stager that is closed while the thread works."""
 
 
-class Patience:
-    """Pauses that grow to a limit, end when `stop` is set, and are told of in the log when they add
-    up.
-    """
+class StoppableBackoff:
+    """Growing pauses that end once `stop` is set. Logs a warning each minute. For one thread."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop, self._since = stop, time.monotonic()
-        self._pause_s, self._told_at = _FIRST_PAUSE_S, self._since
+        self._pause_s, self._logged_at = _FIRST_PAUSE_S, self._since
 
     @property
     def waited_s(self) -> float:
+        """Seconds since this backoff was made."""
         return time.monotonic() - self._since
 
     def wait(self, why: str) -> None:
-        """One pause; raises Stopped once `stop` is set."""
+        """Waits for one pause.
+
+        Args:
+            why: What is waited for, for the log.
+
+        Raises:
+            Stopped: `stop` is set.
+        """
         if self._stop.wait(self._pause_s):
             raise Stopped
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        if time.monotonic() - self._told_at >= LOG_EVERY_S:
-            self._told_at = time.monotonic()
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
+        if time.monotonic() - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = time.monotonic()
             _LOG.warning("%s (%.0f s so far)", why, self.waited_s)

@@ -15,12 +15,12 @@ from typing import Generic
 
 from featstore.errors import BudgetError
 from featstore.redaction import redact
-from featstore.staging.budget import Ahead, format_bytes
+from featstore.staging.budget import StageAheadLimit, format_bytes
 from featstore.staging.cache import Pin, Refusal
 from featstore.staging.counts import Counts
 from featstore.staging.fetcher import Fetcher, Key, StageItem, Waiting
 from featstore.staging.ranges import Span
-from featstore.staging.retry import LOG_EVERY_S, Patience, Stopped
+from featstore.staging.retry import LOG_EVERY_S, StoppableBackoff, Stopped
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S = 1.0
@@ -78,7 +78,7 @@ class Terms:
     """What a pass keeps to: how far ahead it may be, under which budget, and how long a reader
     waits for room that only it can give."""
 
-    ahead: Ahead
+    ahead: StageAheadLimit
     budget_bytes: int
     grace_s: float
 
@@ -299,11 +299,11 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
     def _stage(
         self, place: _Place[Key], item: StageItem[Key], pass_on: Callable[[], None]
     ) -> Staged[Key]:
-        patience = Patience(self._stop)
+        backoff = StoppableBackoff(self._stop)
 
         def await_room(refusal: Refusal, wanted_bytes: int) -> None:
-            self._require_hope(place, refusal, wanted_bytes, patience.waited_s)
-            patience.wait(f"staging {place.url} waits: {refusal.value}")
+            self._require_hope(place, refusal, wanted_bytes, backoff.waited_s)
+            backoff.wait(f"staging {place.url} waits: {refusal.value}")
 
         pin = self._fetcher.obtain(item, Waiting(self._stop, await_room, pass_on))
         staged = Staged(item, pin, self._forget)

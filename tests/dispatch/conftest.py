@@ -27,14 +27,14 @@ def clock() -> SimulatedClock:
 
 @pytest.fixture(params=["memory"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
-    """Where the epoch's keys are; a module that names other stores runs over each of them."""
+    """The store of the epoch. A module may parametrize it to run over other stores."""
     urls = {"memory": f"memory://{uuid.uuid4().hex}", "sqlite": f"sqlite://{tmp_path}/x.db"}
     return bind(urls[request.param])
 
 
 @pytest.fixture
 def make_worker(address: StoreAddress, clock: SimulatedClock) -> Iterator[MakeWorker]:
-    """Makes coordinators, which are closed at the end; `terms` are those of their leases."""
+    """Makes coordinators and closes them at the end; `terms` are the options of `Terms`."""
     made: list[Coordinator] = []
 
     def make(
@@ -74,8 +74,8 @@ def make_worker(address: StoreAddress, clock: SimulatedClock) -> Iterator[MakeWo
 
 
 def silence(coordinator: Coordinator) -> Holdings:
-    """What a paused or killed worker looks like to the others: it renews no lease and gives none
-    back. What it held.
+    """Makes a worker look paused or killed: it renews no lease and gives none back. Returns what it
+    held.
     """
     coordinator._renewer._closed = threading.Event()
     coordinator._renewer._closed.set()

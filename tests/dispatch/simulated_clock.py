@@ -4,10 +4,10 @@ import threading
 
 
 class SimulatedClock:
-    """`featstore.dispatch.leases.clock.Clock` in simulated time, which no slow machine changes.
-
-    Its maker and whoever waited once take part. Time jumps to the earliest moment that somebody
-    waits for as soon as all who take part wait; a thread that does anything else stops it.
+    """A `featstore.dispatch.leases.clock.Clock` in simulated time, independent of the machine's
+    speed. The thread that made it and every thread that has waited once take part. Once all of them
+    wait, time jumps to the earliest moment that one of them waits for. A thread that does anything
+    else stops the clock.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class SimulatedClock:
         self.wait(threading.Event(), duration_s)
 
     def join(self, thread: threading.Thread) -> None:
-        """Waits for the end of a thread; until then time passes without the calling one."""
+        """Waits for the end of a thread. Until then the calling thread does not take part."""
         with self._changed:
             self._taking_part.discard(threading.current_thread())
         thread.join(60)

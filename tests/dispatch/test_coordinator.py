@@ -1,4 +1,4 @@
-"""One worker or a few in one process, over both stores."""
+"""One or a few workers in one process, over both stores."""
 
 import functools
 import subprocess
@@ -55,7 +55,7 @@ def test_claims_can_be_taken_far_ahead_and_completed_in_any_order(make: Callable
     assert all(coordinator.complete(claim) for claim in reversed(claims))
 
 
-def test_two_workers_share_an_epoch_without_a_doubled_split(make: Callable[..., Any]) -> None:
+def test_two_workers_share_an_epoch_and_no_split_is_read_twice(make: Callable[..., Any]) -> None:
     one, other = make("one"), make("other")
     seen = []
     iterators = [one.claims(), other.claims()]
@@ -96,11 +96,11 @@ def test_a_restored_state_is_not_read_again(make: Callable[..., Any]) -> None:
     assert list(other.claims()) == []
 
 
-def test_a_state_that_delivered_all_leaves_nothing(make: Callable[..., Any]) -> None:
+def test_a_state_that_delivered_everything_leaves_nothing_to_read(make: Callable[..., Any]) -> None:
     assert list(make(done=dict.fromkeys(range(10), "complete")).claims()) == []
 
 
-def test_workers_with_different_plans_or_states_are_told(make: Callable[..., Any]) -> None:
+def test_workers_with_different_plans_or_states_get_an_error(make: Callable[..., Any]) -> None:
     make("one")
     for difference in ({"num_splits": 11}, {"seed": 2}, {"done": {1: "complete"}}):
         with pytest.raises(
@@ -193,7 +193,7 @@ def test_a_slow_worker_that_lives_keeps_its_lease(
     assert other.num_takeovers == 0
 
 
-def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(
+def test_close_wakes_a_waiting_worker_and_leaves_no_thread(
     make: Callable[..., Any], clock: SimulatedClock
 ) -> None:
     before = our_threads()
@@ -215,7 +215,7 @@ def test_close_wakes_a_worker_that_waits_for_others_and_leaves_no_thread(
     assert our_threads() == before
 
 
-def test_a_worker_that_must_not_wait_gets_what_can_be_had_now(make: Callable[..., Any]) -> None:
+def test_a_worker_that_must_not_wait_gets_what_is_free_now(make: Callable[..., Any]) -> None:
     holder, other = make("holder", num_splits=2), make("other", num_splits=2)
     held = next(holder.claims())
     claims = list(other.claims(WaitFor.NOTHING))
@@ -241,7 +241,7 @@ def test_a_rank_in_step_ends_once_every_holder_has_renewed_since_it_became_idle(
 def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_its_record_changed(
     make: Callable[..., Any],
 ) -> None:
-    """The last beat of the dead holder is newer than what the rank had read while it was busy."""
+    """The dead holder's last beat is newer than what the rank had read while it was busy."""
     holder, idle = make("holder", num_splits=1), make("idle", num_splits=1)
     claim = next(holder.claims())
     assert list(idle.claims(WaitFor.NOTHING)) == []
@@ -271,7 +271,7 @@ def test_a_lease_claimed_after_this_worker_came_is_taken_over_when_its_holder_di
     assert idle.is_done
 
 
-def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(
+def test_an_independent_worker_ends_only_when_every_lease_is_final(
     make: Callable[..., Any], clock: SimulatedClock
 ) -> None:
     holder, idle = make("holder", num_splits=2), make("idle", num_splits=2)
@@ -295,8 +295,8 @@ def test_a_worker_that_comes_and_goes_ends_only_when_every_lease_is_final(
 def test_a_cut_by_another_worker_is_no_sign_of_life(
     make: Callable[..., Any], clock: SimulatedClock
 ) -> None:
-    """Two idle workers cut what a dead one holds; each cut changes its record and must not restart
-    its time.
+    """Two idle workers cut a dead worker's lease. Each cut changes the record, and must not restart
+    the lease time.
     """
     dead = make("dead", num_splits=1, boundaries=lambda split: range(10, 100, 10))
     claim = next(dead.claims())
@@ -360,7 +360,9 @@ def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(
     assert list(coordinator.claims()) == []
 
 
-def test_the_store_says_who_delivered_what(make: Callable[..., Any], address: StoreAddress) -> None:
+def test_the_store_records_who_delivered_what(
+    make: Callable[..., Any], address: StoreAddress
+) -> None:
     coordinator = make("w7", num_splits=1)
     claim = next(coordinator.claims())
     coordinator.acknowledge(claim, 10)
@@ -380,7 +382,7 @@ def test_the_store_says_who_delivered_what(make: Callable[..., Any], address: St
     )
 
 
-def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(
+def test_a_store_lost_while_renewing_is_reported_at_the_next_call(
     tmp_path: Path,
 ) -> None:
     plan = Plan(splits=[Split(path="a", num_rows=1)] * 3)
@@ -404,7 +406,9 @@ def test_a_store_that_is_lost_while_renewing_is_reported_to_whoever_asks_next(
     coordinator.close()
 
 
-def test_claims_after_close_are_none_and_marks_are_refused(make: Callable[..., Any]) -> None:
+def test_after_close_there_are_no_claims_and_acknowledging_is_refused(
+    make: Callable[..., Any],
+) -> None:
     coordinator = make()
     claim = next(coordinator.claims())
     coordinator.close()

@@ -1,5 +1,5 @@
-"""What is written into a store, and what names and orders splits, byte for byte: a change here
-needs a new format version.
+"""The values in a store, the ids of splits and their order, byte for byte. A change here needs a
+new format version.
 """
 
 import json
@@ -88,7 +88,7 @@ def split_ids() -> Any:
 
 
 @pytest.mark.parametrize(("name", "make"), [("store_keys", store_keys), ("split_ids", split_ids)])
-def test_what_others_depend_on_has_not_changed(name: str, make: Any) -> None:
+def test_stored_formats_have_not_changed(name: str, make: Any) -> None:
     assert make() == json.loads((GOLDEN / f"{name}.json").read_text())
 
 
@@ -101,10 +101,10 @@ def test_a_coordinator_writes_these_keys_and_no_other() -> None:
         assert all(coordinator.complete(claim) for claim in coordinator.claims())
     of_the_epoch = {keys.plan, keys.size, keys.cursor, keys.low, *(keys.split(i) for i in range(3))}
     notes = {f"{keys.prefix}0/announced", "featstore/epochs", "featstore/epochs/1"}
-    assert address.room is not None
-    assert set(address.room.values) == of_the_epoch | notes
+    assert address.memory is not None
+    assert set(address.memory.values) == of_the_epoch | notes
     assert (
-        address.room.values[keys.size]
+        address.memory.values[keys.size]
         == '{"complete_before":[],"num_rows":12,"num_splits":3,"rows_before":0}'
     )
-    assert address.room.values[keys.plan] == f"{Plan(splits=SPLITS).digest}+e3b0c44298fc1c14"
+    assert address.memory.values[keys.plan] == f"{Plan(splits=SPLITS).digest}+e3b0c44298fc1c14"

@@ -11,13 +11,13 @@ def test_the_defaults_leave_the_store_to_the_loader() -> None:
 
 
 @pytest.mark.parametrize("lease_s", [0, -1, True, "60", 1e9, float("nan")])
-def test_a_lease_is_a_number_of_seconds(lease_s: Any) -> None:
+def test_a_lease_time_must_be_a_number_of_seconds(lease_s: Any) -> None:
     with pytest.raises(ConfigError, match=r"dispatch\.lease_s: expected seconds"):
         Dispatch(lease_s=lease_s)
 
 
 @pytest.mark.parametrize("stall_s", [0, 59, True, "600", float("nan")])
-def test_a_stall_is_no_shorter_than_a_lease(stall_s: Any) -> None:
+def test_a_stall_time_below_the_lease_time_is_refused(stall_s: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"dispatch\.stall_s: expected seconds, lease_s \(60.0\) or more"
     ):
@@ -25,7 +25,7 @@ def test_a_stall_is_no_shorter_than_a_lease(stall_s: Any) -> None:
 
 
 @pytest.mark.parametrize("max_failures", [0, 1.5, True, "3"])
-def test_failures_are_counted(max_failures: Any) -> None:
+def test_the_number_of_failures_must_be_positive(max_failures: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"dispatch\.max_failures: expected an integer of 1 or more"
     ):

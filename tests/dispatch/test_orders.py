@@ -1,4 +1,4 @@
-"""Static and rank orders as pure functions, against the plan written out row by row."""
+"""The static and rank orders, compared with the plan written out row by row."""
 
 import tracemalloc
 from typing import Any
@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from featstore.dispatch.orders import (
     MiniEpoch,
-    Seat,
-    Stretch,
+    SplitRange,
+    WorkerInfo,
     num_static_batches,
     rank_splits,
-    replayed,
-    static_stretches,
+    static_ranges,
 )
 from featstore.dispatch.plan import Plan, Split
 
@@ -36,9 +35,9 @@ def _all_rows(plan: Any) -> Any:
 
 
 def _dealt(plan: Any, num_workers: Any, batch_rows: Any, done: Any = None) -> Any:
-    """All workers' batches, put together step by step."""
+    """The batches of all workers, joined step by step."""
     rows = [
-        _rows(static_stretches(plan, Seat(worker=w, num_workers=num_workers), batch_rows, done))
+        _rows(static_ranges(plan, WorkerInfo(index=w, num_workers=num_workers), batch_rows, done))
         for w in range(num_workers)
     ]
     batches = [[mine[i : i + batch_rows] for i in range(0, len(mine), batch_rows)] for mine in rows]
@@ -67,7 +66,7 @@ def test_the_global_row_order_does_not_depend_on_the_number_of_workers(
     batch_rows=st.integers(1, 20),
     steps=st.integers(0, 9),
 )
-def test_another_number_of_workers_goes_on_where_the_first_was(
+def test_another_number_of_workers_resumes_where_the_first_stopped(
     sizes: Any, workers: Any, batch_rows: int, steps: int
 ) -> None:
     plan = _plan(sizes)
@@ -90,14 +89,18 @@ def test_the_number_of_batches_is_exact(
 ) -> None:
     plan = _plan(sizes)
     for worker in range(num_workers):
-        seat = Seat(worker=worker, num_workers=num_workers)
-        num_rows = len(_rows(static_stretches(plan, seat, batch_rows)))
+        worker_info = WorkerInfo(index=worker, num_workers=num_workers)
+        num_rows = len(_rows(static_ranges(plan, worker_info, batch_rows)))
         expected = num_rows // batch_rows if drop_last else -(-num_rows // batch_rows)
-        assert num_static_batches(sum(sizes), seat, batch_rows, drop_last=drop_last) == expected
+        assert (
+            num_static_batches(sum(sizes), worker_info, batch_rows, drop_last=drop_last) == expected
+        )
 
 
-def test_stretches_that_follow_each_other_are_one() -> None:
-    assert list(static_stretches(_plan([100]), Seat(), 8)) == [Stretch(index=0, first=0, end=100)]
+def test_adjacent_ranges_are_joined() -> None:
+    assert list(static_ranges(_plan([100]), WorkerInfo(), 8)) == [
+        SplitRange(index=0, first=0, end=100)
+    ]
 
 
 @given(
@@ -106,7 +109,7 @@ def test_stretches_that_follow_each_other_are_one() -> None:
     num_mini=st.integers(1, 5),
     epoch=st.integers(0, 3),
 )
-def test_the_parts_of_all_ranks_are_the_epoch_once_and_of_equal_size(
+def test_the_parts_of_all_ranks_cover_the_epoch_once_and_have_equal_sizes(
     num_splits: int, num_workers: int, num_mini: int, epoch: int
 ) -> None:
     splits = [Split(path=str(i), num_rows=1) for i in range(num_splits)]
@@ -124,8 +127,10 @@ def test_the_parts_of_all_ranks_are_the_epoch_once_and_of_equal_size(
 def _mini(
     worker: Any, num_workers: Any, number: int = 0, num_mini: int = 1, epoch: int = 0
 ) -> MiniEpoch:
-    seat = Seat(worker=worker, num_workers=num_workers)
-    return MiniEpoch(seed=3, epoch=epoch, seat=seat, number=number, num_mini_epochs=num_mini)
+    worker_info = WorkerInfo(index=worker, num_workers=num_workers)
+    return MiniEpoch(
+        seed=3, epoch=epoch, worker_info=worker_info, number=number, num_mini_epochs=num_mini
+    )
 
 
 def test_each_epoch_gives_a_rank_other_files() -> None:
@@ -137,8 +142,8 @@ def test_each_epoch_gives_a_rank_other_files() -> None:
     assert len(first & second) < 125
 
 
-def test_a_rank_keeps_its_share_of_many_files_and_no_more() -> None:
-    """A million, of a real table: benchmarks/rank_listing.py."""
+def test_a_rank_keeps_only_its_own_part_of_many_files() -> None:
+    """For a million files of a real table see benchmarks/rank_listing.py."""
 
     def listing() -> Any:
         return (
@@ -162,21 +167,14 @@ def test_a_listing_of_another_length_is_refused() -> None:
         rank_splits([Split(path="a", num_rows=1)], 2, _mini(0, 1))
 
 
-@pytest.mark.parametrize("seat", [{"worker": -1}, {"worker": 2, "num_workers": 2}])
-def test_a_worker_is_one_of_those_that_are(seat: Any) -> None:
-    with pytest.raises(ValueError, match="expected 0 <= worker < num_workers"):
-        Seat(**seat)
+@pytest.mark.parametrize("worker_info", [{"index": -1}, {"index": 2, "num_workers": 2}])
+def test_a_worker_index_outside_of_the_workers_is_refused(worker_info: Any) -> None:
+    with pytest.raises(ValueError, match="expected 0 <= index < num_workers"):
+        WorkerInfo(**worker_info)
 
 
-def test_a_mini_epoch_is_one_of_those_that_are() -> None:
+def test_a_mini_epoch_outside_of_their_number_is_refused() -> None:
     with pytest.raises(
         ValueError, match="mini-epoch 2 of 2: expected 0 <= number < num_mini_epochs"
     ):
         _mini(0, 1, number=2, num_mini=2)
-
-
-def test_a_worker_replays_what_was_recorded_of_it() -> None:
-    stretch = Stretch(index=1, first=0, end=5)
-    assert list(replayed({0: [stretch]}, 0)) == [stretch]
-    with pytest.raises(KeyError):
-        replayed({0: [stretch]}, 1)

@@ -25,7 +25,7 @@ def test_an_epoch_is_a_permutation_of_the_splits(num_splits: int, seed: int, epo
 
 
 @given(num_splits=st.integers(1, 300), seed=st.integers(), epoch=st.integers(0, 9), data=st.data())
-def test_any_position_can_be_had_alone_and_two_plans_agree(
+def test_any_position_can_be_computed_alone_and_two_plans_agree(
     num_splits: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
     plan, other = (Plan(splits=_splits(num_splits), seed=seed, epoch=epoch) for _ in range(2))
@@ -34,7 +34,7 @@ def test_any_position_can_be_had_alone_and_two_plans_agree(
     assert plan.digest == other.digest
 
 
-def test_epochs_and_seeds_have_orders_and_digests_of_their_own() -> None:
+def test_each_epoch_and_each_seed_has_its_own_order_and_digest() -> None:
     plans = [
         Plan(splits=_splits(100), seed=seed, epoch=epoch) for seed in range(5) for epoch in range(5)
     ]
@@ -42,7 +42,7 @@ def test_epochs_and_seeds_have_orders_and_digests_of_their_own() -> None:
     assert len({plan.digest for plan in plans}) == 25
 
 
-def test_without_shuffling_the_order_is_the_snapshots() -> None:
+def test_without_shuffling_splits_keep_the_order_of_the_snapshot() -> None:
     splits = _splits(50)
     assert list(Plan(splits=splits, seed=1, epoch=3, shuffle=False)) == splits
 
@@ -55,13 +55,13 @@ def test_every_split_reaches_every_part_of_the_order_about_equally_often() -> No
     assert all(300 < count < 500 for row in counts for count in row)
 
 
-def test_neighbours_do_not_stay_neighbours() -> None:
+def test_adjacent_splits_are_separated() -> None:
     order = [split.num_rows for split in Plan(splits=_splits(1000), seed=1)]
     assert sum(abs(a - b) == 1 for a, b in itertools.pairwise(order)) < 15
 
 
 class _Counted(Sequence[Any]):
-    """A million splits that are made when asked for."""
+    """A million splits, created when they are read."""
 
     num_made = 0
 
@@ -73,7 +73,7 @@ class _Counted(Sequence[Any]):
         return Split(path=f"{index}.parquet", num_rows=1)
 
 
-def test_a_large_plan_makes_only_the_splits_that_are_asked_for() -> None:
+def test_a_large_plan_creates_only_the_splits_that_are_read() -> None:
     splits = _Counted()
     plan = Plan(splits=splits, seed=3)
     assert len({plan[index].path for index in range(0, 1_000_000, 10_000)}) == 100
@@ -107,7 +107,7 @@ def _file(groups: Any) -> RowGroups:
 
 
 @given(groups=GROUPS, most=st.integers(1, 300), by_rows=st.booleans())
-def test_the_splits_of_a_file_are_all_its_row_groups_in_order_and_none_is_too_large(
+def test_the_splits_of_a_file_cover_its_row_groups_in_order_and_none_is_too_large(
     groups: Any, most: int, by_rows: bool
 ) -> None:
     weights = [rows if by_rows else size for rows, size in groups]
@@ -130,13 +130,13 @@ def test_the_splits_of_a_file_are_all_its_row_groups_in_order_and_none_is_too_la
     groups=st.lists(st.tuples(st.integers(1, 100), st.integers(1, 100)), min_size=2, max_size=12),
     most=st.integers(1, 300),
 )
-def test_no_two_neighbours_would_fit_into_one_split(groups: list[Any], most: int) -> None:
+def test_no_two_adjacent_splits_would_fit_into_one(groups: list[Any], most: int) -> None:
     splits = list(splits_of(_file(groups), SplitSize(num_rows=most)))
     for one, other in zip(splits, splits[1:]):  # noqa: B905, RUF007
         assert one.num_rows + groups[other.first_row_group][0] > most
 
 
-def test_a_file_that_is_no_larger_than_a_split_is_whole() -> None:
+def test_a_file_no_larger_than_the_limit_is_one_split() -> None:
     assert list(splits_of(_file([(5, 1), (5, 1)]), SplitSize(num_rows=10))) == [
         Split(path="a", num_rows=10)
     ]
@@ -146,11 +146,11 @@ def test_a_file_that_is_no_larger_than_a_split_is_whole() -> None:
 @pytest.mark.parametrize(
     "size", [{}, {"num_rows": 0}, {"size_bytes": -1}, {"num_rows": 1, "size_bytes": 1}]
 )
-def test_a_size_is_of_rows_or_of_bytes(size: Any) -> None:
+def test_a_split_size_is_in_rows_or_in_bytes(size: Any) -> None:
     with pytest.raises(ValueError, match="split size: expected rows or bytes, 1 or more, found"):
         SplitSize(**size)
 
 
-def test_row_groups_have_rows_and_sizes() -> None:
+def test_each_row_group_needs_a_number_of_rows_and_a_size() -> None:
     with pytest.raises(ValueError, match="a: rows of 2 row groups, but sizes of 1"):
         RowGroups(path="a", num_rows=[1, 2], sizes_bytes=[1])

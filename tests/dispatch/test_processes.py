@@ -1,5 +1,5 @@
-"""Real worker processes over one sqlite store: none doubled, none missing, also when one is killed
-in the middle.
+"""Real worker processes over one sqlite store: no split is read twice and none is missing, also
+when a worker is killed.
 """
 
 import json
@@ -113,7 +113,7 @@ def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledge
 
 
 @pytest.mark.slow
-def test_a_stopped_process_that_wakes_up_too_late_cannot_mark_its_split(
+def test_a_stopped_process_that_resumes_too_late_cannot_complete_its_split(
     start: Callable[..., Any],
 ) -> None:
     stopped = start("stopped", 20, lease_s=1.5, hang_after=0)

@@ -312,7 +312,7 @@ def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_wit
             next(batches)
             _end(server)
             started = time.monotonic()
-            with pytest.raises(DispatchError, match="is lost, and with it who reads what"):
+            with pytest.raises(DispatchError, match="is lost, and with it the leases of all"):
                 list(batches)
             assert time.monotonic() - started < lease_s
     finally:

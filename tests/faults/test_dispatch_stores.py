@@ -288,7 +288,7 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
             assert worker.returncode == 7, errors
             said = [line for line in out.splitlines() if line != "read"]
             assert len(said) == 1
-            assert "is lost, and with it who reads what" in said[0]
+            assert "is lost, and with it the leases of all" in said[0]
             assert float(said[0].split()[0]) - lost_at < lease_s
             assert "Traceback" not in errors
     finally:

@@ -1,4 +1,4 @@
-"""A real HTTP server that misbehaves as it is told, and counts what it sends."""
+"""A real HTTP server that misbehaves on request, and counts what it sends."""
 
 import email.utils
 import http.server
@@ -16,7 +16,7 @@ MODIFIED = 1_700_000_000
 
 @dataclass
 class Request:
-    """One request as it came, and how many bytes of the body were sent."""
+    """A request, and how many bytes of the body were sent."""
 
     method: str
     path: str
@@ -28,10 +28,11 @@ class Request:
 
 @dataclass
 class Fault:
-    """What befalls one answer to a GET: after `after_bytes` of its body `act(site, request)` is
-    called, and the connection is closed if `cuts`; with `trickle_s` a byte follows each so many
-    seconds. `status` is answered instead of the body; `claimed_bytes` is added to the length it
-    claims."""
+    """A fault in the answer to one GET. After `after_bytes` of the body `act(site, request)` is
+    called, and the connection is closed if `cuts`. With `trickle_s` one byte follows in each such
+    interval. `status` is answered instead of the body. `claimed_bytes` is added to the content
+    length.
+    """
 
     after_bytes: int = 0
     act: Callable[["Unruly", Request], None] = lambda site, request: None
@@ -43,11 +44,10 @@ class Fault:
 
 @dataclass
 class Unruly:
-    """The server's files and its log.
-
-    `faults`: per path, one for each of the next GETs. `versions`: ETag by path (default: of its
-    content); `has_etags`, `has_times`: what of a version the server tells. `ignores_ranges`: it
-    always sends the whole file.
+    """The server's files and its log. `faults` has, by path, one for each of the next GETs.
+    `versions` has ETags by path; the default is one of the content. `has_etags` and `has_times` say
+    whether answers have an ETag and a modification time. With `ignores_ranges` the server always
+    sends the whole file.
     """
 
     fault: ClassVar[type[Fault]] = Fault
@@ -71,7 +71,7 @@ class Unruly:
         self.faults.setdefault(path, deque()).extend(faults)
 
     def replace(self, path: str, data: bytes) -> None:
-        """Puts another file in a file's place, a second later by its clock."""
+        """Replaces a file by another one whose modification time is a second later."""
         self.files[path] = data
         self.modified[path] = self.modified.get(path, MODIFIED) + 1
 
@@ -79,8 +79,9 @@ class Unruly:
         return f'"{hash(self.files[path]):x}"'
 
     def stall(self) -> tuple[threading.Event, Callable[["Unruly", Request], None]]:
-        """An event that is set when the server stalls, and what makes it stall until the test ends,
-        or for a minute: then it `has_gone_on`."""
+        """An event that is set when the server stalls, and an action that makes it stall until the
+        test ends, or for a minute: then it `has_gone_on`.
+        """
         begun = threading.Event()
 
         def act(site: "Unruly", request: Request) -> None:
@@ -185,12 +186,12 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is part of many tests."""
+        """Ignores clients that close their connection, as they do in many tests."""
 
 
 @pytest.fixture
 def make_server() -> Iterator[Callable[[Unruly], Unruly]]:
-    """Starts servers; they end with the test."""
+    """Starts servers, which end with the test."""
     running = []
 
     def start(site: Unruly) -> Unruly:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from featstore.errors import BudgetError, ConfigError
 from featstore.staging.budget import (
-    Ahead,
     CachedFile,
+    StageAheadLimit,
     choose_evictions,
     excess,
     format_bytes,
@@ -86,14 +86,14 @@ def test_evictions_are_the_first_files_and_no_more_than_needed(
     assert not chosen or sum(f.size_bytes for f in files[: len(chosen) - 1]) < excess_bytes
 
 
-def test_no_file_is_looked_at_that_need_not_go() -> None:
+def test_files_that_need_not_be_evicted_are_not_looked_at() -> None:
     files = (CachedFile(name=str(i), size_bytes=10) for i in range(4))
     assert choose_evictions(files, 15) == ("0", "1")
     assert [file.name for file in files] == ["2", "3"]
 
 
 def test_ahead_is_bounded_by_files_and_bytes_but_lets_one_file_through() -> None:
-    ahead = Ahead(max_bytes=100, max_files=2)
+    ahead = StageAheadLimit(max_bytes=100, max_files=2)
     assert ahead.has_room(0, 0, 1000)
     assert ahead.has_room(1, 60, 40)
     assert not ahead.has_room(1, 60, 41)
@@ -111,7 +111,9 @@ AMOUNTS = st.integers(0, 1000)
     budget_bytes=AMOUNTS,
     min_free_bytes=AMOUNTS,
 )
-def test_what_is_let_in_keeps_the_budget_and_the_free_space(num_bytes: Any, **amounts: Any) -> None:
+def test_an_admitted_reservation_keeps_the_budget_and_the_free_space(
+    num_bytes: Any, **amounts: Any
+) -> None:
     if excess(num_bytes, **amounts) <= 0:
         assert amounts["used_bytes"] + num_bytes <= amounts["budget_bytes"]
         left_bytes = amounts["free_bytes"] - amounts["unwritten_bytes"] - num_bytes

@@ -25,7 +25,7 @@ def _record(held: Any = ((0, 10),), size_bytes: int = 10) -> Any:
 
 
 def _fill(cache: Any, name: Any, size_bytes: int = 10, held: Any = None) -> Any:
-    """Downloads a file, or spans of it, into the cache; the pin is the caller's."""
+    """Downloads a file, or spans of it, into the cache. The caller releases the pin."""
     record = _record(held or [(0, size_bytes)], size_bytes)
     download = cache.request(
         name, size_bytes, record.held_bytes, beyond_bytes=record.held_bytes - 1
@@ -43,7 +43,7 @@ def _request(cache: Any, name: Any, size_bytes: int = 10) -> Any:
 
 
 def _names(cache: Any) -> Any:
-    """The cache's files but for the records."""
+    """The names of the cache's files without the records."""
     return sorted(path.name for path in cache.root.iterdir() if path.suffix != ".held")
 
 
@@ -96,7 +96,7 @@ def test_the_cache_is_private_to_its_owner(tmp_path: Path, cache: Cache) -> None
     assert _cache(tmp_path).root.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_place_that_is_no_directory_of_ours_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_no_directory_of_the_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "featstore-staging-3").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(
@@ -119,7 +119,7 @@ def test_a_published_file_is_found_again_also_by_the_next_run(tmp_path: Path, ca
         pin.release()
 
 
-def test_a_file_under_way_is_busy_for_others_and_gone_when_abandoned(cache: Cache) -> None:
+def test_a_download_in_progress_is_busy_for_others_and_removed_when_abandoned(cache: Cache) -> None:
     download = _request(cache, _name(1), 10)
     assert _request(cache, _name(1), 10) is Refusal.BUSY
     download.abandon()
@@ -151,7 +151,7 @@ def test_the_least_recently_used_unpinned_file_goes_first(cache: Cache) -> None:
     assert still_read.path.exists()
 
 
-def test_pinned_files_are_never_evicted_and_nothing_goes_in_vain(cache: Cache) -> None:
+def test_pinned_files_are_never_evicted_and_no_file_is_evicted_in_vain(cache: Cache) -> None:
     pins = [_fill(cache, _name(i)) for i in range(3)]
     pins[0].release()
     assert _request(cache, _name(7), 20) is Refusal.FULL
@@ -185,7 +185,7 @@ def test_a_staged_file_that_lost_bytes_is_staged_again(cache: Cache) -> None:
     assert isinstance(_request(cache, _name(1), 10), Download)
 
 
-def test_what_a_dead_process_left_half_downloaded_is_removed_at_the_start(
+def test_partial_downloads_of_a_dead_process_are_removed_at_the_start(
     tmp_path: Path, cache: Cache
 ) -> None:
     (cache.root / f"{_name(1)}.10.part").write_bytes(b"half")
@@ -211,7 +211,7 @@ if sys.argv[1] == "die":
 
 
 @pytest.mark.parametrize(("how", "is_left"), [("exit", False), ("die", True)])
-def test_a_private_directory_goes_with_its_process_or_with_the_next_one(
+def test_a_private_directory_is_removed_by_its_process_or_by_the_next_one(
     tmp_path: Path, how: str, is_left: bool
 ) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
@@ -238,7 +238,7 @@ def test_a_private_directory_is_removed_at_close() -> None:
     assert not cache.root.parent.exists()
 
 
-def test_a_file_of_which_ranges_are_held_takes_only_their_bytes_of_the_budget(
+def test_a_file_with_ranges_takes_only_their_bytes_of_the_budget(
     tmp_path: Path,
 ) -> None:
     cache = _cache(tmp_path, 100)
@@ -297,7 +297,7 @@ def test_two_files_of_one_name_with_other_bytes_but_as_many_live_side_by_side(
     assert (one.num_bytes, other.num_bytes) == (10, 11)
 
 
-def test_a_request_asks_for_more_than_it_has_seen(cache: Cache) -> None:
+def test_a_request_can_demand_more_bytes_than_a_staged_file_holds(cache: Cache) -> None:
     pin = _fill(cache, _name(1))
     assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes - 1), Pin)
     assert isinstance(cache.request(_name(1), 10, 10, beyond_bytes=pin.num_bytes), Download)
@@ -324,7 +324,7 @@ def test_a_file_without_a_record_and_a_record_without_a_file_are_left_over(
     assert list(_cache(tmp_path).root.iterdir()) == []
 
 
-def test_a_file_that_is_read_and_lost_its_record_takes_room_and_holds_up_no_download(
+def test_a_pinned_file_without_a_record_takes_room_and_blocks_no_download(
     tmp_path: Path,
 ) -> None:
     cache = _cache(tmp_path, 100, max_connections=1, min_free_bytes=1)
@@ -388,7 +388,7 @@ SOUND = '{"format": 3, "held": [[0, 10]], "sums": [[0, 10, 0]], "size_bytes": 10
         "9" * 9_999,
     ],
 )
-def test_a_record_that_cannot_be_read_is_told_in_one_line_and_the_file_is_staged_again(
+def test_an_unreadable_record_is_logged_in_one_line_and_the_file_is_staged_again(
     cache: Cache, caplog: pytest.LogCaptureFixture, text: Any
 ) -> None:
     pin = _fill(cache, _name(1))
@@ -407,7 +407,7 @@ def test_a_record_that_cannot_be_read_is_told_in_one_line_and_the_file_is_staged
         lambda of: st.lists(of) | st.dictionaries(st.text(), of),
     ).map(json.dumps)
 )
-def test_a_text_from_outside_is_no_record(text: Any) -> None:
+def test_arbitrary_text_is_no_record(text: Any) -> None:
     assert Record.from_json(text) is None
 
 
@@ -418,7 +418,7 @@ def test_a_text_from_outside_is_no_record(text: Any) -> None:
         lambda of: st.lists(of, max_size=3),
     ),
 )
-def test_a_record_with_a_field_from_outside_is_none_or_of_the_types_that_it_says(
+def test_a_record_with_an_arbitrary_field_is_refused_or_has_the_declared_types(
     field: str, value: Any
 ) -> None:
     record = Record.from_json(json.dumps(json.loads(SOUND) | {field: value}))
@@ -446,7 +446,7 @@ def _put(kind: Any, path: Any, elsewhere: Any) -> None:
 @pytest.mark.parametrize("suffix", [".held", ".staged"])
 @pytest.mark.parametrize("kind", ["link", "dangling link", "directory", "pipe"])
 @pytest.mark.parametrize("has_file", [True, False])
-def test_what_lies_in_the_place_of_a_file_or_its_record_is_never_followed_and_the_file_is_staged_again(
+def test_foreign_entries_in_place_of_a_file_or_record_are_not_followed_and_the_file_is_staged_again(
     tmp_path: Path, cache: Cache, kind: str, suffix: str, has_file: bool
 ) -> None:
     (tmp_path / "elsewhere").write_text("somebody's")
@@ -471,7 +471,7 @@ def test_what_lies_in_the_place_of_a_file_or_its_record_is_never_followed_and_th
     assert kind != "directory" or (place / "mine").exists()
 
 
-def test_a_cache_whose_directory_somebody_removed_is_made_again(
+def test_a_removed_cache_directory_is_created_again(
     cache: Cache, caplog: pytest.LogCaptureFixture
 ) -> None:
     pin = _fill(cache, _name(1))
@@ -481,7 +481,7 @@ def test_a_cache_whose_directory_somebody_removed_is_made_again(
     _fill(cache, _name(1)).release()
     assert isinstance(_request(cache, _name(1)), Pin)
     assert cache.root.stat().st_mode & 0o777 == 0o700
-    assert f"the cache {cache.root} was removed" in caplog.text
+    assert f"somebody removed the cache {cache.root}" in caplog.text
 
 
 def test_a_pinned_file_that_somebody_removed_can_be_read_until_its_release(cache: Cache) -> None:
@@ -492,7 +492,7 @@ def test_a_pinned_file_that_somebody_removed_can_be_read_until_its_release(cache
     assert not pin.open_path.exists()
 
 
-def test_no_more_downloads_at_one_time_than_connections_are_allowed(tmp_path: Path) -> None:
+def test_the_number_of_downloads_keeps_the_connection_limit(tmp_path: Path) -> None:
     cache, other = (_cache(tmp_path, 100, max_connections=2) for _ in range(2))
     downloads = [_request(cache, _name(1)), _request(other, _name(2))]
     assert _request(cache, _name(3)) is Refusal.CROWDED
@@ -500,9 +500,7 @@ def test_no_more_downloads_at_one_time_than_connections_are_allowed(tmp_path: Pa
     assert isinstance(_request(other, _name(3)), Download)
 
 
-def test_what_must_stay_free_of_the_disk_is_kept_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_min_free_bytes_are_kept_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free_bytes = 1000
     usage = type("Usage", (), {"free": property(lambda self: free_bytes)})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage())
@@ -541,7 +539,7 @@ def test_entries_are_listed_with_use_and_without_credentials_and_cleared_but_for
 
 
 @given(url=st.text(), size_bytes=st.integers(0, 2**60), version=st.text())
-def test_names_cannot_climb_out_of_the_cache(url: str, size_bytes: int, version: str) -> None:
+def test_names_cannot_leave_the_cache(url: str, size_bytes: int, version: str) -> None:
     root = Path("/cache")
     path = root / f"{entry_name(url, size_bytes, version)}.{size_bytes}.staged"
     assert path.parent == root

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.staging.cache_listing import Glance, Listing, Uses, number_of
+from featstore.staging.cache_listing import CacheListing, LastUses, StagedNames, number_of
 
 
 def _name(number: Any) -> str:
@@ -16,7 +16,7 @@ def _name(number: Any) -> str:
 
 @pytest.fixture
 def staged(tmp_path: Path) -> Callable[..., Any]:
-    """Makes a staged file of one byte with its record, used at that time."""
+    """Makes a staged file of one byte with its record, last used at the given time."""
 
     def make(number: Any, used_at_ns: int = 1) -> Any:
         path = tmp_path / f"{_name(number)}.1.staged"
@@ -28,7 +28,7 @@ def staged(tmp_path: Path) -> Callable[..., Any]:
     return make
 
 
-def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Callable[..., Any]) -> None:
+def test_a_listing_sorts_files_by_their_names(tmp_path: Path, staged: Callable[..., Any]) -> None:
     whole = staged(1)
     for name in (
         f"{_name(2)}.20.part",
@@ -39,7 +39,7 @@ def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Callable[.
     ):
         (tmp_path / name).touch()
     (tmp_path / f"{_name(6)}.60.staged").mkdir()
-    listing = Listing.of(tmp_path)
+    listing = CacheListing.of(tmp_path)
     assert (listing.staged, listing.parts) == ([whole], [f"{_name(2)}.20.part"])
     assert sorted(listing.left_over) == [f"{_name(3)}.30.staged", f"{_name(4)}.40.held"]
     assert [number_of(name) for name in (*listing.staged, *listing.parts)] == [1, 20]
@@ -47,10 +47,10 @@ def test_a_listing_tells_files_by_their_names(tmp_path: Path, staged: Callable[.
     assert list(listing.staged_of(_name(7))) == []
 
 
-def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(
+def test_staged_names_follow_changes_within_one_clock_tick(
     tmp_path: Path, staged: Callable[..., Any]
 ) -> None:
-    glance = Glance(tmp_path)
+    glance = StagedNames(tmp_path)
     assert not glance.has(_name(1))
     now_ns = tmp_path.stat().st_mtime_ns
     name = staged(1)
@@ -61,27 +61,27 @@ def test_a_glance_sees_what_came_and_what_went_also_within_a_tick(
     assert not glance.has(_name(1))
 
 
-def test_a_glance_at_a_directory_that_did_not_change_does_not_list_it(
+def test_an_unchanged_directory_is_not_listed_again(
     tmp_path: Path, staged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged(1)
     os.utime(tmp_path, ns=(10, 10))
-    glance = Glance(tmp_path)
+    glance = StagedNames(tmp_path)
     assert glance.has(_name(1))
     monkeypatch.setattr("os.listdir", None)
     assert glance.has(_name(1))
     assert not glance.has(_name(2))
 
 
-def test_there_is_nothing_in_a_directory_that_is_gone(tmp_path: Path) -> None:
-    assert not Glance(tmp_path / "gone").has(_name(1))
+def test_a_missing_directory_has_no_staged_names(tmp_path: Path) -> None:
+    assert not StagedNames(tmp_path / "gone").has(_name(1))
 
 
-def test_a_use_that_seems_to_be_earlier_than_the_last_one_seen_counts(
+def test_a_use_earlier_than_the_last_one_seen_counts(
     tmp_path: Path, staged: Callable[..., Any]
 ) -> None:
     names = [staged(number, used_at_ns=number + 10) for number in range(3)]
-    uses = Uses(tmp_path)
+    uses = LastUses(tmp_path)
     assert list(uses.in_order(names)) == names
     os.utime(tmp_path / names[0], ns=(5, 5))
     os.utime(tmp_path / names[1], ns=(99, 99))
@@ -93,7 +93,7 @@ def test_files_come_in_the_order_of_their_last_use_as_it_is_now(
     tmp_path_factory: pytest.TempPathFactory, changes: list[Any]
 ) -> None:
     root = tmp_path_factory.mktemp("uses")
-    uses, used_at_ns = Uses(root), dict[Any, Any]()
+    uses, used_at_ns = LastUses(root), dict[Any, Any]()
     for index, (number, later_ns) in enumerate(changes):
         path = root / f"{_name(number)}.1.staged"
         path.touch()
@@ -108,11 +108,11 @@ def test_files_come_in_the_order_of_their_last_use_as_it_is_now(
             assert list(uses.in_order(list(used_at_ns))) == expected[1:]
 
 
-def test_only_files_whose_turn_it_is_are_looked_at(
+def test_only_files_at_the_head_of_the_order_are_looked_at(
     tmp_path: Path, staged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [staged(number, used_at_ns=number + 1) for number in range(100)]
-    uses = Uses(tmp_path)
+    uses = LastUses(tmp_path)
     assert next(uses.in_order(names)) == names[0]
     num_looks = 0
     look = os.stat

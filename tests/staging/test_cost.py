@@ -125,8 +125,8 @@ def test_the_choice_is_the_cheapest_mode(
 def test_a_file_taken_without_a_look_at_its_footer_costs_at_most_a_tenth_more(
     latency_s: float, bytes_per_s: float, size_bytes: int, share: float
 ) -> None:
-    """Against ranges of the same file, which take the footer's request and one for the selected
-    bytes at least.
+    """Compared with ranges of the same file, which take at least a request for the footer and one
+    for the selected bytes.
     """
     remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s, settle_s=0.0)
     if needs_no_footer(size_bytes, None, remote):
@@ -167,7 +167,7 @@ def test_estimates_come_near_what_the_downloads_show(
     assert remote.is_measured
 
 
-def test_short_answers_say_nothing_of_bandwidth() -> None:
+def test_short_answers_do_not_change_the_bandwidth() -> None:
     assert (
         Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).bytes_per_s
         == Remote().bytes_per_s
@@ -180,13 +180,11 @@ def test_short_answers_say_nothing_of_bandwidth() -> None:
 
 
 @given(latency_s=st.floats(0, 100), bytes_per_s=st.floats(1, 1e12))
-def test_the_hole_limit_stays_in_reason(latency_s: float, bytes_per_s: float) -> None:
+def test_the_hole_limit_is_bounded(latency_s: float, bytes_per_s: float) -> None:
     assert 16 << 10 <= Remote(latency_s=latency_s, bytes_per_s=bytes_per_s).hole_bytes <= 64 << 20
 
 
-def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unless_they_are_many() -> (
-    None
-):
+def test_a_stream_faster_than_a_round_trip_counts_only_if_it_is_long() -> None:
     remote = Remote().observed(
         waited_s=0.02, num_bytes=480_000, later_bytes=480_000, stream_s=0.001
     )
@@ -200,7 +198,7 @@ def test_bytes_that_come_quicker_than_a_round_trip_say_nothing_of_bandwidth_unle
     assert slow.request_bytes > remote.request_bytes
 
 
-def test_to_take_the_rest_of_a_file_of_which_there_are_pieces_costs_a_request_for_each() -> None:
+def test_fetching_the_rest_of_a_file_costs_a_request_for_each_gap() -> None:
     remote = REMOTES["regional"]
     begun = Demand(
         whole_bytes=10**6,
@@ -210,10 +208,10 @@ def test_to_take_the_rest_of_a_file_of_which_there_are_pieces_costs_a_request_fo
         num_direct_requests=40,
     )
     assert choose(begun, remote) == WHOLE
-    assert choose(replace(begun, num_pieces=25), remote) == RANGES
+    assert choose(replace(begun, num_whole_requests=25), remote) == RANGES
 
 
-def test_what_the_first_request_took_to_connect_is_forgotten_at_the_second() -> None:
+def test_the_connection_time_of_the_first_request_is_forgotten_at_the_second() -> None:
     first = Remote().observed(waited_s=0.045, num_bytes=0, later_bytes=0, stream_s=0)
     assert first.latency_s == 0.045
     second = first.observed(waited_s=0.02, num_bytes=0, later_bytes=0, stream_s=0)
@@ -256,7 +254,7 @@ def test_several_requests_at_once_hide_round_trips_but_never_bandwidth(
     num_requests=COUNT,
     num_bytes=st.integers(0, 10**10),
 )
-def test_on_a_store_that_works_on_one_request_at_a_time_each_costs_what_it_did(
+def test_at_a_store_with_one_request_at_a_time_each_costs_a_round_trip(
     latency_s: float, bytes_per_s: Any, num_requests: Any, num_bytes: int
 ) -> None:
     remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s)
@@ -277,10 +275,12 @@ def test_on_a_store_that_works_on_one_request_at_a_time_each_costs_what_it_did(
     num_streams=st.integers(2, 4),
     num_bytes=st.integers(10**6, 10**7),
 )
-def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(
+def test_concurrent_streams_do_not_change_the_estimated_bandwidth(
     bytes_per_s: float, num_streams: int, num_bytes: int
 ) -> None:
-    """So many streams share the line; the first is read at its share, then the others are there."""
+    """The streams share the line. The first is read at its share of it; by then the others have
+    arrived.
+    """
     remote = Remote()
     for number in range(num_streams):
         stream_s = num_streams * num_bytes / bytes_per_s if not number else 1e-4
@@ -297,20 +297,20 @@ def test_bytes_that_came_beside_others_make_the_line_neither_slower_nor_quicker(
         )  # what is older weighs a little less
 
 
-def test_the_window_is_what_comes_in_a_round_trip_and_half_of_it_more() -> None:
+def test_the_window_is_one_and_a_half_round_trips_of_bytes() -> None:
     assert REMOTES["regional"].window_bytes == 1_500_000
     assert REMOTES["near"].window_bytes == 1 << 20
     assert Remote(latency_s=2, bytes_per_s=1e9, weight_bytes=1e9).window_bytes == 64 << 20
 
 
-def test_as_long_as_the_bandwidth_is_a_guess_no_more_than_a_short_request_is_under_way_beside_one() -> (
-    None
-):
+def test_while_the_bandwidth_is_a_guess_the_window_is_one_short_request() -> None:
     assert Remote(latency_s=2).window_bytes == Remote(latency_s=2).request_bytes == 8 << 20
 
 
 def test_one_bad_moment_does_not_bridge_all_holes_for_ever() -> None:
-    """Where they are bridged no request is ahead, and none shows that the line is as it was."""
+    """While all holes are bridged no request is sent ahead, so none could show that the line has
+    recovered.
+    """
     remote = Remote(latency_s=0.0025, bytes_per_s=100e6, weight_bytes=1e9)
     before = remote.hole_bytes
     hit = remote.observed(waited_s=3.0, num_bytes=0, later_bytes=0, stream_s=0, was_ahead=True)
@@ -320,8 +320,8 @@ def test_one_bad_moment_does_not_bridge_all_holes_for_ever() -> None:
     assert hit.hole_bytes == pytest.approx(before, rel=0.1)
 
 
-def test_short_answers_between_others_that_waited_count_with_them() -> None:
-    remote = replace(REMOTES["regional"], has_last=True, weight_bytes=1e6)
+def test_short_answers_between_counted_ones_count_too() -> None:
+    remote = replace(REMOTES["regional"], last_counted=True, weight_bytes=1e6)
     for size_bytes in (60_000, 480_000, 60_000, 480_000):
         stream_s = size_bytes / 50e6
         remote = remote.observed(

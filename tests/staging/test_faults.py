@@ -1,5 +1,5 @@
-"""What may go wrong between a store and the local disk, each fault really happening: no wrong byte,
-no hang, nothing left.
+"""Faults between a store and the local disk, each of which really happens: no wrong byte, no hang,
+and nothing left behind.
 """
 
 import errno
@@ -32,7 +32,7 @@ QUICK = RetryPolicy(first_pause_s=0.01)
 
 @pytest.fixture(scope="module", autouse=True)
 def _web() -> None:
-    """fsspec's own client of HTTP under a scheme that featstore does not keep for obstore."""
+    """fsspec's own HTTP client, under a scheme that featstore does not read with obstore."""
     http = pytest.importorskip("fsspec.implementations.http")
 
     class Web(http.HTTPFileSystem):  # type: ignore[name-defined, misc]
@@ -74,7 +74,7 @@ def _names(stager: Any) -> Any:
 
 @pytest.fixture
 def s3(unruly: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The server as an S3 store, whose buckets are the first part of a path."""
+    """The server as an S3 store: the first part of a path is the bucket."""
     keys = {
         "AWS_ACCESS_KEY_ID": "someone",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -90,7 +90,7 @@ def s3(unruly: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_one_name_in_two_buckets_is_two_files_in_the_cache(
     s3: Any, make: Callable[..., Any]
 ) -> None:
-    """Of one size and one version, as copies have them where a store's ETag says nothing of the
+    """Both have one size and version, as copies have at stores whose ETag does not depend on the
     bytes.
     """
     s3.files |= {"/one/t/a.bin": DATA, "/two/t/a.bin": OTHER}
@@ -117,7 +117,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_that_passes_is_told_of_and_the_bytes_are_right(
+def test_a_transient_fault_is_logged_and_the_bytes_are_right(
     unruly: Any, url: str, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, fault: Any
 ) -> None:
     unruly.fail(PATH, unruly.fault(**FAULTS[fault]), unruly.fault(**FAULTS[fault]))
@@ -131,7 +131,7 @@ def test_a_fault_that_passes_is_told_of_and_the_bytes_are_right(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_that_stays_is_an_error_that_names_the_file_and_leaves_nothing(
+def test_a_permanent_fault_is_an_error_that_names_the_file_and_leaves_nothing(
     unruly: Any, url: str, make: Callable[..., Any], fault: Any
 ) -> None:
     unruly.fail(PATH, *[unruly.fault(**FAULTS[fault] | {"after_bytes": 0}) for _ in range(40)])
@@ -141,7 +141,7 @@ def test_a_fault_that_stays_is_an_error_that_names_the_file_and_leaves_nothing(
     assert _names(stager) == []
 
 
-def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(
+def test_no_bytes_remain_of_an_object_replaced_during_a_download(
     unruly: Any, url: str, make: Callable[..., Any]
 ) -> None:
     def replace(site: Any, _: Any) -> None:
@@ -152,7 +152,7 @@ def test_an_object_replaced_in_mid_download_leaves_none_of_its_old_bytes(
         assert staged.path.read_bytes() == OTHER
 
 
-def test_an_object_that_is_replaced_each_time_is_given_up(
+def test_a_download_of_an_object_that_is_replaced_each_time_is_given_up(
     unruly: Any, url: str, make: Callable[..., Any]
 ) -> None:
     turns = itertools.count(3)
@@ -181,7 +181,7 @@ def test_a_truncated_object_is_an_error_and_not_a_short_file(
     assert _names(stager) == []
 
 
-def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(
+def test_a_false_length_never_makes_a_file_of_that_length(
     unruly: Any, url: str, make: Callable[..., Any]
 ) -> None:
     unruly.fail(PATH, unruly.fault(claimed_bytes=50_000))
@@ -198,7 +198,7 @@ def test_a_length_that_is_not_the_files_never_makes_a_file_of_that_length(
         assert stager.stats().num_retries == 1
 
 
-def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(
+def test_a_trickling_stream_is_dropped_and_resumed(
     unruly: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     unruly.files[PATH] = DATA
@@ -213,7 +213,7 @@ def test_a_server_that_trickles_is_left_and_asked_anew_where_it_was(
     assert "bytes came in 0 s; trying again" in caplog.text
 
 
-def test_a_server_that_trickles_is_left_by_a_client_that_hands_out_whole_blocks(
+def test_a_trickling_stream_is_dropped_by_a_client_that_returns_whole_blocks(
     unruly: Any,
     make: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
@@ -265,7 +265,7 @@ stager.close()
 """
 
 
-def test_a_process_ends_in_peace_while_a_server_stalls(unruly: Any, tmp_path: Path) -> None:
+def test_a_process_exits_cleanly_while_a_server_stalls(unruly: Any, tmp_path: Path) -> None:
     begun, act = unruly.stall()
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
@@ -279,21 +279,21 @@ def test_a_process_ends_in_peace_while_a_server_stalls(unruly: Any, tmp_path: Pa
     assert list((tmp_path / "featstore-staging-3").iterdir()) == []
 
 
-def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(
+def test_a_reader_that_waits_for_a_stalled_server_logs_it(
     unruly: Any,
     make: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.1)
-    told = threading.Event()
+    was_logged = threading.Event()
     unruly.files[PATH] = DATA
-    unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=lambda site, _: told.wait(60)))
+    unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=lambda site, _: was_logged.wait(60)))
 
     class Listener(logging.Handler):
         def emit(self, record: Any) -> None:
             if "the reader has waited" in record.getMessage():
-                told.set()
+                was_logged.set()
 
     listener = Listener()
     logging.getLogger("featstore.staging.stream").addHandler(listener)
@@ -302,12 +302,12 @@ def test_a_reader_that_waits_for_a_server_that_stalls_says_so_in_the_log(
             assert staged.path.read_bytes() == DATA
     finally:
         logging.getLogger("featstore.staging.stream").removeHandler(listener)
-    assert told.is_set()
+    assert was_logged.is_set()
     assert f"for {unruly.url}{PATH}" in caplog.text
 
 
 @pytest.mark.parametrize("change", ["a flipped bit", "a hole", "cut short"])
-def test_a_staged_file_that_was_corrupted_is_noticed_and_staged_anew(
+def test_a_corrupted_staged_file_is_noticed_and_staged_again(
     unruly: Any, url: str, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
     with _next(make(), url) as staged:
@@ -325,7 +325,7 @@ def test_a_staged_file_that_was_corrupted_is_noticed_and_staged_anew(
     assert change == "cut short" or "is not what was downloaded" in caplog.text
 
 
-def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(
+def test_a_wider_selection_is_not_built_from_a_corrupted_file(
     unruly: Any, make: Callable[..., Any]
 ) -> None:
     unruly.files[PATH] = DATA
@@ -349,7 +349,7 @@ def test_a_corrupted_file_is_not_what_a_wider_selection_is_made_of(
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Any]:
-    """A file system of 512 KiB of its own."""
+    """A file system of its own, of 512 KiB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -440,7 +440,7 @@ print(json.dumps([digests, imported_bytes, "torch" in sys.modules or "pyarrow" i
 def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(
     unruly: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """64 of them in `make faults`, 12 in `make test`."""
+    """64 processes in `make faults`, 12 in `make test`."""
     num_processes = 64 if request.config.getoption("--hypothesis-profile") == "campaign" else 12
     contents = {f"/t/{i}.bin": random.Random(i).randbytes(200_000) for i in range(4)}
     unruly.files |= contents
@@ -477,7 +477,7 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(
     assert suffixes == 4 * [".held"] + 4 * [".staged"]
 
 
-def test_a_disk_that_fails_in_mid_download_is_noticed_at_its_end(
+def test_a_disk_failure_during_a_download_is_noticed_at_its_end(
     unruly: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unruly.files[PATH] = DATA

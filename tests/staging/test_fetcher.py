@@ -1,4 +1,4 @@
-"""One file into the cache, against a real server that cuts, lies, refuses and replaces."""
+"""Staging single files from a real server that cuts, lies, refuses and replaces."""
 
 import json
 import random
@@ -19,7 +19,7 @@ END_BYTES = 8
 def make_file(
     num_columns: int, column_bytes: int, seed: int = 0, *, padding_bytes: int = 0
 ) -> bytes:
-    """Columns c0, c1, ... one after the other, then a footer that says where each is, then the
+    """Columns c0, c1, ... one after the other, then a footer with the span of each, then the
     footer's length.
     """
     places = {f"c{i}": (i * column_bytes, (i + 1) * column_bytes) for i in range(num_columns)}
@@ -71,10 +71,10 @@ def site(unruly: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _small_holes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hole limit follows the latency that a busy machine shows; a fixed one makes bytes
-    countable.
+    """The hole limit would follow the latency of a busy machine; a fixed one lets the test count
+    bytes.
     """
-    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
+    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 16 << 10)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def _entries(stager: Any) -> Any:
     return sorted(path.name.partition(".")[2] for path in stager.cache.root.iterdir())
 
 
-def test_only_the_selected_columns_and_the_footer_come_and_lie_at_their_own_offsets(
+def test_only_the_selected_columns_and_the_footer_are_fetched_to_their_own_offsets(
     site: Any, make: Callable[..., Any]
 ) -> None:
     stager = make("c2", "c7")
@@ -221,7 +221,7 @@ def test_a_broken_download_goes_on_at_the_byte_where_it_broke(
     assert stager.stats().num_retries == 2
 
 
-def test_without_an_etag_the_time_of_change_is_the_condition(
+def test_without_an_etag_the_modification_time_is_the_condition(
     site: Any, make: Callable[..., Any]
 ) -> None:
     site.has_etags = False
@@ -244,7 +244,7 @@ def test_a_store_that_names_no_version_is_asked_from_the_start(
 
 @pytest.mark.parametrize("has_etags", [True, False], ids=["by its ETag", "by its time"])
 @pytest.mark.parametrize("names", [(), ("c2", "c7")], ids=["whole", "ranges"])
-def test_an_object_replaced_in_mid_download_is_noticed_and_none_of_its_old_bytes_are_left(
+def test_an_object_replaced_during_a_download_is_noticed_and_no_old_bytes_remain(
     site: Any, make: Callable[..., Any], has_etags: bool, names: Any
 ) -> None:
     site.has_etags = has_etags
@@ -262,7 +262,7 @@ def test_an_object_replaced_in_mid_download_is_noticed_and_none_of_its_old_bytes
     assert 412 in [get.status for get in site.gets(PATH)]
 
 
-def test_an_object_that_never_stays_the_same_is_given_up(
+def test_a_download_of_an_object_that_keeps_changing_is_given_up(
     site: Any, make: Callable[..., Any]
 ) -> None:
     for seed in range(1, 9):
@@ -298,7 +298,7 @@ def test_an_object_of_another_size_than_the_table_says_is_an_error_at_once(
 def test_a_wider_selection_of_an_object_that_was_replaced_begins_anew(
     site: Any, make: Callable[..., Any]
 ) -> None:
-    """Two versions under one URL without a known version: the bytes held are of the old one."""
+    """The table knows no version, and the held bytes are those of the old object."""
     _stage(make("c2"), site).release()
     other = make_file(NUM_COLUMNS, COLUMN_BYTES, seed=1)
     site.replace(PATH, other)
@@ -308,7 +308,7 @@ def test_a_wider_selection_of_an_object_that_was_replaced_begins_anew(
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
-def test_a_server_in_trouble_is_asked_again(
+def test_a_request_is_retried_after_a_server_error(
     site: Any, make: Callable[..., Any], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.fail(PATH, site.fault(status=status), site.fault(status=status))
@@ -318,9 +318,7 @@ def test_a_server_in_trouble_is_asked_again(
 
 
 @pytest.mark.parametrize("status", [400, 422, 501])
-def test_a_request_that_is_refused_is_not_made_again(
-    site: Any, make: Callable[..., Any], status: int
-) -> None:
+def test_a_refused_request_is_not_retried(site: Any, make: Callable[..., Any], status: int) -> None:
     site.fail(PATH, *(site.fault(status=status) for _ in range(9)))
     stager = make(mode="whole", max_attempts=2)
     with pytest.raises(OSError, match=r"the store (refuses the request|is in trouble)"):
@@ -329,7 +327,7 @@ def test_a_request_that_is_refused_is_not_made_again(
 
 
 @pytest.mark.parametrize("claimed_bytes", [1000, -1000])
-def test_a_length_that_is_a_lie_never_becomes_a_file(
+def test_a_wrong_content_length_never_becomes_a_file(
     site: Any, make: Callable[..., Any], claimed_bytes: int
 ) -> None:
     site.fail(PATH, *(site.fault(claimed_bytes=claimed_bytes) for _ in range(9)))
@@ -349,7 +347,7 @@ def test_a_server_that_ignores_ranges_is_an_error_that_says_so(
     assert _entries(stager) == []
 
 
-def test_a_file_whose_check_fails_is_not_published_and_its_name_is_told(
+def test_a_file_that_fails_its_check_is_not_published_and_is_named_in_the_error(
     site: Any, make: Callable[..., Any]
 ) -> None:
     def check(path: Any, name: Any, held: Any) -> None:
@@ -369,7 +367,7 @@ def test_a_footer_longer_than_the_file_is_an_error(site: Any, make: Callable[...
         _stage(make("c2"), site)
 
 
-def test_auto_takes_small_files_whole_and_of_large_ones_the_columns_where_that_is_cheaper(
+def test_auto_fetches_small_files_whole_and_columns_of_large_ones_if_that_is_cheaper(
     site: Any, make: Callable[..., Any]
 ) -> None:
     site.files["/t/small.bin"] = make_file(2, 100)
@@ -387,8 +385,8 @@ def test_auto_takes_small_files_whole_and_of_large_ones_the_columns_where_that_i
 def test_holes_are_not_bridged_where_the_budget_has_no_room_for_them(
     site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("featstore.staging.cost._SHORTEST_HOLE_BYTES", 64 << 20)
-    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.cost._MIN_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 64 << 20)
     with _stage(make("c2", "c7", budget_bytes=1_000_000), site) as staged:
         assert read_column(staged.path, "c7") == read_column_of(DATA, "c7")
     assert staged.held_bytes < 1_000_000
@@ -404,8 +402,8 @@ def test_ranges_that_exceed_the_budget_are_an_error(site: Any, make: Callable[..
 
 
 def test_a_bandwidth_limit_is_kept(site: Any, make: Callable[..., Any]) -> None:
-    """The last quarter of a second's bytes may pass as soon as those before them have had their
-    time.
+    """The bytes of the last quarter of a second may pass as soon as the time of those before them
+    is over.
     """
     stager, bytes_per_s = make(mode="whole", max_bytes_per_s=8_000_000), 8_000_000
     since = time.monotonic()
@@ -414,7 +412,7 @@ def test_a_bandwidth_limit_is_kept(site: Any, make: Callable[..., Any]) -> None:
     assert "limits" in [path.name for path in stager.cache.root.iterdir()]
 
 
-def test_what_is_learned_of_a_remote_is_kept_apart_by_host_and_without_credentials(
+def test_estimates_are_kept_per_host_and_without_credentials(
     site: Any, make: Callable[..., Any]
 ) -> None:
     stager = make(mode="whole")

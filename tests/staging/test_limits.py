@@ -15,7 +15,7 @@ from featstore.staging.limits import Throttle, reserve_time
     blocks=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10_000)), min_size=1, max_size=50),
     bytes_per_s=st.integers(1_000, 100_000),
 )
-def test_no_more_bytes_pass_than_the_limit_lets(blocks: list[Any], bytes_per_s: int) -> None:
+def test_bytes_pass_no_faster_than_the_limit(blocks: list[Any], bytes_per_s: int) -> None:
     now_s, free_at_s, starts = 100.0, 0.0, []
     for pause_s, num_bytes in blocks:
         now_s += pause_s
@@ -47,7 +47,7 @@ def test_two_users_of_one_file_share_the_limit(tmp_path: Path) -> None:
     assert (tmp_path / "limits").stat().st_size == 8
 
 
-def test_a_throttle_lets_go_when_stopped_and_does_nothing_without_a_limit(tmp_path: Path) -> None:
+def test_a_throttle_returns_when_stopped_and_does_nothing_without_a_limit(tmp_path: Path) -> None:
     stop = threading.Event()
     Throttle(tmp_path / "limits", None).wait(10**12, stop)
     assert list(tmp_path.iterdir()) == []

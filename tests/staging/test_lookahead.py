@@ -1,6 +1,7 @@
-"""Short requests are asked for ahead, so that their round trips are not waited for one after the
-other: a few at a time, in order, each with its own retries, none beside another where connections
-are limited, and never so much that nobody reads it."""
+"""Short requests are sent ahead, so that their round trips overlap: a few at a time, in order, each
+with its own retries, only one with a connection limit, and never more bytes than connections
+buffer.
+"""
 
 import threading
 import time
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from featstore.errors import ReplacedError, StagingError
 from featstore.files.transfer import Answer
-from featstore.staging.cost import MOST_REQUESTS, Remote
+from featstore.staging.cost import MAX_REQUESTS, Remote
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.filling import Filling
 from featstore.staging.options import Staging
@@ -37,12 +38,10 @@ def bytes_of(first: int, end: int, version: int = 0) -> bytes:
 
 
 class Store:
-    """Answers after a latency. Counts the requests that are under way: asked for, and not read to
-    their end.
-
-    `cuts`: after how many bytes a request that begins there breaks, the first time. `refuses`,
-    `stalls`: where one begins that fails, or waits for `released`. `replaced_at`: with the request
-    that begins there the file is another one.
+    """A store that answers after a latency, and counts the requests in flight: sent and not read to
+    their end. By the first byte of a request: `cuts` says after how many bytes it breaks the first
+    time; those in `refuses` fail, and those in `stalls` wait for `released`. The request at
+    `replaced_at` replaces the file.
     """
 
     def __init__(
@@ -111,8 +110,8 @@ class Store:
 
 @pytest.fixture(autouse=True)
 def _no_bridges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No hole is bridged, however slow the machine makes the store look."""
-    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 16 << 10)
+    """Bridges no holes, however slow the machine makes the store look."""
+    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 16 << 10)
 
 
 def source_of(store: Store, spans: Any, *, max_attempts: int = 5) -> Source:
@@ -130,7 +129,7 @@ def stage(
     prior: Remote | None = None,
     **options: Any,
 ) -> bytes:
-    """`prior`: what the store is taken for before anything was asked of it."""
+    """`prior`: the estimates before the first request."""
     staging = Staging(**({"directory": str(tmp_path), "mode": "ranges"} | options))
     with Stager(staging, source_of(store, spans, max_attempts=max_attempts)) as stager:
         stager.fetcher._remotes |= {} if prior is None else {"http://store": prior}
@@ -148,10 +147,10 @@ def ask_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "featstore-ask"]
 
 
-def test_short_requests_are_under_way_together_but_never_more_than_a_few(tmp_path: Path) -> None:
+def test_a_few_short_requests_are_in_flight_together(tmp_path: Path) -> None:
     store = Store()
     require_right(stage(tmp_path, store))
-    assert 2 <= store.most_under_way <= MOST_REQUESTS
+    assert 2 <= store.most_under_way <= MAX_REQUESTS
     assert (
         sorted(store.asked[1:]) == SPANS
     )  # of two that are sent at one time either may be there first
@@ -162,7 +161,7 @@ def test_short_requests_are_under_way_together_but_never_more_than_a_few(tmp_pat
     [{"max_connections": 3}, {"url": "memory://store/f.parquet"}],
     ids=["limited", "by fsspec"],
 )
-def test_where_connections_are_limited_or_clients_are_of_one_thread_a_download_has_one(
+def test_with_a_connection_limit_or_a_single_threaded_client_one_request_is_in_flight(
     tmp_path: Path, case: Any
 ) -> None:
     store = Store()
@@ -170,9 +169,9 @@ def test_where_connections_are_limited_or_clients_are_of_one_thread_a_download_h
     assert store.most_under_way == 1
 
 
-def test_a_long_request_is_never_one_of_several(tmp_path: Path) -> None:
-    """Its bytes would fill the connection, unread, before a short one before it that the store
-    serves after it.
+def test_a_long_request_is_in_flight_alone(tmp_path: Path) -> None:
+    """Its bytes would fill the connection unread, in front of a short request that the store serves
+    later.
     """
     period, short, long = 9_000_000, 60_000, 6_000_000
     spans = [
@@ -187,10 +186,10 @@ def test_a_long_request_is_never_one_of_several(tmp_path: Path) -> None:
     assert store.most_under_way >= 2
 
 
-def test_what_breaks_goes_on_where_it_broke_without_what_was_asked_for_behind_it(
+def test_a_broken_request_resumes_and_the_requests_behind_it_are_dropped(
     tmp_path: Path,
 ) -> None:
-    """A store that has one place for us would serve that first."""
+    """A store that serves one request at a time would answer those first."""
     store = Store(cuts={SPANS[5][0]: 20_000, SPANS[6][0]: 1, SPANS[20][0]: 20_000})
     require_right(stage(tmp_path, store))
     asked = Counter(store.asked)
@@ -201,20 +200,20 @@ def test_what_breaks_goes_on_where_it_broke_without_what_was_asked_for_behind_it
     assert max(asked.values()) <= 4
 
 
-def test_a_request_that_failed_while_nobody_waited_for_it_is_made_again(tmp_path: Path) -> None:
+def test_a_request_that_failed_before_its_turn_is_made_again(tmp_path: Path) -> None:
     store = Store(refuses=(SPANS[5][0], SPANS[6][0]))
     require_right(stage(tmp_path, store))
     assert Counter(store.asked)[SPANS[5]] >= 2
     assert Counter(store.asked)[SPANS[6]] >= 2
 
 
-def test_a_store_without_versions_is_asked_from_the_start_of_a_span(tmp_path: Path) -> None:
+def test_without_versions_a_span_is_fetched_from_its_start(tmp_path: Path) -> None:
     store = Store(cuts={SPANS[5][0]: 20_000}, has_versions=False)
     require_right(stage(tmp_path, store))
     assert Counter(store.asked)[SPANS[5]] == 2
 
 
-def test_a_file_replaced_while_requests_are_under_way_is_taken_anew_as_a_whole(
+def test_a_file_replaced_while_requests_are_in_flight_is_fetched_again(
     tmp_path: Path,
 ) -> None:
     store = Store(replaced_at=SPANS[8][0])
@@ -231,7 +230,7 @@ def test_a_download_that_fails_leaves_no_request_behind(tmp_path: Path) -> None:
     assert ask_threads() == []
 
 
-def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_it(
+def test_close_does_not_wait_for_a_stalled_request_whose_turn_has_not_come(
     tmp_path: Path,
 ) -> None:
     store = Store(stalls=SPANS[2][0])
@@ -247,18 +246,19 @@ def test_closing_does_not_wait_for_a_request_that_stalls_while_nobody_waits_for_
     assert not list(tmp_path.glob("*/*.part"))
 
 
-def test_room_is_made_for_holes_beside_what_is_under_way(
+def test_room_for_holes_is_reserved_beside_requests_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first, long answer shows a quick line, on which holes are bridged, while others were
-    asked for one by one. It was taken for one of 1 MB/s, so that any machine is quick: 32 MB/s are
-    enough for these holes."""
-    monkeypatch.setattr("featstore.staging.cost._LONGEST_HOLE_BYTES", 64 << 20)
+    """The first, long answer shows a fast line, on which holes are bridged, while others were
+    requested one by one. The prior is 1 MB/s, so that any machine is faster: 32 MB/s are enough for
+    these holes.
+    """
+    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 64 << 20)
     spans = [(0, 5_000_000), *((at, at + 60_000) for at in range(6_000_000, 12_000_000, 100_000))]
     store = Store(block_bytes=1 << 20)
     with _watched_reservations() as reserved:
         stage(tmp_path, store, spans=spans, prior=Remote(bytes_per_s=1e6))
-    assert len(reserved) >= MOST_REQUESTS
+    assert len(reserved) >= MAX_REQUESTS
     assert len(store.asked) < len(spans)
     assert all(coming_bytes <= reserved_bytes for coming_bytes, reserved_bytes in reserved)
 
@@ -273,7 +273,7 @@ def test_room_is_made_for_holes_beside_what_is_under_way(
     budget_bytes=st.sampled_from([10**9, SIZE_BYTES, 6_000_000]),
     data=st.data(),
 )
-def test_whatever_breaks_bytes_are_right_of_one_version_and_within_what_was_reserved(
+def test_under_any_fault_bytes_are_right_of_one_version_and_within_the_reservation(
     places: list[int],
     cuts: Any,
     refuses: set[int],
@@ -282,7 +282,7 @@ def test_whatever_breaks_bytes_are_right_of_one_version_and_within_what_was_rese
     budget_bytes: Any,
     data: st.DataObject,
 ) -> None:
-    """Places are of 240,000 bytes; spans lie at the pairs of places."""
+    """Offsets are multiples of 240,000 bytes, and each span lies between two of them."""
     ascending = [240_000 * place for place in sorted(places)]
     spans = [
         (first, min(end, first + data.draw(st.integers(1, 120_000))))
@@ -317,7 +317,7 @@ def test_whatever_breaks_bytes_are_right_of_one_version_and_within_what_was_rese
 
 @contextmanager
 def _watched_reservations() -> Iterator[Any]:
-    """What is held or coming and what is reserved, each time that something is asked for ahead."""
+    """Records, each time a request is sent ahead, what is held or coming and what is reserved."""
     seen = []
 
     class Watched(Filling):

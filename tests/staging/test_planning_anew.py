@@ -1,6 +1,7 @@
-"""What the first request of a file shows of its remote may change what is asked for after it: holes
-that are dear to ask around are bridged. Never beyond what there is room for, and never while
-waiting for room."""
+"""The first request of a file measures its remote, which may change the plan for the rest: holes
+that are expensive to skip are bridged, but never beyond the reserved room, and never by waiting for
+room.
+"""
 
 import threading
 import time
@@ -18,7 +19,7 @@ TAIL_BYTES = 64 << 10
 
 
 class Remote:
-    """Answers after a latency, and then as fast as it can. Keeps what it was asked for."""
+    """A store that answers after a latency, and then as fast as it can. Keeps the requested spans."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -43,17 +44,15 @@ def stager_of(tmp_path: Path, spans: Any, *, budget_bytes: int, remote: Remote) 
 
 
 def stage(stager: Stager, name: str) -> tuple[tuple[int, int], ...] | None:
-    """The spans that are held of the file, None for all."""
+    """Stages the file and returns its held spans; None for all of it."""
     with next(
         stager.stage([StageItem(key=name, url=f"http://{name}/f.parquet", size_bytes=SIZE_BYTES)])
     ) as staged:
         return staged.held
 
 
-def test_holes_are_bridged_once_the_line_is_known_to_be_quick(tmp_path: Path) -> None:
-    """It was taken for one of 1 MB/s, so that any machine is quick: 27 MB/s are enough for these
-    holes.
-    """
+def test_holes_are_bridged_once_the_line_is_known_to_be_fast(tmp_path: Path) -> None:
+    """The prior is 1 MB/s, so that any machine is faster: 27 MB/s are enough for these holes."""
     spans, remote = spans_of(12, 5_000_000, 100_000), Remote()
     with stager_of(tmp_path, spans, budget_bytes=10**9, remote=remote) as stager:
         stager.fetcher._remotes["http://quick"] = cost.Remote(bytes_per_s=1e6)
@@ -63,7 +62,7 @@ def test_holes_are_bridged_once_the_line_is_known_to_be_quick(tmp_path: Path) ->
     assert held is None or len(held) < len(spans)
 
 
-def test_no_request_is_long_as_long_as_the_line_is_a_guess(tmp_path: Path) -> None:
+def test_requests_are_short_while_the_bandwidth_is_a_guess(tmp_path: Path) -> None:
     remote = Remote()
     with stager_of(tmp_path, ((0, 60_000_000),), budget_bytes=10**9, remote=remote) as stager:
         stage(stager, "guess")
@@ -71,7 +70,7 @@ def test_no_request_is_long_as_long_as_the_line_is_a_guess(tmp_path: Path) -> No
     assert len(remote.asked) <= 4  # one more was asked for before the first one was all there
 
 
-def test_two_files_that_would_like_more_room_than_there_is_do_not_wait_for_each_other(
+def test_two_files_that_want_more_room_do_not_wait_for_each_other(
     tmp_path: Path,
 ) -> None:
     spans = spans_of(12, 5_000_000, 3_000_000)
@@ -93,7 +92,7 @@ def test_two_files_that_would_like_more_room_than_there_is_do_not_wait_for_each_
         stager.close()
 
 
-def test_a_file_is_not_taken_whole_where_only_its_ranges_fit(tmp_path: Path) -> None:
+def test_a_file_is_not_fetched_whole_if_only_its_ranges_fit(tmp_path: Path) -> None:
     spans = spans_of(60, 1_000_000, 660_000)
     with stager_of(tmp_path, spans, budget_bytes=70_000_000, remote=Remote()) as stager:
         held = stage(stager, "large")

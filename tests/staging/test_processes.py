@@ -48,7 +48,7 @@ def _start(directory: Any, site: Any, paths: Any = tuple(FILES), **options: Any)
 
 
 def _go(readers: Any) -> None:
-    """Starts them at one moment."""
+    """Lets all readers start at the same moment."""
     for reader in readers:
         assert reader.stdout.readline() == "ready\n", reader.communicate()[1]
     for reader in readers:
@@ -97,9 +97,7 @@ def test_the_budget_holds_over_all_processes(site: Any, tmp_path: Path) -> None:
     assert sum(stats["num_evicted"] for _, stats, *_ in results) > 0
 
 
-def test_no_more_connections_at_one_time_than_all_processes_may_have_together(
-    site: Any, tmp_path: Path
-) -> None:
+def test_all_processes_together_keep_the_connection_limit(site: Any, tmp_path: Path) -> None:
     counting, under_way, seen = threading.Lock(), set(), []
 
     def act(site: Any, request: pytest.FixtureRequest) -> None:
@@ -142,9 +140,7 @@ def test_a_process_killed_during_a_download_is_replaced_by_one_that_waits_and_le
     assert _names(tmp_path) == {".staged", ".held"}
 
 
-def test_what_a_killed_process_left_is_gone_when_the_next_one_starts(
-    site: Any, tmp_path: Path
-) -> None:
+def test_the_next_process_removes_what_a_killed_one_left(site: Any, tmp_path: Path) -> None:
     begun, act = site.stall()
     site.fail("/t/0.bin", site.fault(after_bytes=100_000, act=act))
     reader = _start(tmp_path, site, ["/t/0.bin"])

@@ -44,7 +44,7 @@ def test_a_torn_record_is_none(cut: int) -> None:
         {"size_bytes": "many"},
     ],
 )
-def test_what_is_no_record_of_ours_is_none(change: Any) -> None:
+def test_a_record_of_another_format_is_none(change: Any) -> None:
     found = json.loads(Record.of("s3://b/k", 100, "v", [(0, 10, 1)]).to_json()) | change
     assert Record.from_json(json.dumps(found)) is None
     assert Record.from_json("[]") is None
@@ -72,14 +72,14 @@ CHANGES = st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)
 @example(data=b"[" * 100_000)
 @example(data=b"9" * 10_000)
 @example(data=b"\x00" * 100)
-def test_raw_bytes_in_a_records_place_are_staged_again(
+def test_a_file_whose_record_is_raw_bytes_is_staged_again(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     assert _kind_of_request(_cache_at(tmp_path_factory), data) is Download
 
 
 @given(changes=CHANGES)
-def test_a_record_with_other_bytes_is_staged_again_or_sound(
+def test_a_damaged_record_is_staged_again_or_sound(
     tmp_path_factory: pytest.TempPathFactory, changes: Any
 ) -> None:
     data = bytearray(SOUND)
@@ -93,7 +93,7 @@ def _cache_at(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 
 
 def _kind_of_request(cache: Any, data: Any) -> Any:
-    """What becomes of a request for a file of 100 bytes whose record is `data`."""
+    """The answer to a request for a staged file of 100 bytes whose record is `data`."""
     path = cache.root / f"{NAME}.20.staged"
     path.write_bytes(bytes(100))
     path.with_suffix(".held").write_bytes(data)

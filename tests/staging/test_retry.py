@@ -10,7 +10,7 @@ from featstore.staging.retry import RetryPolicy, is_local, is_retryable
 
 
 @given(num_failures=st.integers(1, 10_000), draw=st.floats(0, 1, exclude_max=True))
-def test_pauses_double_up_to_a_limit_and_are_spread_over_their_half(
+def test_pauses_double_up_to_a_limit_with_jitter_over_their_second_half(
     num_failures: int, draw: float
 ) -> None:
     policy = RetryPolicy(first_pause_s=0.2, longest_pause_s=30.0)
@@ -37,7 +37,7 @@ def test_the_last_attempt_is_the_last(num_failures: int, max_attempts: int) -> N
         ConnectionResetError("x"),
     ],
 )
-def test_a_broken_transport_is_tried_again(error: Any) -> None:
+def test_a_broken_transport_is_retried(error: Any) -> None:
     assert is_retryable(error)
 
 
@@ -58,7 +58,7 @@ def test_a_broken_transport_is_tried_again(error: Any) -> None:
         OSError(errno.EDQUOT, "quota"),
     ],
 )
-def test_what_will_be_the_same_again_is_not(error: Any) -> None:
+def test_an_error_that_will_repeat_is_not_retried(error: Any) -> None:
     assert not is_retryable(error)
 
 
@@ -71,7 +71,7 @@ def test_a_full_disk_is_a_local_failure() -> None:
     ("num_bytes", "waited_s", "expected"),
     [(0, 59.9, False), (0, 60.0, True), (65_535, 60.0, True), (65_536, 600.0, False)],
 )
-def test_a_stream_that_brings_next_to_nothing_for_long_is_stalled(
+def test_a_stream_with_too_few_bytes_for_too_long_is_stalled(
     num_bytes: int, waited_s: float, expected: bool
 ) -> None:
     assert RetryPolicy().is_stalled(num_bytes, waited_s) is expected

@@ -1,5 +1,5 @@
-"""The stager against a real HTTP server that cuts, stalls and refuses; and real processes over one
-cache.
+"""The stager with a real HTTP server that cuts, stalls and refuses, and with several processes over
+one cache.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def _entries(stager: Any) -> Any:
 
 
 def plain_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
-    """A transport that knows no versions, and takes a cut connection for the end of the file."""
+    """A transport without versions, which takes a cut connection for the end of the file."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
     connection.request("GET", parts.path, headers={"Range": f"bytes={first}-{end - 1}"})
@@ -77,7 +77,7 @@ def plain_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = ""
 
 
 def strict_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
-    """A transport that notices the cut."""
+    """A transport that notices a cut connection."""
     answer = plain_read(url, first, end, size_bytes=size_bytes)
 
     def blocks() -> Iterator[Any]:
@@ -117,7 +117,7 @@ def test_files_come_in_order_each_whole_and_once(site: Any, make: Callable[..., 
     assert all(site.num_gets(path) == 1 for path in DATA)
 
 
-def test_a_second_pass_reads_what_is_there(site: Any, make: Callable[..., Any]) -> None:
+def test_a_second_iteration_reads_from_the_cache(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     for _ in range(2):
         for staged in stager.stage(_items(site)):
@@ -200,7 +200,7 @@ def test_a_budget_smaller_than_a_file_is_an_error_before_any_download(
     assert site.log == []
 
 
-def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_ever(
+def test_a_reader_that_holds_the_whole_budget_gets_an_error_instead_of_a_deadlock(
     site: Any, make: Callable[..., Any]
 ) -> None:
     stager = make(budget_bytes=250_000, grace_s=0.0)
@@ -218,9 +218,7 @@ def test_a_reader_that_holds_the_whole_budget_is_told_instead_of_waiting_for_eve
 def test_a_released_file_makes_room_for_a_reader_that_waits(
     site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is released once the log says that the reader waits, however late that is on this
-    machine.
-    """
+    """The file is released once the log says that the reader waits, however long that takes."""
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.05)
     stager = make(budget_bytes=250_000)
     stream = stager.stage(_items(site))
@@ -241,7 +239,7 @@ def test_a_released_file_makes_room_for_a_reader_that_waits(
     assert stager.stats().wait_s >= 0.05
 
 
-def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(
+def test_an_interrupted_download_is_resumed_with_the_right_bytes(
     site: Any, make: Callable[..., Any]
 ) -> None:
     site.cuts["/t/0.bin"] = 1
@@ -252,7 +250,7 @@ def test_a_download_cut_in_the_middle_is_taken_up_and_the_bytes_are_right(
 
 
 @pytest.mark.parametrize("read", [plain_read, strict_read])
-def test_a_transport_that_cannot_recover_is_tried_again_from_the_start(
+def test_a_transport_that_cannot_resume_is_retried_from_the_start(
     site: Any, make: Callable[..., Any], read: Any
 ) -> None:
     site.cuts["/t/0.bin"] = 2
@@ -293,7 +291,7 @@ def test_a_file_of_the_wrong_size_is_never_published(site: Any, make: Callable[.
     assert _entries(stager) == []
 
 
-def test_a_missing_file_is_not_tried_again(site: Any, make: Callable[..., Any]) -> None:
+def test_a_missing_file_is_not_retried(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     with pytest.raises(FileNotFoundError, match=r"none\.bin"):
         next(stager.stage([StageItem(key=0, url=f"{site.url}/none.bin", size_bytes=5)]))
@@ -315,7 +313,7 @@ def test_a_file_that_fails_its_check_is_never_published(
     assert _entries(stager) == []
 
 
-def test_a_full_disk_is_named_and_not_tried_again(site: Any, make: Callable[..., Any]) -> None:
+def test_a_full_disk_is_named_and_not_retried(site: Any, make: Callable[..., Any]) -> None:
     stager = make(read=failing_read(OSError(28, "No space left on device")))
     with pytest.raises(
         StagingError, match=r"/t/0\.bin cannot be written to .*: No space left on device"
@@ -347,7 +345,7 @@ def test_credentials_are_in_no_name_no_error_and_no_log(
     assert "secret" not in caplog.text
 
 
-def test_what_goes_wrong_while_drawing_items_comes_after_the_files_before_it(
+def test_an_error_while_drawing_items_is_raised_after_the_files_before_it(
     site: Any, make: Callable[..., Any]
 ) -> None:
     def items() -> Iterator[Any]:
@@ -385,7 +383,7 @@ def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(
     stager.close()
 
 
-def test_close_unpins_what_nobody_took(site: Any, make: Callable[..., Any]) -> None:
+def test_close_releases_files_that_nobody_took(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     stream = stager.stage(_items(site, range(3)))
     taken = next(stream)
@@ -395,7 +393,7 @@ def test_close_unpins_what_nobody_took(site: Any, make: Callable[..., Any]) -> N
     assert next(again.stage(_items(site, [7]))).key == 7
 
 
-def test_a_private_cache_ends_with_its_stager(site: Any, make: Callable[..., Any]) -> None:
+def test_a_private_cache_is_removed_with_its_stager(site: Any, make: Callable[..., Any]) -> None:
     stager = make(directory=None)
     staged = next(stager.stage(_items(site)))
     assert staged.path.exists()
@@ -484,6 +482,6 @@ def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(
 
 
 @pytest.mark.parametrize("part", ["featstore.staging", "featstore.dispatch"])
-def test_importing_it_loads_neither_torch_nor_pyarrow(part: str) -> None:
+def test_importing_staging_loads_neither_torch_nor_pyarrow(part: str) -> None:
     code = f"import {part}, sys; assert not {{'torch', 'pyarrow', 'numpy'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

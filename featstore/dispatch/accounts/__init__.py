@@ -1,9 +1,11 @@
-"""The account of an epoch, read from its store: which splits were read, by whom, in which order.
+"""Reports on an epoch, read from its store: which splits were read, by whom and in which order.
 
 | module | holds |
 |---|---|
 | epochs.py | which epochs a store holds |
-| ledger.py | the leases of an epoch as they are now |
-| receipt.py, recording.py, status.py | how often and in which order rows were read; what goes on |
+| ledger.py | the current leases of an epoch |
+| receipt.py | how often each row was delivered |
+| recording.py | the order in which rows were delivered, for a replay |
+| status.py | the progress of running epochs |
 | unfinished.py | rows of the last epoch that nobody delivered |
 """

@@ -1,5 +1,5 @@
-"""Which epochs a store holds: a store cannot list its keys, so the first worker of an epoch leaves
-a note in a known place.
+"""Which epochs a store holds. A store cannot list its keys, so the first worker of an epoch leaves
+a note under a known key.
 """
 
 import json
@@ -20,11 +20,18 @@ _EPOCHS = "featstore/epochs"
 
 @dataclass(frozen=True, kw_only=True)
 class EpochNote:
-    """What an observer must know of an epoch to read its leases.
+    """What an observer needs to know to read the leases of an epoch.
 
-    `num_splits` and `num_rows` are the whole plan's; `num_splits_before` of them and their
-    `num_rows_before` were delivered before, as a restored state said, and have no leases.
-    `started_unix_s`: when the first worker began, by its clock.
+    Attributes:
+        prefix: What the epoch's keys begin with, see `run_prefix`.
+        epoch: The epoch's number.
+        num_splits: Splits of the plan.
+        num_rows: Rows of the plan.
+        num_splits_before: Splits that a restored state had delivered completely. They have no
+            leases.
+        num_rows_before: The rows of those splits.
+        lease_s: The lease time of the workers, in seconds.
+        started_unix_s: When the first worker began, by its own clock.
     """
 
     prefix: str
@@ -40,6 +47,15 @@ class EpochNote:
     def of(
         cls, keys: EpochKeys, plan: Plan, done: Done, *, lease_s: float, started_unix_s: float
     ) -> "EpochNote":
+        """The note for the epoch of `plan`.
+
+        Args:
+            keys: The epoch's keys.
+            plan: The epoch's plan.
+            done: What a restored state had delivered of it.
+            lease_s: The lease time of the workers, in seconds.
+            started_unix_s: When the first worker began, by its own clock.
+        """
         before = [index for index, rows in done.items() if rows == "complete"]
         return cls(
             prefix=keys.prefix,
@@ -54,11 +70,12 @@ class EpochNote:
 
     @property
     def keys(self) -> EpochKeys:
+        """The keys of the epoch."""
         return EpochKeys(self.prefix, self.epoch)
 
     @property
     def loader(self) -> str:
-        """The key of the loader that read the epoch, without the number of its pass."""
+        """The key of the loader that read the epoch, without the number of its iteration."""
         return self.prefix.rstrip("/").rpartition("/")[2].partition("-")[0]
 
     @property
@@ -67,12 +84,16 @@ class EpochNote:
         return f"{self.prefix.removeprefix('featstore/').rstrip('/')} epoch {self.epoch}"
 
     def encode(self) -> str:
-        """The note as JSON with sorted keys: what is written into the store."""
+        """The value in the store: JSON with sorted keys."""
         return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> "EpochNote":
-        """DispatchError for a value that this version did not write."""
+        """Reads what `encode` wrote.
+
+        Raises:
+            DispatchError: The value has another format, or is damaged.
+        """
         try:
             fields: dict[str, Any] = json.loads(text)
             if fields.pop("format") != FORMAT:
@@ -81,17 +102,20 @@ class EpochNote:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DispatchError(
                 f"the store holds a note of an epoch that this version cannot read: expected "
-                f"format {FORMAT}, "
-                f"found {text[:200]!r}; use the version of featstore that the workers have"
+                f"format {FORMAT}, found {text[:200]!r}; use the workers' version of featstore"
             ) from error
 
 
 def announce(store: Store, note: EpochNote) -> bool:
-    """Leaves a note of the epoch, once however many workers do; whether this one did.
+    """Leaves a note of the epoch, once, however many workers call this.
 
-    A worker that dies in between leaves an epoch without a note, which `featstore dispatch status`
-    and `receipt` do not find.
+    A worker that dies between its two writes leaves an epoch without a note, which `featstore
+    dispatch status` and `receipt` do not find.
+
+    Returns:
+        Whether this call left the note.
     """
+    # The marker decides who writes: a text that nobody else writes shows who was first.
     mine = uuid.uuid4().hex
     if store.compare_set(f"{note.prefix}{note.epoch}/announced", "", mine) != mine:
         return False
@@ -101,9 +125,29 @@ def announce(store: Store, note: EpochNote) -> bool:
 
 
 def announced(store: Store, last: int | None = None) -> Iterator[EpochNote]:
-    """The epochs announced last, at most so many, or all, the oldest of them first."""
+    """The notes of the epochs in a store; the oldest comes first.
+
+    Args:
+        store: The store.
+        last: How many of the epochs that were announced last; None is all.
+    """
     count = int(store.get_or_none(_EPOCHS) or 0)
     for number in range(1 if last is None else max(0, count - last) + 1, count + 1):
         text = store.get_or_none(f"{_EPOCHS}/{number}")
-        if text is not None:
+        if text is not None:  # The count is raised before its note is written.
             yield EpochNote.decode(text)
+
+
+def announced_in_run(store: Store, run_id: str, epoch: int | None = None) -> Iterator[EpochNote]:
+    """The notes of a run's epochs; the oldest comes first.
+
+    Args:
+        store: The store.
+        run_id: The run.
+        epoch: The one epoch to look for, of all loaders of the run; None is all.
+    """
+    return (
+        note
+        for note in announced(store)
+        if note.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, note.epoch)
+    )

@@ -1,5 +1,5 @@
-"""Reads the leases of an epoch as they are now: of each split that was claimed, and of every part
-that was cut off it.
+"""Reads the current leases of an epoch: of each split that was claimed, and of every part that was
+cut off it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,15 +11,19 @@ from featstore.dispatch.leases.survey import Part
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import Store
 
-_MANY = 256
+# Keys per exchange with the store: as many as a TCP store reads in one (stores/tcp.py).
+_KEYS_PER_READ = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A split (`first` 0), or a part cut off it at row `first`, and its lease: None for a part that
-    nobody has claimed yet.
+class LeaseEntry:
+    """The lease of a split, or of a part that was cut off it.
 
-    `end`: where the part ends, as the lease that it was cut off says.
+    Attributes:
+        first: The row at which the part begins; 0 for the split itself.
+        end: The row before which the part ends, according to the lease that it was cut off. None
+            if that does not say.
+        record: The lease, or None for a part that nobody has claimed yet.
     """
 
     first: int
@@ -28,6 +32,7 @@ class Entry:
 
     @property
     def split(self) -> str:
+        """The split's id; empty for a part that nobody has claimed."""
         return "" if self.record is None else self.record.split
 
 
@@ -36,14 +41,22 @@ def read_splits(
     keys: EpochKeys,
     positions: Sequence[int],
     known: Mapping[Part, Lease] | None = None,
-) -> Iterator[tuple[int, list[Entry]]]:
-    """For each position the split's entry and those of its parts; none where it was never claimed.
+) -> Iterator[tuple[int, list[LeaseEntry]]]:
+    """Reads the leases at some positions of the plan.
 
-    Leases that are `known` to be final are taken as known.
+    Args:
+        store: The store.
+        keys: The epoch's keys.
+        positions: Positions of the plan.
+        known: Leases that were read before. The final ones among them are not read again.
+
+    Yields:
+        Each position with the entry of its split and those of its parts; with an empty list if the
+        split was never claimed.
     """
     known = {part: record for part, record in (known or {}).items() if record.state in FINAL}
-    for start in range(0, len(positions), _MANY):
-        some = positions[start : start + _MANY]
+    for start in range(0, len(positions), _KEYS_PER_READ):
+        some = positions[start : start + _KEYS_PER_READ]
         records = dict(_read(store, keys, [(index, 0) for index in some], known))
         for index in some:
             record = records[index, 0]
@@ -52,24 +65,27 @@ def read_splits(
 
 def _entries(
     store: Store, keys: EpochKeys, index: int, record: Lease, known: Mapping[Part, Lease]
-) -> Iterator[Entry]:
-    todo = [Entry(first=0, end=record.end, record=record)]
+) -> Iterator[LeaseEntry]:
+    # Breadth first: a part may have been cut again, and its own lease names the parts.
+    todo = [LeaseEntry(first=0, end=record.end, record=record)]
     while todo:
         entry = todo.pop(0)
         yield entry
         cut_off = leases.parts(entry.record) if entry.record is not None else []
         found = dict(_read(store, keys, [(index, first) for first, _ in cut_off], known))
-        todo += [Entry(first=first, end=end, record=found[index, first]) for first, end in cut_off]
+        todo += [
+            LeaseEntry(first=first, end=end, record=found[index, first]) for first, end in cut_off
+        ]
 
 
 def _read(
     store: Store, keys: EpochKeys, parts: list[Part], known: Mapping[Part, Lease]
 ) -> Iterator[tuple[Part, Lease | None]]:
-    """Parts with their leases, in the order of the store's answers."""
-    asked = [part for part in parts if part not in known]
+    """The parts with their leases: known ones first, then what the store answers."""
+    unknown = [part for part in parts if part not in known]
     yield from ((part, known[part]) for part in parts if part in known)
-    values = store.get_many([keys.part(part) for part in asked])
+    values = store.get_many([keys.part(part) for part in unknown])
     yield from (
         (part, None if value is None else Lease.decode(value))
-        for part, value in zip(asked, values, strict=True)
+        for part, value in zip(unknown, values, strict=True)
     )

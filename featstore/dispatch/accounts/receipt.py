@@ -1,8 +1,8 @@
-"""The receipt of an epoch: which rows were delivered, may have come twice, or are missing, by split
-and by worker.
+"""The receipt of an epoch: which rows were delivered, which may have been delivered twice, and
+which are missing, by split and by worker.
 
-Derived from the keys of splits and their parts, which are the only truth; nothing is counted while
-the epoch runs.
+It is derived from the leases of splits and parts, which are the only source of truth. Nothing is
+counted while the epoch runs.
 """
 
 import json
@@ -11,22 +11,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from featstore.dispatch.accounts.epochs import announced
-from featstore.dispatch.accounts.ledger import Entry, read_splits
+from featstore.dispatch.accounts.epochs import announced_in_run
+from featstore.dispatch.accounts.ledger import LeaseEntry, read_splits
 from featstore.dispatch.leases import lease as leases
 from featstore.dispatch.leases.delivered import Done, as_ranges
 from featstore.dispatch.leases.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.stores.address import Store, open_to_look
+from featstore.dispatch.stores.address import Store, open_read_only
 from featstore.errors import DispatchError
 from featstore.redaction import redact
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochSize:
-    """What all workers of an epoch agree on: how much there is, and what a restored state had
-    delivered before.
+    """The size of an epoch's plan, and how much of it a restored state had delivered.
+
+    Equal for all workers of the epoch.
+
+    Attributes:
+        num_splits: Splits of the plan.
+        num_rows: Rows of the plan.
+        rows_before: Rows that the restored state had delivered, of any split.
+        complete_before: Positions of the splits that it had delivered completely, ascending.
     """
 
     num_splits: int
@@ -36,8 +43,11 @@ class EpochSize:
 
     @classmethod
     def of(cls, plan: Plan, done: Done) -> "EpochSize":
+        """The size of `plan`, of which `done` was delivered before."""
         before = sum(
-            e - f for index, rows in done.items() for f, e in as_ranges(rows, plan[index].num_rows)
+            end - first
+            for index, rows in done.items()
+            for first, end in as_ranges(rows, plan[index].num_rows)
         )
         complete = tuple(sorted(index for index, rows in done.items() if rows == "complete"))
         return cls(
@@ -48,18 +58,28 @@ class EpochSize:
         )
 
     def encode(self) -> str:
+        """The value in the store: JSON with sorted keys."""
         return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> "EpochSize":
+        """Reads what `encode` wrote."""
         fields = json.loads(text)
         return cls(**fields | {"complete_before": tuple(fields["complete_before"])})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitLine:
-    """One split, or a part that was cut off it at row `part`. `state`: that of its lease, or
-    `unclaimed`.
+    """What the receipt says of one split, or of a part that was cut off it.
+
+    Attributes:
+        split: The split's id.
+        part: The row at which the part begins; 0 for the split itself.
+        state: The state of the lease, or `unclaimed`.
+        delivered: Rows that were acknowledged.
+        repeated_at_most: An upper bound of the rows that may have been delivered twice.
+        missing: Rows that were not acknowledged.
+        workers: Acknowledged rows by worker.
     """
 
     split: str
@@ -73,8 +93,15 @@ class SplitLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """Rows of one epoch. `delivered + missing == size.num_rows` where the workers kept to the
-    leases.
+    """Which rows of one epoch were delivered: `str()` of it is the text for people.
+
+    `delivered + missing == size.num_rows` if the workers kept to their leases.
+
+    Attributes:
+        size: The size of the plan.
+        lines: One entry for each split and part that was claimed.
+        never_claimed: Positions of the splits that nobody claimed.
+        rows_never_claimed: The rows of those splits.
     """
 
     size: EpochSize
@@ -84,19 +111,22 @@ class Receipt:
 
     @property
     def delivered(self) -> int:
+        """Rows that were acknowledged, in this run or before the restored state."""
         return self.size.rows_before + sum(line.delivered for line in self.lines)
 
     @property
     def missing(self) -> int:
+        """Rows that nobody acknowledged."""
         return self.rows_never_claimed + sum(line.missing for line in self.lines)
 
     @property
     def repeated_at_most(self) -> int:
+        """An upper bound of the rows that may have been delivered twice."""
         return sum(line.repeated_at_most for line in self.lines)
 
     @property
     def workers(self) -> Mapping[str, int]:
-        """Rows acknowledged by each worker."""
+        """Acknowledged rows by worker, sorted by name."""
         rows: Counter[str] = Counter()
         for line in self.lines:
             rows.update(line.workers)
@@ -104,6 +134,7 @@ class Receipt:
 
     @property
     def quarantined(self) -> tuple[SplitLine, ...]:
+        """The splits and parts that were left out after too many failures."""
         return tuple(line for line in self.lines if line.state == LeaseState.QUARANTINED)
 
     def __str__(self) -> str:
@@ -111,58 +142,77 @@ class Receipt:
 
 
 def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
-    """The receipt of one epoch as its keys are now. DispatchError where the store has no such
-    epoch.
+    """The receipt of one epoch, from its current leases.
+
+    Raises:
+        DispatchError: The store has no such epoch.
     """
     text = store.get_or_none(keys.size)
     if text is None:
         raise DispatchError(
-            f"the store has no epoch {keys.epoch} under {keys.prefix!r}; see the epochs that it has"
+            f"the store has no epoch {keys.epoch} under {keys.prefix!r}; "
+            f"`featstore dispatch status` lists the epochs that it has"
         )
     size, lines, never = EpochSize.decode(text), [], []
     rows_claimed, complete = 0, set(size.complete_before)
     for index, entries in read_splits(store, keys, range(size.num_splits)):
         if entries:
-            found = [_line(entries[0].split, entry) for entry in entries]
-            lines += found
-            rows_claimed += sum(line.delivered + line.missing for line in found)
+            of_split = [_line(entries[0].split, entry) for entry in entries]
+            lines += of_split
+            # A lease begins after what a restored state had delivered: those rows are not in here.
+            rows_claimed += sum(line.delivered + line.missing for line in of_split)
         elif index not in complete:
             never.append(index)
-    left = size.num_rows - size.rows_before - rows_claimed
     return Receipt(
-        size=size, lines=tuple(lines), never_claimed=tuple(never), rows_never_claimed=left
+        size=size,
+        lines=tuple(lines),
+        never_claimed=tuple(never),
+        rows_never_claimed=size.num_rows - size.rows_before - rows_claimed,
     )
 
 
 def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Receipt]:
-    """The receipts of the epochs of a run, all or one, by the key under which each lies.
-    DispatchError where there is none.
+    """The receipts of a run's epochs.
+
+    Args:
+        url: The dispatch store's URL.
+        run_id: The run.
+        epoch: The one epoch to report on; None is all.
+
+    Returns:
+        Receipts by the prefix of the epoch's keys.
+
+    Raises:
+        DispatchError: The store has no such epoch, or cannot be read.
     """
-    with closing(open_to_look(url)) as store:
-        found = {}
-        for note in announced(store):
-            if note.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, note.epoch):
-                found[f"{note.prefix}{note.epoch}"] = read_receipt(store, note.keys)
-    if not found:
+    with closing(open_read_only(url)) as store:
+        by_prefix = {
+            f"{note.prefix}{note.epoch}": read_receipt(store, note.keys)
+            for note in announced_in_run(store, run_id, epoch)
+        }
+    if not by_prefix:
         what = "no epoch" if epoch is None else f"no epoch {epoch}"
         where = f"dispatch store {redact(url)}"
         raise DispatchError(
             f"{where} has {what} of run {run_id!r}: is it the run_id of the training config?"
         )
-    return found
+    return by_prefix
 
 
 def quarantine(store: Store, keys: EpochKeys, part: tuple[int, int]) -> None:
-    """Notes a split or part in the epoch's list, once whoever asks; to be done before its lease
-    says so.
+    """Adds a part to the epoch's list of quarantined parts, once, whoever calls this.
+
+    Call it before writing the quarantined lease: a worker that dies in between then leaves an entry
+    too many, which `quarantined` skips, and never one too few.
     """
+    # A list without a length: each entry takes the first key that is free.
     number, mine = 0, f"{part[0]} {part[1]}"
     while store.compare_set(keys.quarantined(number), "", mine) != mine:
         number += 1
 
 
 def quarantined(store: Store, keys: EpochKeys) -> Iterator[Lease]:
-    """The leases of the list that are quarantined indeed."""
+    """The leases in the epoch's list that really are quarantined."""
     number = 0
     while (value := store.get_or_none(keys.quarantined(number))) is not None:
         index, first = map(int, value.split())
@@ -172,7 +222,7 @@ def quarantined(store: Store, keys: EpochKeys) -> Iterator[Lease]:
         number += 1
 
 
-def _line(split: str, entry: Entry) -> SplitLine:
+def _line(split: str, entry: LeaseEntry) -> SplitLine:
     record = entry.record
     if record is None:
         missing = (entry.end or 0) - entry.first

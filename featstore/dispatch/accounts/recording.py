@@ -1,5 +1,5 @@
-"""The order in which an epoch was delivered: what each worker acknowledged, claim by claim. As JSON
-it can be replayed.
+"""The order in which an epoch was delivered: what each worker acknowledged, claim by claim. Saved
+as JSON, it can be replayed.
 
 Format 1 (docs/contracts.md): `{"format": 1, "plan": digest, "epoch": n, "workers": {worker:
 [[position, first, end], ...]}}`.
@@ -12,93 +12,108 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.dispatch.accounts.epochs import announced
+from featstore.dispatch.accounts.epochs import announced_in_run
 from featstore.dispatch.accounts.ledger import read_splits
 from featstore.dispatch.accounts.receipt import EpochSize
 from featstore.dispatch.leases import lease as leases
-from featstore.dispatch.orders import Stretch
+from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.stores.address import Store, open_to_look
+from featstore.dispatch.stores.address import Store, open_read_only
 from featstore.errors import ConfigError, DispatchError
 from featstore.redaction import redact
 
 FORMAT = 1
 NOT_RECORDED = (
     "the dispatch store has no record of epoch {epoch} of run {run_id!r} for a loader of this "
-    "table version, selection, seed "
-    "and split size: an epoch is recorded where it is read in order dynamic; give order.recording, "
-    "or the store and run_id "
-    "of the recorded run"
+    "table version, selection, seed and split size: an epoch is recorded when it is read in order "
+    "dynamic; set order.recording, or the store and run_id of the recorded run"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """An epoch's order by worker; `plan` is the digest of the epoch's plan."""
+    """The order in which an epoch was delivered.
+
+    Attributes:
+        plan: The digest of the epoch's plan, see `Plan.digest`.
+        epoch: The epoch's number.
+        workers: The ranges of rows that each worker acknowledged, in its order. A worker is named
+            `{index}-{process}`.
+    """
 
     plan: str
     epoch: int
-    workers: Mapping[str, tuple[Stretch, ...]]
+    workers: Mapping[str, tuple[SplitRange, ...]]
 
     @property
     def num_workers(self) -> int:
-        """How many workers it takes: a worker that was started anew is the same one,
-        `{index}-{process}`.
-        """
+        """How many workers a replay needs. Processes of one index count as one worker."""
         return len({name.partition("-")[0] for name in self.workers})
 
-    def of(self, index: int) -> Iterator[Stretch]:
-        """What the worker of an index delivered, process by process, by their numbers; nothing for
-        one that was not there.
+    def of(self, index: int) -> Iterator[SplitRange]:
+        """What the worker of one index delivered, one process after the other, by their numbers.
+
+        Empty if the epoch had no such worker.
         """
+        # Shorter names come first, so that process 9 precedes process 10.
         for name in sorted(self.workers, key=lambda name: (len(name), name)):
             if name.partition("-")[0] == str(index):
                 yield from self.workers[name]
 
     def to_json(self) -> dict[str, Any]:
+        """The recording as values for `json.dumps`, see the module's docstring."""
         workers = {
-            name: [[s.index, s.first, s.end] for s in found] for name, found in self.workers.items()
+            name: [[one.index, one.first, one.end] for one in ranges]
+            for name, ranges in self.workers.items()
         }
         return {"format": FORMAT, "plan": self.plan, "epoch": self.epoch, "workers": workers}
 
     @classmethod
     def from_json(cls, data: Any) -> "Recording":
-        """ConfigError for data of another format."""
+        """Reads what `to_json` made.
+
+        Raises:
+            ConfigError: The data has another format, or is damaged.
+        """
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
             raise ConfigError(f"recorded order: expected format {FORMAT}, found {found!r}")
         try:
             workers = {
                 name: tuple(
-                    Stretch(index=index, first=first, end=end) for index, first, end in found
+                    SplitRange(index=index, first=first, end=end) for index, first, end in ranges
                 )
-                for name, found in data["workers"].items()
+                for name, ranges in data["workers"].items()
             }
             return cls(plan=data["plan"], epoch=data["epoch"], workers=workers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"recorded order: damaged, or changed by hand: {error!r}") from error
 
     def encode(self) -> str:
+        """The text of a recording file."""
         return json.dumps(self.to_json(), sort_keys=True) + "\n"
 
 
 def recorded(url: str, run_id: str, epoch: int | None = None) -> Recording:
-    """The order of the one epoch of a run, as it was read last; DispatchError where there are more
-    epochs, or none, or more than one loader has read this one."""
-    with closing(open_to_look(url)) as store:
-        notes = [
-            n
-            for n in announced(store)
-            if n.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, n.epoch)
-        ]
+    """The order in which a run read its only epoch, or the given one, the last time.
+
+    Args:
+        url: The dispatch store's URL.
+        run_id: The run.
+        epoch: The epoch. None if the run has only one.
+
+    Raises:
+        DispatchError: The store has no such epoch or several, or several loaders have read it.
+    """
+    with closing(open_read_only(url)) as store:
+        notes = list(announced_in_run(store, run_id, epoch))
         plans = {(note.loader, note.epoch) for note in notes}
         if len(plans) != 1:
             names = "".join(f"\n  {note.name}" for note in notes)
             raise DispatchError(
                 f"dispatch store {redact(url)}: expected one epoch of run {run_id!r} to save the "
-                f"order of, found {len(plans)}; "
-                f"name one with --epoch; where several loaders shared the run, `order: replay` "
-                f"finds its own{names}"
+                f"order of, found {len(plans)}; name one with --epoch; if several loaders shared "
+                f"the run, `order: replay` finds its own{names}"
             )
         return read_recording(store, notes[-1].keys)
 
@@ -106,37 +121,41 @@ def recorded(url: str, run_id: str, epoch: int | None = None) -> Recording:
 def recorded_by(
     store: Store, loader: str, run_id: str, epoch: int | None = None
 ) -> Recording | None:
-    """What was recorded of an epoch, or of the last, as loaders of this key read it last in a run;
-    None where nothing was.
+    """The order in which loaders of one key read an epoch the last time.
+
+    Args:
+        store: The store.
+        loader: The loader's key, see `run_prefix`.
+        run_id: The run.
+        epoch: The epoch. None is the one that was read last.
+
+    Returns:
+        The recording, or None if the store has no such epoch.
     """
-    found = (
-        note
-        for note in announced(store)
-        if note.prefix.startswith(f"featstore/{run_id}/") and note.loader == loader
-    )
-    keys = [note.keys for note in found if epoch in (None, note.epoch)]
+    notes = announced_in_run(store, run_id, epoch)
+    keys = [note.keys for note in notes if note.loader == loader]
     return read_recording(store, keys[-1]) if keys else None
 
 
 def read_recording(store: Store, keys: EpochKeys) -> Recording:
-    """The order of an epoch as its leases have it now: rows that were acknowledged, by claim, in
-    each worker's turn.
+    """The order of an epoch, from its current leases: the acknowledged rows of each worker, in the
+    order of its claims.
     """
     size = EpochSize.decode(store.get_or_none(keys.size) or "")
     plan = (store.get_or_none(keys.plan) or "").partition("+")[0]
-    found: dict[str, list[tuple[int, Stretch]]] = defaultdict(list)
+    by_worker: dict[str, list[tuple[int, SplitRange]]] = defaultdict(list)
     for index, entries in read_splits(store, keys, range(size.num_splits)):
         for entry in entries:
             for share in leases.all_shares(entry.record) if entry.record is not None else ():
-                found[share.worker].append(
-                    (share.turn, Stretch(index=index, first=share.first, end=share.through))
+                by_worker[share.worker].append(
+                    (share.turn, SplitRange(index=index, first=share.first, end=share.through))
                 )
     ordered = {
-        worker: sorted(stretches, key=lambda item: item[0])
-        for worker, stretches in sorted(found.items())
+        worker: sorted(ranges, key=lambda item: item[0])
+        for worker, ranges in sorted(by_worker.items())
     }
     return Recording(
         plan=plan,
         epoch=keys.epoch,
-        workers={name: tuple(stretch for _, stretch in each) for name, each in ordered.items()},
+        workers={name: tuple(one for _, one in ranges) for name, ranges in ordered.items()},
     )

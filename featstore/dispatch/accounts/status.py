@@ -1,7 +1,7 @@
-"""How far the epochs of a store are: what `featstore dispatch status` prints.
+"""The progress of the epochs in a store, as `featstore dispatch status` prints it.
 
-An observer only reads. What readings mean is a pure function; rates are measured on the observer's
-own clock where it has looked twice, and otherwise since the epoch began.
+An observer only reads. `summarize`, a pure function, turns readings into a status. Rates are
+measured on the observer's own clock once it has looked twice, and until then since the epoch began.
 """
 
 import statistics
@@ -19,17 +19,23 @@ from featstore.dispatch.accounts.ledger import read_splits
 from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState, all_shares
 from featstore.dispatch.leases.stealing import AHEAD
 from featstore.dispatch.leases.survey import Part
-from featstore.dispatch.stores.address import open_to_look
+from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store
 
+# A worker below half of the median rate is a straggler (docs/dispatch.md).
 _STRAGGLER_SHARE = 0.5
+# Rates are averages over this time or half a lease, whichever is longer: in half a lease a living
+# worker renews its leases. Shorter windows show bursts of acknowledgements instead of a rate.
 _WINDOW_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One look at an epoch: the leases of all splits and parts that were claimed, and when
-    (seconds, any clock).
+    """One look at an epoch.
+
+    Attributes:
+        leases: The leases of all splits and parts that were claimed.
+        at_s: When they were read, in seconds of any clock.
     """
 
     leases: Mapping[Part, Lease]
@@ -37,12 +43,12 @@ class Reading:
 
     @property
     def num_rows(self) -> int:
-        """Rows acknowledged."""
+        """Rows that were acknowledged."""
         return sum(lease.rows - first for (_, first), lease in self.leases.items())
 
     @property
     def worker_rows(self) -> Counter[str]:
-        """Rows acknowledged by each worker that holds or held a claim."""
+        """Acknowledged rows of each worker that holds or held a claim."""
         rows = Counter({lease.worker: 0 for lease in self.leases.values()})
         for share in chain.from_iterable(map(all_shares, self.leases.values())):
             rows[share.worker] += share.through - share.first
@@ -50,7 +56,7 @@ class Reading:
 
     @property
     def num_over(self) -> int:
-        """How many splits are done or quarantined, with all parts that were cut off them."""
+        """How many splits are done or quarantined together with all parts cut off them."""
         claimed = {index for index, _ in self.leases}
         cut_off = {
             (index, first) for (index, _), lease in self.leases.items() for first in lease.cuts
@@ -61,11 +67,16 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """What one worker has done of an epoch; `num_done` and `num_held` count splits and parts that
-    were cut off splits.
+    """What one worker has done of an epoch.
 
-    `is_silent`: it holds splits and renewed none for half a lease time. `is_straggler`: it holds
-    splits, and is slower than half of what the median worker is.
+    Attributes:
+        worker: The worker's name.
+        num_done: Splits and parts that it completed.
+        num_held: Splits and parts that it holds.
+        num_rows: Rows that it acknowledged.
+        rows_per_s: Its rate between the two readings.
+        is_silent: It holds splits and has renewed none of them for half a lease time.
+        is_straggler: It holds splits and is slower than half of the median worker's rate.
     """
 
     worker: str
@@ -78,15 +89,25 @@ class WorkerStatus:
 
     @property
     def remark(self) -> str:
+        """`silent`, `straggler` or nothing, for the table."""
         return "silent" if self.is_silent else "straggler" if self.is_straggler else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochStatus:
-    """An epoch's progress; `remaining_s` is None while no rate is known, and 0 at the end.
+    """The progress of an epoch.
 
-    `num_done` counts whole splits, the quarantined among them; `num_held`, `num_free` and
-    `num_quarantined` also parts.
+    Attributes:
+        note: What the epoch's first worker announced.
+        num_done: Whole splits that are done or quarantined.
+        num_unclaimed: Splits that nobody has claimed yet.
+        num_quarantined: Splits and parts that are quarantined.
+        num_held: Splits and parts that a worker holds.
+        num_free: Splits and parts that were given back.
+        num_rows: Rows that were acknowledged.
+        rows_per_s: The rate between the two readings.
+        remaining_s: Expected seconds to the end: None while no rate is known, 0 at the end.
+        workers: The status of each worker, by name.
     """
 
     note: EpochNote
@@ -102,17 +123,24 @@ class EpochStatus:
 
     @property
     def is_over(self) -> bool:
+        """Whether all splits are done or quarantined."""
         return self.num_done == self.note.num_splits
 
 
 def summarize(note: EpochNote, now: Reading, before: Reading) -> EpochStatus:
-    """What two readings say; `before` may be an empty one from when the epoch began."""
+    """The status of an epoch from two readings.
+
+    Args:
+        note: What the epoch's first worker announced.
+        now: The later reading.
+        before: The earlier reading; an empty one from the time when the epoch began will do.
+    """
     states = [lease.state for lease in now.leases.values()]
     num_done = now.num_over + note.num_splits_before
     spent_s = max(now.at_s - before.at_s, 1e-9)
     rows_per_s = max(0, now.num_rows - before.num_rows) / spent_s
     num_rows = now.num_rows + note.num_rows_before
-    left, is_over = max(0, note.num_rows - num_rows), num_done == note.num_splits
+    num_rows_left, is_over = max(0, note.num_rows - num_rows), num_done == note.num_splits
     return EpochStatus(
         note=note,
         num_done=num_done,
@@ -124,13 +152,13 @@ def summarize(note: EpochNote, now: Reading, before: Reading) -> EpochStatus:
         num_free=states.count(LeaseState.FREE),
         num_rows=num_rows,
         rows_per_s=rows_per_s,
-        remaining_s=0.0 if is_over else left / rows_per_s if rows_per_s else None,
+        remaining_s=0.0 if is_over else num_rows_left / rows_per_s if rows_per_s else None,
         workers=_workers(note, now, before, spent_s),
     )
 
 
 def show(status: EpochStatus) -> str:
-    """A line for the epoch and one for each worker."""
+    """The status as text: a line for the epoch, and a table with a line for each worker."""
     note = status.note
     share = 100 * status.num_done / note.num_splits if note.num_splits else 100.0
     quarantined = f", {status.num_quarantined:,} quarantined" if status.num_quarantined else ""
@@ -138,9 +166,9 @@ def show(status: EpochStatus) -> str:
         f"{note.name}: {status.num_done:,} of {note.num_splits:,} splits done ({share:.1f}%), "
         f"{status.num_held:,} held, "
         f"{status.num_free:,} given back, {status.num_unclaimed:,} unclaimed{quarantined}; "
-        f"{status.num_rows:,} of {note.num_rows:,} rows{_pace(status)}; {_expected(status)}"
+        f"{status.num_rows:,} of {note.num_rows:,} rows{_rate(status)}; {_expected(status)}"
     )
-    # When an epoch ended, and so how fast it was, no key says.
+    # No key says when an epoch ended, so the rates of a finished one are not known.
     rates = ["" if status.is_over else f"{worker.rows_per_s:,.0f}" for worker in status.workers]
     rows = [
         [w.worker, w.num_done, w.num_held, f"{w.num_rows:,}", rate, w.remark]
@@ -159,16 +187,29 @@ def show(status: EpochStatus) -> str:
 
 
 def status(store_url: str, *, last: int = 5) -> str:
-    """The text for the epochs that began last, the newest at the end. DispatchError where the store
-    cannot be read.
+    """The status of the epochs that began last, as text; the newest comes last.
+
+    Args:
+        store_url: The dispatch store's URL.
+        last: How many epochs to show.
+
+    Raises:
+        DispatchError: The store cannot be read.
     """
     with closing(Observer(store_url, last)) as observer:
         return observer.look()
 
 
 def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[str]:
-    """`status` again and again, until its caller has enough or the store is lost
-    (DispatchError).
+    """Yields `status` again and again, until the caller stops or the store is lost.
+
+    Args:
+        store_url: The dispatch store's URL.
+        last: How many epochs to show.
+        every_s: Seconds between two looks.
+
+    Raises:
+        DispatchError: The store cannot be read any more.
     """
     with closing(Observer(store_url, last)) as observer:
         while True:
@@ -177,26 +218,37 @@ def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[st
 
 
 class Observer:
-    """Looks at a store; keeps earlier readings for the rates, and asks no more for splits that are
-    done.
+    """Looks at a store repeatedly. The caller closes it.
+
+    It keeps earlier readings for the rates, and does not read leases again once they are final. Not
+    thread-safe.
+
+    Args:
+        store_url: The dispatch store's URL.
+        last: How many of the epochs that began last to look at.
+
+    Raises:
+        DispatchError: The store does not exist, or cannot be reached.
     """
 
     def __init__(self, store_url: str, last: int) -> None:
-        self._store, self._last = open_to_look(store_url), last
+        self._store, self._last = open_read_only(store_url), last
         self._readings: dict[str, deque[Reading]] = {}
 
     def look(self) -> str:
+        """The current status of the epochs, as text."""
         texts = [show(self._look_at(note)) for note in announced(self._store, self._last)]
         return "\n\n".join(texts) or "no epoch has begun in this store"
 
     def close(self) -> None:
+        """Closes the handle of the store."""
         self._store.close()
 
     def _look_at(self, note: EpochNote) -> EpochStatus:
         readings = self._readings.setdefault(note.name, deque())
         known = readings[-1].leases if readings else {}
         now = Reading(leases=read_leases(self._store, note, known), at_s=time.monotonic())
-        # An epoch that began on another machine may have begun in this clock's future.
+        # Another machine noted the start: by this machine's clock it may lie in the future.
         age_s = max(0.0, time.time() - note.started_unix_s)
         before = readings[0] if readings else Reading(leases={}, at_s=now.at_s - age_s)
         readings.append(now)
@@ -206,18 +258,21 @@ class Observer:
 
 
 def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> dict[Part, Lease]:
-    """The leases of all splits and parts that were claimed; those known to be final are taken as
-    known.
+    """The current leases of all splits and parts that were claimed.
+
+    Args:
+        store: The store.
+        note: The epoch.
+        known: Leases that were read before. The final ones among them are not read again.
     """
-    # Beyond the cursor lie only splits that a host claimed because it had staged them: `AHEAD` of
-    # them at most.
+    # Beyond the cursor only splits are claimed whose files a host has staged: within the next
+    # `AHEAD` positions.
     end = min(int(store.get_or_none(note.keys.cursor) or 0) + AHEAD, note.num_splits)
-    found = read_splits(store, note.keys, range(end), known)
     return {
-        (index, one.first): one.record
-        for index, entries in found
-        for one in entries
-        if one.record is not None
+        (index, entry.first): entry.record
+        for index, entries in read_splits(store, note.keys, range(end), known)
+        for entry in entries
+        if entry.record is not None
     }
 
 
@@ -225,7 +280,8 @@ def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> 
     rows, rows_before = now.worker_rows, before.worker_rows
     rates = {name: max(0, rows[name] - rows_before[name]) / spent_s for name in sorted(rows)}
     median = statistics.median(rates.values()) if rates else 0.0
-    watched = bool(before.leases) and spent_s >= note.lease_s / 2
+    # A renewal comes every third of a lease: half a lease without one is silence.
+    was_watched = bool(before.leases) and spent_s >= note.lease_s / 2
     statuses = []
     for name in rates:
         mine = {part: lease for part, lease in now.leases.items() if lease.worker == name}
@@ -237,7 +293,7 @@ def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> 
                 num_held=len(held),
                 num_rows=rows[name],
                 rows_per_s=rates[name],
-                is_silent=watched
+                is_silent=was_watched
                 and bool(held)
                 and all(before.leases.get(part) == mine[part] for part in held),
                 is_straggler=bool(held) and rates[name] < _STRAGGLER_SHARE * median,
@@ -246,7 +302,7 @@ def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> 
     return statuses
 
 
-def _pace(status: EpochStatus) -> str:
+def _rate(status: EpochStatus) -> str:
     return "" if status.is_over else f", {status.rows_per_s:,.0f} rows/s"
 
 

@@ -1,6 +1,4 @@
-"""What an epoch has left unread: leases that are not final, and whether those who hold them
-live.
-"""
+"""What an epoch has left unread: leases that are not final, and whether their holders are alive."""
 
 import json
 import logging
@@ -8,29 +6,36 @@ import threading
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from featstore.dispatch.accounts.ledger import Entry, read_splits
+from featstore.dispatch.accounts.ledger import LeaseEntry, read_splits
 from featstore.dispatch.accounts.receipt import EpochSize
 from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.leases.renewer import look_pause_s
-from featstore.dispatch.leases.survey import Part, Watch
+from featstore.dispatch.leases.survey import LeaseWatch, Part
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress
 from featstore.errors import DispatchError
 
 _LOG = logging.getLogger(__name__)
-# Three of the renewals that ranks in step make at the end of a plan.
+# Ranks in step renew every 0.5 s at the end of a plan (renewer.py): three renewals.
 _SIGN_OF_LIFE_S = 1.5
+# The longest pause between two looks for a renewal. A longer one notices later that all are alive.
 _LONGEST_LOOK_S = 1.0
-# Of a store that may be gone, as that of a job is once its first rank has ended.
+# The store may be gone, as a job's store is once its first rank has ended. A longer timeout delays
+# the end of the other ranks for a message only.
 _LOOK_TIMEOUT_S = 2.0
-_MOST_NAMED, _NOTHING = 20, "[]"
+# Leases to name in the log, one line each; the rest is a count.
+_MAX_LOGGED, _NOTHING = 20, "[]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenLease:
-    """A split (`part[1]` 0), or a part of one, that is not read to its end. `record` is None where
-    nobody has claimed it.
+    """A split, or a part of one, that was not read to its end.
+
+    Attributes:
+        epoch: The epoch's number.
+        part: The position in the plan, and the row at which the part begins: 0 for a whole split.
+        record: The lease; None if nobody has claimed it.
     """
 
     epoch: int
@@ -39,6 +44,7 @@ class OpenLease:
 
     @property
     def is_held(self) -> bool:
+        """Whether a worker holds the lease, alive or not."""
         return self.record is not None and self.record.state is LeaseState.HELD
 
     def __str__(self) -> str:
@@ -58,8 +64,9 @@ class OpenLease:
 
 
 def open_leases(store: Store, keys: EpochKeys) -> list[OpenLease]:
-    """All that is not final of an epoch, as its keys are now; nothing of an epoch that never
-    began.
+    """The splits and parts of an epoch whose leases are not final now.
+
+    Empty for an epoch that never began.
     """
     text = store.get_or_none(keys.size)
     if text is None:
@@ -83,18 +90,24 @@ def silent_leases(
     closed: threading.Event,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[OpenLease]:
-    """Leases that are held and were not renewed, claimed or given back while this waited, at most
-    `wait_s` seconds.
+    """Waits for signs of life, and returns the held leases of which none was seen.
 
-    Returns at once where nothing is held, and as soon as each holder was seen to live. Ends early
-    when `closed` is set.
+    Returns at once if nothing is held, and as soon as each held lease was renewed, claimed anew or
+    given back.
+
+    Args:
+        store: The store.
+        keys: The epoch's keys.
+        wait_s: Seconds to wait at most.
+        closed: Ends the wait early once it is set.
+        clock: The clock to wait by.
     """
-    watch, until, num_looks = Watch(wait_s), clock.now_s() + wait_s, 0
+    watch, until, num_looks = LeaseWatch(wait_s), clock.now_s() + wait_s, 0
     watch.begin_waiting()
     while True:
         held = [lease for lease in open_leases(store, keys) if lease.is_held]
         for lease in held:
-            watch.is_expired(lease.part, lease.record, clock.now_s())
+            watch.is_expired(lease.part, lease.record, clock.now_s())  # Called to note the reading.
         silent = [lease for lease in held if not watch.is_living(lease.part)]
         left_s = until - clock.now_s()
         if (
@@ -106,28 +119,34 @@ def silent_leases(
         num_looks += 1
 
 
-_UNCLAIMED = Entry(first=0, end=None, record=None)
+_UNCLAIMED = LeaseEntry(first=0, end=None, record=None)
 
 
-def _is_final(entry: Entry) -> bool:
+def _is_final(entry: LeaseEntry) -> bool:
     return entry.record is not None and entry.record.state in FINAL
 
 
-def _open(keys: EpochKeys, index: int, entry: Entry) -> OpenLease:
+def _open(keys: EpochKeys, index: int, entry: LeaseEntry) -> OpenLease:
     return OpenLease(epoch=keys.epoch, part=(index, entry.first), record=entry.record)
 
 
-class LeftOpen:
-    """Epochs that ended for a rank while others, which were seen to live, still held rows of them.
+class UnreadEpochs:
+    """Epochs that ended for a rank while other ranks, alive by then, still held rows of them.
 
-    They are noted in the store, under a `key` of the rank's own: of workers of a DataLoader, which
-    end with their pass, one notes what another, or the process that made them, names.
+    They are noted in the store, because the workers of a DataLoader end with their iteration: one
+    worker notes what another one, or the process that started them, reports.
+
+    Args:
+        address: The store.
+        key: A key of the rank's own, under which the epochs are noted.
+        clock: The clock to wait by.
     """
 
     def __init__(self, address: StoreAddress, key: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._address, self._key, self._clock = address, key, clock
 
     def note(self, keys: EpochKeys) -> None:
+        """Remembers the epoch in the store."""
         with closing(self._address.open()) as store:
             while True:
                 text = store.get_or_none(self._key) or ""
@@ -135,12 +154,12 @@ class LeftOpen:
                 if store.compare_set(self._key, text, noted) == noted:
                     return
 
-    def name(self) -> None:
-        """Says in the log what is still unread of the epochs, and forgets them: a warning where the
-        holder is silent now.
+    def log_unread(self) -> None:
+        """Logs what is still unread of the noted epochs, and forgets them.
 
-        Takes no longer than a holder takes to show that it lives, and no time where everything was
-        read.
+        A lease whose holder is silent now, or that nobody holds, is a warning. Takes at most the
+        time in which a living holder renews its lease, and no time if everything was read. A lost
+        store is logged, not raised.
         """
         try:
             with closing(
@@ -149,27 +168,27 @@ class LeftOpen:
                 ).open()
             ) as store:
                 for prefix, epoch in self._take(store):
-                    _name(store, EpochKeys(prefix, epoch), self._clock)
+                    _log_unread(store, EpochKeys(prefix, epoch), self._clock)
         except DispatchError as error:
             _LOG.info(
-                "what other ranks had still to deliver of the last epoch cannot be looked up: %s",
+                "cannot look up what other ranks still had to deliver of the last epoch: %s",
                 error,
             )
 
     def _take(self, store: Store) -> list[tuple[str, int]]:
-        """What was noted, unless somebody else names it."""
+        """Takes the noted epochs out of the store; empty if another process was first."""
         text = store.get_or_none(self._key) or _NOTHING
         is_taken = text != _NOTHING and store.compare_set(self._key, text, _NOTHING) == _NOTHING
         return [(prefix, epoch) for prefix, epoch in json.loads(text)] if is_taken else []
 
 
-def _name(store: Store, keys: EpochKeys, clock: Clock) -> None:
+def _log_unread(store: Store, keys: EpochKeys, clock: Clock) -> None:
     silent = {
         lease.part
         for lease in silent_leases(store, keys, _SIGN_OF_LIFE_S, threading.Event(), clock)
     }
     leases = open_leases(store, keys)
-    for lease in leases[:_MOST_NAMED]:
+    for lease in leases[:_MAX_LOGGED]:
         if lease.is_held and lease.part not in silent:
             _LOG.info("still being delivered: %s", lease)
             continue
@@ -180,9 +199,9 @@ def _name(store: Store, keys: EpochKeys, clock: Clock) -> None:
             ", which is silent" if lease.is_held else "",
             keys.epoch,
         )
-    if len(leases) > _MOST_NAMED:
+    if len(leases) > _MAX_LOGGED:
         _LOG.warning(
-            "of epoch %d, %d further splits are not read to their end",
+            "epoch %d has %d further splits that were not read to their end",
             keys.epoch,
-            len(leases) - _MOST_NAMED,
+            len(leases) - _MAX_LOGGED,
         )

@@ -1,4 +1,4 @@
-"""The clock by which leases are judged: the system's, or another where time is simulated."""
+"""The clock by which leases expire: the system's, or a simulated one in tests."""
 
 import threading
 import time
@@ -6,14 +6,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Monotonic time, and waiting by it. Used by several threads at once."""
+    """Monotonic time, and waiting by it. Safe for several threads."""
 
     def now_s(self) -> float:
         """Seconds since some moment in the past."""
         ...
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Waits until the event is set, `timeout_s` seconds at most. Whether it is set."""
+        """Waits at most `timeout_s` seconds for the event. Returns whether it is set."""
         ...
 
 
@@ -21,9 +21,11 @@ class SystemClock:
     """The monotonic clock of the operating system."""
 
     def now_s(self) -> float:
+        """See `Clock`."""
         return time.monotonic()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """See `Clock`."""
         return event.wait(timeout_s)
 
 

@@ -1,5 +1,5 @@
-"""What was delivered of a split, as ranges of rows in its delivery order. Pure; shared by leases,
-states and receipts.
+"""What was delivered of a split, as ranges of rows in its delivery order. Pure functions, shared by
+leases, loader states and receipts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,15 +8,16 @@ from typing import Literal
 from featstore.dispatch.leases.lease import Extent
 from featstore.dispatch.plan import Split
 
+# Ranges of rows, ends excluded: ascending, disjoint, not empty.
 Ranges = tuple[tuple[int, int], ...]
+# What was delivered of one split: a number of first rows, all of it, or ranges.
 Rows = int | Literal["complete"] | Ranges
+# What was delivered, by position in the plan.
 Done = Mapping[int, Rows]
 
 
 def as_ranges(rows: Rows, num_rows: int) -> Ranges:
-    """Ranges, ends excluded, of what is said by a count of first rows, by "complete", or by
-    ranges.
-    """
+    """What was delivered of a split of `num_rows` rows, as ranges."""
     if isinstance(rows, tuple):
         return rows
     through = num_rows if rows == "complete" else int(rows)
@@ -24,26 +25,28 @@ def as_ranges(rows: Rows, num_rows: int) -> Ranges:
 
 
 def united(*ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The union: ascending, apart from each other, none empty."""
-    found: list[tuple[int, int]] = []
+    """The union of ranges, which may overlap, touch or be empty."""
+    union: list[tuple[int, int]] = []
     for first, end in sorted(pair for each in ranges for pair in each if pair[0] < pair[1]):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if union and first <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
         else:
-            found.append((first, end))
-    return tuple(found)
+            union.append((first, end))
+    return tuple(union)
 
 
 def compact(ranges: Ranges) -> int | Ranges:
-    """A count where the ranges are the split's first rows, else the ranges."""
+    """The inverse of `as_ranges`: a number if these are the split's first rows, else the ranges."""
     if not ranges:
         return 0
     return ranges[0][1] if len(ranges) == 1 and ranges[0][0] == 0 else ranges
 
 
 def extent(split: Split, rows: Rows) -> Extent:
-    """What is left of a split: delivered rows at its start and end fall away, those in its middle
-    become cuts.
+    """What is left of a split to claim.
+
+    Rows delivered at its start and end are left out. Those in the middle become cuts: the part
+    after each of them is claimed separately.
     """
     ranges = list(as_ranges(rows, split.num_rows))
     start = ranges.pop(0)[1] if ranges and ranges[0][0] == 0 else 0
@@ -54,6 +57,6 @@ def extent(split: Split, rows: Rows) -> Extent:
 
 
 def part_extent(split: Split, rows: Rows, start: int, end: int) -> Extent:
-    """The part that begins at `start`: after what was delivered there."""
+    """The part from `start` to `end`, without the delivered rows at its start."""
     through = next((end for first, end in as_ranges(rows, split.num_rows) if first == start), start)
     return Extent(split=split.id, start_row=through, end=end)

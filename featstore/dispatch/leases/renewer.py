@@ -1,4 +1,4 @@
-"""The thread that keeps a living worker's leases, and how often it renews them."""
+"""The thread that renews a worker's leases, and how often it does."""
 
 import contextlib
 import threading
@@ -9,38 +9,42 @@ from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store
 from featstore.errors import DispatchError
 
+# Two renewals may be late or lost before a lease expires. More of them load the store: at 10,000
+# workers renewals are a part of 15,000 exchanges per second (benchmarks/dispatch_simulation.md).
 _BEATS_PER_LEASE = 3
-# How long ranks in step wait for each other's sign of life at the end of an epoch, at most.
+# At the end of an epoch a rank that trains in step waits for one renewal of each holder: at most
+# this long (docs/dispatch.md). No cost was seen (benchmarks/epoch_barrier.md); longer delays each
+# epoch's end, shorter writes more often while the last splits are read.
 _TAIL_BEAT_S = 0.5
-# Looks for such a sign: each is at most a quarter of the time waited so far after it came, eleven
-# in the first two seconds.
+# Pauses between two looks for such a renewal, growing by a quarter: so each renewal is noticed
+# after at most a quarter of the time waited so far, with eleven looks in the first two seconds.
 _FIRST_LOOK_S, _LOOK_GROWTH = 0.05, 1.25
 
 
 def look_pause_s(num_looks: int, longest_s: float) -> float:
-    """Seconds from one look for a sign of life to the next, after so many looks."""
+    """Seconds to wait for a sign of life before the next look, after `num_looks` of them."""
     return min(_FIRST_LOOK_S * _LOOK_GROWTH**num_looks, longest_s)
 
 
 def renewal_pause_s(lease_s: float) -> float:
-    """Seconds between two renewals: three fit into a lease, so that a late one does not end it."""
+    """Seconds between two renewals: a third of a lease, so that a late one does not end it."""
     return lease_s / _BEATS_PER_LEASE
 
 
 def in_step_pause_s(lease_s: float, *, num_taken: int, num_left: int, elapsed_s: float) -> float:
-    """Seconds to the next renewal of a rank that trains in step with others: short once the plan is
-    handed out.
+    """Seconds to the next renewal of a rank that trains in step with others.
 
-    A rank that has become idle then waits for one renewal of each holder. Before, the pause is half
-    of the time that is expected to be left, so that the end is not missed and the store is asked
-    little.
+    Once the plan is handed out the pause is short, because idle ranks wait for one renewal of each
+    holder. Before that it is half of the time that the rest of the plan is expected to take, so
+    that the end is not missed and the store is asked rarely.
 
     Args:
         lease_s: The lease time in seconds.
         num_taken: Positions of the plan that were handed out in the last `elapsed_s`.
-        num_left: Positions that are not handed out.
+        num_left: Positions that are not handed out yet.
         elapsed_s: Seconds since the worker began.
     """
+    # Before the first position was handed out, as much time is expected as has passed.
     expected_s = elapsed_s * (num_left / num_taken if num_taken else 1)
     shortest_s = min(_TAIL_BEAT_S, renewal_pause_s(lease_s))
     return (
@@ -51,8 +55,16 @@ def in_step_pause_s(lease_s: float, *, num_taken: int, num_left: int, elapsed_s:
 
 
 class InStepPace:
-    """When a rank that trains in step renews next, as the plan's cursor tells it. Used by the
-    renewing thread alone.
+    """When a rank that trains in step renews next, measured by the plan's cursor.
+
+    Only the renewing thread uses it.
+
+    Args:
+        store: A handle to read the cursor with at the beginning.
+        keys: The epoch's keys.
+        num_splits: Splits of the plan.
+        lease_s: The lease time in seconds.
+        clock: The clock that rates are measured by.
     """
 
     def __init__(
@@ -62,7 +74,7 @@ class InStepPace:
         self._began_s, self._began_at = clock.now_s(), self._num_handed_out(store)
 
     def pause_s(self, store: Store) -> float:
-        """Asks the store for one key."""
+        """Seconds to the next renewal. Reads one key of the store."""
         at = self._num_handed_out(store)
         return in_step_pause_s(
             self._lease_s,
@@ -76,9 +88,14 @@ class InStepPace:
 
 
 class Renewer:
-    """Renews leases with a store handle of its own, which it closes; ends when `closed` is set.
+    """A thread that renews leases until `closed` is set, or the store is lost.
 
-    `pause_s(store)` is asked before each wait.
+    Args:
+        store: A handle of the thread's own; the thread closes it.
+        pause_s: Returns the seconds to wait before the next renewal.
+        renew: Renews all leases that the worker holds.
+        closed: Ends the thread once it is set.
+        clock: The clock to wait by.
     """
 
     def __init__(
@@ -102,6 +119,7 @@ class Renewer:
         self._thread.start()
 
     def join(self) -> None:
+        """Waits for the thread to end. Returns at once if the thread itself calls it."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -1,5 +1,5 @@
-"""What a worker takes that is not simply the next: files that its host has, and leases of others at
-the end. Pure.
+"""What a worker claims besides the next split of the plan: splits whose files its host has staged,
+and leases of other workers at the end of the epoch (work stealing). Does no I/O.
 """
 
 import zlib
@@ -10,12 +10,21 @@ from featstore.dispatch.leases.lease import Lease
 from featstore.dispatch.leases.survey import Part
 from featstore.dispatch.plan import Plan
 
+# How many positions beyond the cursor a worker looks for staged files. A larger number finds more
+# of them; observers (accounts/status.py) read as many more keys, and leases are claimed farther out
+# of order.
 AHEAD = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Open:
-    """A lease of another worker, as it was read."""
+class StealCandidate:
+    """A lease of another worker, as it was read from the store.
+
+    Attributes:
+        part: The split or part.
+        record: The lease.
+        value: Its text in the store, which a compare-and-set must find to take or cut the lease.
+    """
 
     part: Part
     record: Lease
@@ -23,26 +32,35 @@ class Open:
 
     @property
     def num_left(self) -> int:
-        """Rows that the holder has not reserved."""
+        """Rows that the holder has not reserved, and that others may therefore take."""
         return (self.record.limit or 0) - max(self.record.rows, self.record.reserved)
 
 
-def victims(seen: Sequence[Open], salt: str) -> list[Open]:
-    """Whom a worker with nothing to do relieves: first those with at least half of the most rows
-    left, in an order of its own, so that many such workers do not all ask the same one; then the
-    rest."""
-    most = max((one.num_left for one in seen), default=0)
+def victims(seen: Sequence[StealCandidate], salt: str) -> list[StealCandidate]:
+    """The leases from which an idle worker may take rows, in the order in which it should try.
+
+    First come those with at least half of the largest number of rows left, then the rest. Within
+    each group every `salt` gives another order, so that many idle workers do not all try the same
+    lease first.
+
+    Args:
+        seen: Leases of other workers.
+        salt: A text of the worker's own.
+    """
+    most_left = max((one.num_left for one in seen), default=0)
     keyed = [
-        (one.num_left < most / 2, zlib.crc32(f"{salt} {one.part}".encode()), one)
+        (one.num_left < most_left / 2, zlib.crc32(f"{salt} {one.part}".encode()), one)
         for one in seen
         if one.num_left > 0
     ]
     return [one for *_, one in sorted(keyed, key=lambda item: item[:2])]
 
 
-class Lookahead:
-    """Positions a bounded number ahead of a cursor whose files are staged here; each position is
-    looked at once.
+class StagedSplits:
+    """Finds the splits a little ahead of the cursor whose files this host has staged.
+
+    Args:
+        is_staged: Whether this host has the file of a path; None finds nothing.
     """
 
     def __init__(self, is_staged: Callable[[str], bool] | None) -> None:
@@ -51,7 +69,10 @@ class Lookahead:
         self._staged: list[int] = []
 
     def staged(self, plan: Plan, cursor: int) -> Iterator[int]:
-        """Such positions from `cursor` on; each is given once."""
+        """Positions from `cursor` on, at most `AHEAD` further, whose files are staged.
+
+        Looks at each position once, and yields it once, so a file that is staged later is missed.
+        """
         if self._is_staged is None:
             return
         end = min(cursor + AHEAD, len(plan))

@@ -1,4 +1,4 @@
-"""Which store a URL names, and how a handle on it is opened."""
+"""Which store a URL names, and how to open a handle on it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,62 +7,87 @@ from pathlib import Path
 from typing import Any, cast
 
 from featstore.dispatch.stores.base import Store as Store
-from featstore.dispatch.stores.endpoint import ServerMark, Spares, job_store, parse_endpoint
-from featstore.dispatch.stores.memory import MemoryRoom, MemoryStore, enter_room
+from featstore.dispatch.stores.endpoint import (
+    ConnectionPool,
+    ServerIdentity,
+    job_store,
+    parse_endpoint,
+)
+from featstore.dispatch.stores.memory import MemoryStore, MemoryStoreData, process_data
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.errors import ConfigError, DispatchError, missing_extra
 from featstore.redaction import redact
 
 _KNOWN = (
     "memory:// (threads of one process), sqlite:///absolute/path (processes of one host) and "
-    "tcp://host:port (many hosts; "
-    "`featstore dispatch serve`)"
+    "tcp://host:port (many hosts; `featstore dispatch serve`)"
 )
+# For callers that have no lease time, such as `featstore dispatch status`; workers wait for a
+# quarter of theirs.
 DEFAULT_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreAddress:
-    """A store's URL, bound to the process that bound it where the store lives inside of a process.
+    """A store's URL together with what identifies the store itself.
 
-    Send the address, not the URL, to other processes: a memory store met by a second process is
-    then a DispatchError instead of a second, empty store and a doubled epoch. What a memory store
-    holds lives as long as an address or a handle does. `timeout_s`: after so long without an answer
-    a tcp store counts as lost.
+    Send the address, not the URL, to other processes. A memory store lives in the process that
+    bound it: a second process then gets a DispatchError instead of a second, empty store and an
+    epoch that is read twice. For a TCP store the address knows a server that took another's place.
+
+    Attributes:
+        url: The URL.
+        timeout_s: A TCP store counts as lost after this many seconds without an answer.
+        memory: The data of a memory store. They live as long as an address or a handle does.
+        server: Which server a TCP store was first connected to.
+        connections: Unused connections to a TCP store, for the next handles.
     """
 
     url: str = field(repr=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
-    room: MemoryRoom | None = field(default=None, repr=False, compare=False)
-    mark: ServerMark | None = field(default=None, repr=False, compare=False)
-    spares: Spares | None = field(default=None, repr=False, compare=False)
+    memory: MemoryStoreData | None = field(default=None, repr=False, compare=False)
+    server: ServerIdentity | None = field(default=None, repr=False, compare=False)
+    connections: ConnectionPool | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> Store:
-        """A new handle; the caller closes it. DispatchError where the store cannot be reached from
-        here.
+        """Opens a new handle, which the caller closes.
+
+        Raises:
+            DispatchError: The store cannot be reached from this process.
         """
-        if self.room is not None:
-            return MemoryStore(self.room)
-        if self.mark is not None:
-            options = {"timeout_s": self.timeout_s, "mark": self.mark, "spares": self.spares}
-            return cast("Store", _tcp_module().TcpStore(parse_endpoint(self.url), **options))
+        if self.memory is not None:
+            return MemoryStore(self.memory)
+        if self.server is not None:
+            store = _tcp_module().TcpStore(
+                parse_endpoint(self.url),
+                timeout_s=self.timeout_s,
+                server=self.server,
+                connections=self.connections,
+            )
+            return cast("Store", store)
         return SqliteStore(Path(self.url.removeprefix("sqlite://")))
 
     def keeping_connections(self) -> "StoreAddress":
-        """The same address, whose handles leave their connections to the next ones, until
-        `disconnect()`.
+        """The same address with a connection pool: a handle that is closed leaves its connection to
+        the next one, until `disconnect()`.
         """
-        return self if self.mark is None else replace(self, spares=Spares())
+        return self if self.server is None else replace(self, connections=ConnectionPool())
 
     def disconnect(self) -> None:
-        """Closes connections that no handle uses."""
-        while self.spares is not None and (line := self.spares.take()) is not None:
-            line.close(self.timeout_s)
+        """Closes the connections that no handle uses."""
+        while self.connections is not None and (connection := self.connections.take()) is not None:
+            connection.close(self.timeout_s)
 
 
 def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
-    """The address of the store that `url` names; ConfigError for a URL that names none. Opens
-    nothing.
+    """The address of the store that `url` names. Opens nothing.
+
+    Args:
+        url: `memory://`, `sqlite:///absolute/path` or `tcp://host:port`.
+        timeout_s: Seconds without an answer after which a TCP store counts as lost.
+
+    Raises:
+        ConfigError: The URL names no store.
     """
     scheme = url.partition("://")[0]
     known: dict[str, Callable[[str, float], StoreAddress]] = {
@@ -76,10 +101,16 @@ def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
 
 
 def bind_job(environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
-    """The address of the store of the job of several processes that this one is of; starts its
-    server where that is due.
+    """The address of the store that the processes of this job share.
 
-    DispatchError where the launcher tells no place to meet, or the server cannot be started.
+    Starts the server if this process has to: rank 0, if the launcher does not keep one.
+
+    Args:
+        environ: The environment variables that the launcher set, see `job_store`.
+        timeout_s: Seconds without an answer after which the store counts as lost.
+
+    Raises:
+        DispatchError: The launcher names no place to meet, or the server cannot be started.
     """
     job = job_store(environ)
     if job.is_hosted_here:
@@ -88,13 +119,15 @@ def bind_job(environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S
 
 
 def open_store(url: str) -> Store:
-    """`bind(url).open()`, for a store used by this process alone or whose URL needs no binding."""
+    """`bind(url).open()`, for a store that only this process uses, or that is no memory store."""
     return bind(url).open()
 
 
-def open_to_look(url: str) -> Store:
-    """A handle on a store for who only reads: DispatchError where `url` names a file that is not
-    there, which is not made.
+def open_read_only(url: str) -> Store:
+    """A handle for a caller that only reads. It does not create the file of a SQLite store.
+
+    Raises:
+        DispatchError: The URL names a file that does not exist.
     """
     address = bind(url)
     path = Path(url.removeprefix("sqlite://"))
@@ -105,7 +138,7 @@ def open_to_look(url: str) -> Store:
 
 
 def _memory(url: str, timeout_s: float) -> StoreAddress:
-    return StoreAddress(url=url, timeout_s=timeout_s, room=enter_room(url))
+    return StoreAddress(url=url, timeout_s=timeout_s, memory=process_data(url))
 
 
 def _sqlite(url: str, timeout_s: float) -> StoreAddress:
@@ -118,11 +151,11 @@ def _sqlite(url: str, timeout_s: float) -> StoreAddress:
 
 
 def _tcp(url: str, timeout_s: float) -> StoreAddress:
-    return StoreAddress(url=parse_endpoint(url).url, timeout_s=timeout_s, mark=ServerMark())
+    return StoreAddress(url=parse_endpoint(url).url, timeout_s=timeout_s, server=ServerIdentity())
 
 
 def _tcp_module() -> Any:
-    """Imported where a tcp store is used: it needs torch, and the others must not."""
+    """Imported only for a TCP store: it needs torch, which the other stores do not."""
     try:
         return import_module("featstore.dispatch.stores.tcp")
     except ModuleNotFoundError as error:

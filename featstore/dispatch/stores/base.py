@@ -1,41 +1,40 @@
-"""What a coordinator needs of a key-value store."""
+"""The key-value store that a coordinator needs."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class Store(Protocol):
-    """Text values under text keys, shared by the workers of a run. No key is ever deleted.
+    """Text values under text keys, shared by the workers of a run. Keys are never deleted.
 
-    Every verb is atomic with respect to all users of the store and safe to call from several
-    threads of one handle. A store that is lost or closed raises DispatchError.
-    `tests/contracts/test_store_contract.py` is the contract.
+    Every method is atomic with respect to all users of the store, except `check` and `get_many`,
+    which are atomic for each key. Several threads may use one handle. A store that is lost, or
+    whose handle is closed, raises DispatchError. `tests/contracts/test_store_contract.py` tests
+    this contract for every implementation.
     """
 
     def set(self, key: str, value: str) -> None:
-        """Writes `value` whatever was held before."""
+        """Writes `value`, whatever the key held before."""
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to the decimal number held, a missing key being 0; returns the sum."""
+        """Adds to the decimal number that the key holds, or to 0. Returns the sum."""
 
     def compare_set(self, key: str, expected: str, desired: str) -> str:
-        """Writes `desired` if the value held is `expected`; returns the value now held.
+        """Writes `desired` if the key holds `expected`. Returns the value that it holds then.
 
-        On a missing key an empty `expected` creates it; any other writes nothing and returns
-        `expected`. So a caller knows that it has written only if `desired` is a text that nobody
-        else would write.
+        A missing key is created if `expected` is empty; otherwise nothing is written, and
+        `expected` is returned (as by torch's TCPStore). A caller therefore knows from the result
+        that it has written only if `desired` is a text that nobody else would write.
         """
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all keys are held."""
+        """Whether all keys exist."""
 
     def get_or_none(self, key: str) -> str | None:
-        """The value held, or None."""
+        """The value of the key, or None if it does not exist."""
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
-        """What `get_or_none` says of each key, in one exchange with the store where it can."""
+        """The value of each key, or None: one exchange with the store where that is possible."""
 
     def close(self) -> None:
-        """Gives the handle back; what is stored stays for the other users. May be called more than
-        once.
-        """
+        """Closes the handle, not the store. May be called more than once."""

@@ -1,5 +1,6 @@
-"""Where a TCP store's server is, from a URL or from what a launcher such as torchrun tells its
-processes, and what a process keeps of it. Without torch."""
+"""Where the server of a TCP store is, from a URL or from the environment that a launcher such as
+torchrun sets, and what a process remembers of it. Does not import torch.
+"""
 
 import os
 import threading
@@ -15,97 +16,114 @@ from featstore.redaction import redact
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """A server's host, by name or number, and its port."""
+    """The host of a server, by name or address, and its port."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
+        """`tcp://host:port`, with an IPv6 address in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"tcp://{host}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobStore:
-    """The store of a job of several processes; `is_hosted_here`: nobody else starts its server, so
-    this process does.
+    """The store of a job of several processes.
+
+    Attributes:
+        endpoint: Where the server is.
+        is_hosted_here: Whether this process must start the server, because nobody else does.
     """
 
     endpoint: Endpoint
     is_hosted_here: bool
 
 
-class ServerMark:
-    """Which server a store's address was first connected to: one that took its place holds nothing
-    of the run.
+class ServerIdentity:
+    """Remembers which server a store's address was first connected to.
 
-    Goes along with the address to other processes.
+    A server that took its place holds nothing of the run. Pickled with the address, so that other
+    processes of the run know the server too.
     """
 
     def __init__(self) -> None:
         self._name: str | None = None
 
     def is_same(self, name: str) -> bool:
-        """Whether this is the server that was met first; the first one always is."""
+        """Whether this server is the first one. Remembers the name at the first call."""
         self._name = self._name or name
         return self._name == name
 
 
-class Spares:
-    """Connections to one server that no handle uses, for the next handle of the process: to connect
-    takes round trips, and torch looks the server's name up, for which a resolver may take seconds.
+class ConnectionPool:
+    """Connections to one server that no handle uses, for the next handle of this process.
 
-    Safe for threads. A copy in another process, forked or sent, begins with none.
+    An epoch opens four or five handles, one after the other. Each new connection takes round trips,
+    and torch looks up the server's name, for which a resolver may take 5 s (docs/decisions/0021).
+    Thread-safe. A copy in another process, forked or unpickled, begins empty.
     """
 
-    def __init__(self, most: int = 4) -> None:
-        self._most, self._lines, self._lock = most, list[Any](), threading.Lock()
-        self._parents: list[Any] = []  # Kept: their end would be said on the parent's connections.
-        _spares.add(self)
-        weakref.finalize(self, _leave, self._lines).atexit = False
+    def __init__(self, max_connections: int = 4) -> None:
+        self._max_connections, self._connections = max_connections, list[Any]()
+        self._lock = threading.Lock()
+        # In a forked child. Kept, as dropping one would end it for the parent too.
+        self._parent_connections: list[Any] = []
+        _pools.add(self)
+        # The finalizer holds the list and not the pool, which could otherwise never be collected.
+        # Not at exit: the threads of the connections are daemons, and end with the process.
+        weakref.finalize(self, _leave_all, self._connections).atexit = False
 
-    def __reduce__(self) -> tuple[Callable[..., "Spares"], tuple[int]]:
-        return Spares, (self._most,)
+    def __reduce__(self) -> tuple[Callable[..., "ConnectionPool"], tuple[int]]:
+        return ConnectionPool, (self._max_connections,)
 
     def take(self) -> Any | None:
+        """A connection out of the pool, or None."""
         with self._lock:
-            return self._lines.pop() if self._lines else None
+            return self._connections.pop() if self._connections else None
 
-    def keep(self, line: Any) -> bool:
-        """False where there are enough."""
+    def put(self, connection: Any) -> bool:
+        """Leaves a connection to the next handle. False if the pool is full."""
         with self._lock:
-            if len(self._lines) >= self._most:
+            if len(self._connections) >= self._max_connections:
                 return False
-            self._lines.append(line)
+            self._connections.append(connection)
             return True
 
     def forget(self) -> None:
-        """In a forked child."""
+        """Empties the pool in a forked child, whose connections are the parent's.
+
+        The lock is replaced, as a thread of the parent may have held it at the fork.
+        """
         self._lock = threading.Lock()
-        self._parents += self._lines
-        self._lines.clear()
+        self._parent_connections += self._connections
+        self._connections.clear()
 
 
-def _leave(lines: list[Any]) -> None:
-    """Nobody can ask for them any more."""
-    for line in lines:
-        line.leave()
+def _leave_all(connections: list[Any]) -> None:
+    """Ends the connections of a pool that was garbage collected."""
+    for connection in connections:
+        connection.leave()
 
 
-_spares: "weakref.WeakSet[Spares]" = weakref.WeakSet()
+_pools: "weakref.WeakSet[ConnectionPool]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for spares in list(_spares):
-        spares.forget()
+    for pool in list(_pools):
+        pool.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """The endpoint that `tcp://host:port` names; ConfigError for any other text."""
+    """Reads `tcp://host:port`.
+
+    Raises:
+        ConfigError: The URL has no host or port, or has a user, path, query or fragment.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -123,26 +141,27 @@ def parse_endpoint(url: str) -> Endpoint:
 
 
 def num_processes(environ: Mapping[str, str]) -> int:
-    """How many processes the job has, as its launcher says in WORLD_SIZE."""
+    """How many processes the job has, by the launcher's WORLD_SIZE; 1 without it."""
     return int(environ.get("WORLD_SIZE") or 1)
 
 
 def job_store(environ: Mapping[str, str]) -> JobStore:
-    """The store at MASTER_ADDR and MASTER_PORT: the launcher's own where it keeps one, else rank 0
-    starts it there.
+    """The store at MASTER_ADDR and MASTER_PORT.
 
-    That is where `torch.distributed` with `env://` meets too, under the same rules, so both share
-    one server. DispatchError where the launcher tells no place to meet.
+    It is the launcher's own if TORCHELASTIC_USE_AGENT_STORE says so; otherwise rank 0 starts it
+    there. `torch.distributed` with `env://` meets at the same place by the same rules, so both
+    share one server.
+
+    Raises:
+        DispatchError: The environment has no MASTER_ADDR or MASTER_PORT.
     """
     host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
     if not host or not port:
         raise DispatchError(
             f"dispatch store 'auto' in one of {environ.get('WORLD_SIZE')} processes (WORLD_SIZE) "
-            f"needs a place to meet: "
-            "expected MASTER_ADDR and MASTER_PORT, as torchrun sets them, found none; or name a "
-            "store: "
-            "sqlite:///absolute/path for the processes of one host, tcp://host:port of `featstore "
-            "dispatch serve` for many"
+            "needs a place to meet: expected MASTER_ADDR and MASTER_PORT, as torchrun sets them, "
+            "found none; set them, or name a store: sqlite:///absolute/path for the processes of "
+            "one host, tcp://host:port of `featstore dispatch serve` for many"
         )
     has_server = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_first = (environ.get("RANK") or "0") == "0"

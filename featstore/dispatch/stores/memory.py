@@ -1,5 +1,5 @@
-"""A store for the threads of one process. A second process that meets it gets an error, never a
-copy.
+"""A store for the threads of one process. In a second process it raises an error, and is never
+silently a second, empty store.
 """
 
 import os
@@ -11,16 +11,20 @@ from collections.abc import Callable, Sequence
 from featstore.errors import DispatchError
 from featstore.redaction import redact
 
+# Process ids are reused, also across hosts and containers: the text tells two such processes apart.
 _PROCESS = uuid.uuid4().hex
 _FIX = "use dispatch store sqlite:///absolute/path for the processes of one host"
 
 
-class MemoryRoom:
-    """What a memory store holds, and the process that it belongs to; handles of one URL share a
-    room.
+class MemoryStoreData:
+    """The values of a memory store, and the process that owns them. Handles of one URL share them.
 
-    Pickling carries the owner but not the values: in the same process the copy is the room itself,
-    anywhere else it is one that refuses.
+    Pickling carries the owner but not the values. Unpickled in the owner, it is the same object; in
+    any other process it is one that refuses every use.
+
+    Args:
+        url: The store's URL.
+        owner: The process id and the random text of the process that owns the values.
     """
 
     def __init__(self, url: str, owner: tuple[int, str]) -> None:
@@ -28,46 +32,49 @@ class MemoryRoom:
         self.values: dict[str, str] = {}
         self.lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[Callable[..., "MemoryRoom"], tuple[str, tuple[int, str]]]:
-        return _find_room, (self.url, self.owner)
+    def __reduce__(self) -> tuple[Callable[..., "MemoryStoreData"], tuple[str, tuple[int, str]]]:
+        return _find_data, (self.url, self.owner)
 
     def require_owner(self) -> None:
-        """DispatchError where another process, or a pickled copy, uses the room."""
+        """Raises DispatchError in another process than the owner."""
         if self.owner != _this_process():
             raise DispatchError(
-                f"dispatch store {redact(self.url)} belongs to process {self.owner[0]} and was met "
-                f"by process {os.getpid()}, "
-                f"where it would be empty and the epoch read twice; {_FIX}"
+                f"dispatch store {redact(self.url)} belongs to process {self.owner[0]}; found it "
+                f"in process {os.getpid()}, where it would be empty and the epoch would be read "
+                f"twice; {_FIX}"
             )
 
 
-_rooms: "weakref.WeakValueDictionary[str, MemoryRoom]" = weakref.WeakValueDictionary()
-_rooms_lock = threading.Lock()
+# Weak, so that the data end with the last address and handle. `_data_lock` guards it.
+_data_by_url: "weakref.WeakValueDictionary[str, MemoryStoreData]" = weakref.WeakValueDictionary()
+_data_lock = threading.Lock()
 
 
-def enter_room(url: str) -> MemoryRoom:
-    """The room that this process keeps for `url`, made on first use. After a fork it is still the
-    parent's.
+def process_data(url: str) -> MemoryStoreData:
+    """The data that this process keeps for `url`, created at the first use.
 
-    DispatchError in a process that says it is one of several (`WORLD_SIZE`): each would find a room
-    of its own.
+    In a forked child they are still the parent's, so using them raises.
+
+    Raises:
+        DispatchError: WORLD_SIZE says that this is one of several processes, each of which would
+            create a store of its own.
     """
     if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
         raise DispatchError(
             f"dispatch store {redact(url)} in one of {os.environ['WORLD_SIZE']} processes "
             f"(WORLD_SIZE); {_FIX}"
         )
-    return _find_room(url, None)
+    return _find_data(url, None)
 
 
-def _find_room(url: str, owner: tuple[int, str] | None) -> MemoryRoom:
+def _find_data(url: str, owner: tuple[int, str] | None) -> MemoryStoreData:
     if owner is not None and owner != _this_process():
-        return MemoryRoom(url, owner)
-    with _rooms_lock:
-        room = _rooms.get(url)
-        if room is None:
-            room = _rooms[url] = MemoryRoom(url, _this_process())
-        return room
+        return MemoryStoreData(url, owner)
+    with _data_lock:
+        data = _data_by_url.get(url)
+        if data is None:
+            data = _data_by_url[url] = MemoryStoreData(url, _this_process())
+        return data
 
 
 def _this_process() -> tuple[int, str]:
@@ -75,53 +82,53 @@ def _this_process() -> tuple[int, str]:
 
 
 class MemoryStore:
-    """A handle on a room; see `Store`."""
+    """A handle on the data of a memory store; see `Store`."""
 
-    def __init__(self, room: MemoryRoom) -> None:
-        room.require_owner()
-        self._room: MemoryRoom | None = room
+    def __init__(self, data: MemoryStoreData) -> None:
+        data.require_owner()
+        self._data: MemoryStoreData | None = data
 
     def set(self, key: str, value: str) -> None:
-        room = self._enter()
-        with room.lock:
-            room.values[key] = value
+        data = self._enter()
+        with data.lock:
+            data.values[key] = value
 
     def add(self, key: str, amount: int) -> int:
-        room = self._enter()
-        with room.lock:
-            total = int(room.values.get(key, "0")) + amount
-            room.values[key] = str(total)
+        data = self._enter()
+        with data.lock:
+            total = int(data.values.get(key, "0")) + amount
+            data.values[key] = str(total)
             return total
 
     def compare_set(self, key: str, expected: str, desired: str) -> str:
-        room = self._enter()
-        with room.lock:
-            held = room.values.get(key)
+        data = self._enter()
+        with data.lock:
+            held = data.values.get(key)
             if held == expected or (held is None and not expected):
-                room.values[key] = held = desired
+                data.values[key] = held = desired
             return expected if held is None else held
 
     def check(self, keys: list[str]) -> bool:
-        room = self._enter()
-        with room.lock:
-            return all(key in room.values for key in keys)
+        data = self._enter()
+        with data.lock:
+            return all(key in data.values for key in keys)
 
     def get_or_none(self, key: str) -> str | None:
-        room = self._enter()
-        with room.lock:
-            return room.values.get(key)
+        data = self._enter()
+        with data.lock:
+            return data.values.get(key)
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
-        room = self._enter()
-        with room.lock:
-            return [room.values.get(key) for key in keys]
+        data = self._enter()
+        with data.lock:
+            return [data.values.get(key) for key in keys]
 
     def close(self) -> None:
-        self._room = None
+        self._data = None
 
-    def _enter(self) -> MemoryRoom:
-        room = self._room
-        if room is None:
+    def _enter(self) -> MemoryStoreData:
+        data = self._data
+        if data is None:
             raise DispatchError("this handle of a memory store is closed")
-        room.require_owner()
-        return room
+        data.require_owner()  # At every call: the process may have been forked since the last one.
+        return data

@@ -1,5 +1,5 @@
-"""Whether a path lies on a file system that other machines share, where SQLite's locks and shared
-memory do not reach.
+"""Whether a path is on a network file system, where SQLite's locks and shared memory do not reach
+the other machines.
 """
 
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from featstore.errors import DispatchError
 
 _MOUNTS = Path("/proc/self/mountinfo")
-# Not 9p and virtiofs: they are the disk of many a container and virtual machine.
+# Without 9p and virtiofs, which are the disk of many containers and virtual machines.
 _NETWORK = {
     "afs", "beegfs", "ceph", "cifs", "coda", "fhgfs", "glusterfs", "gpfs", "lustre",
     "ncpfs", "nfs", "nfs4", "ocfs2", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs",
@@ -19,39 +19,46 @@ _NETWORK_FUSE = re.compile(
 
 
 def network_mount(mountinfo: str, path: str) -> tuple[str, str] | None:
-    """The mount point and the type of the network file system that holds the absolute, resolved
-    `path`; None on a local one.
+    """The network file system that holds a path.
 
-    `mountinfo` is the text of /proc/self/mountinfo (proc_pid_mountinfo(5)); of mounts at one point
-    the last is in force.
+    Args:
+        mountinfo: The text of /proc/self/mountinfo, see proc_pid_mountinfo(5).
+        path: An absolute path without symbolic links.
+
+    Returns:
+        The mount point and the type of the file system; None if it is a local one.
     """
-    found: tuple[str, str] | None = None
+    innermost: tuple[str, str] | None = None
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
         fields = before.split()
         if not separator or len(fields) < 5 or not after.split():
             continue
         point, kind = _unescaped(fields[4]), after.split()[0]
-        if _lies_below(path, point) and (found is None or len(point) >= len(found[0])):
-            found = point, kind
-    return found if found is not None and _is_network(found[1]) else None
+        # The deepest mount point holds the path; of several mounts at one point, the last one.
+        if _lies_below(path, point) and (innermost is None or len(point) >= len(innermost[0])):
+            innermost = point, kind
+    return innermost if innermost is not None and _is_network(innermost[1]) else None
 
 
 def require_local(path: Path) -> None:
-    """DispatchError where a SQLite store at `path` would lie on a network file system. Says nothing
-    where /proc does not.
+    """Checks that a SQLite store at `path` would be on a local file system.
+
+    Checks nothing where /proc is not mounted.
+
+    Raises:
+        DispatchError: `path` is on a network file system.
     """
     if not _MOUNTS.exists():
         return
-    found = network_mount(_MOUNTS.read_text(errors="surrogateescape"), str(path.resolve()))
-    if found is not None:
+    mount = network_mount(_MOUNTS.read_text(errors="surrogateescape"), str(path.resolve()))
+    if mount is not None:
         raise DispatchError(
-            f"dispatch store sqlite://{path} lies on {found[1]} (mounted at {found[0]}): expected "
-            f"a local file system, as "
-            "SQLite workers of several machines would not see each other's locks and read rows "
-            "twice; choose a local path for "
-            "the processes of one host (store auto takes $TMPDIR), or tcp://host:port of "
-            "`featstore dispatch serve` for many"
+            f"dispatch store sqlite://{path} lies on {mount[1]} (mounted at {mount[0]}): expected "
+            "a local file system, because workers of several machines would not see each other's "
+            "SQLite locks and would read rows twice; choose a local path for the processes of one "
+            "host (store auto takes $TMPDIR), or tcp://host:port of `featstore dispatch serve` for "
+            "many"
         )
 
 
@@ -64,5 +71,5 @@ def _lies_below(path: str, point: str) -> bool:
 
 
 def _unescaped(field: str) -> str:
-    """Space, tab, newline and backslash are written as three octal digits."""
+    """Decodes space, tab, newline and backslash, which mountinfo has as three octal digits."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)

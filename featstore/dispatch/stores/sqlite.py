@@ -1,9 +1,9 @@
 """A store in one SQLite file, for the processes of one host: durable, and readable with any SQLite
 tool.
 
-Write-ahead logging lets readers go on while one process writes, and `synchronous=NORMAL` means that
-what was written survives any crash of processes; a crash of the machine may lose the last writes,
-but then no worker is left to miss them.
+Write-ahead logging lets readers go on while one process writes. With `synchronous=NORMAL` every
+write survives any crash of processes. A crash of the machine may lose the last writes, but then no
+worker is left to miss them.
 """
 
 import os
@@ -18,6 +18,8 @@ from pathlib import Path
 from featstore.dispatch.stores.mounts import require_local
 from featstore.errors import DispatchError
 
+# How long to wait for a write lock. A process that is stopped in the middle of a write holds it
+# (docs/dispatch.md); a larger value only delays the error.
 _BUSY_S = 30.0
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
@@ -32,9 +34,14 @@ _ADD = """INSERT INTO entries VALUES (?1, CAST(?2 AS TEXT))
 class SqliteStore:
     """A handle with one connection, safe for threads and for fork; see `Store`.
 
-    SQLite must not be carried through a fork: the child would share the parent's notion of file
-    locks that only the parent holds. So all connections are closed just before a fork and opened
-    again at the next use, on both sides.
+    An open SQLite connection must not be carried through a fork: the child would believe that it
+    holds file locks which only the parent holds. All connections are therefore closed just before a
+    fork, and opened again at the next use, on both sides.
+
+    `lock` guards the connection. A thread that holds it never takes `_making` (below).
+
+    Raises:
+        DispatchError: `path` is on a network file system, or the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,9 +91,7 @@ class SqliteStore:
             self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes the connection, not the handle: the next use opens another. The caller holds
-        `lock`.
-        """
+        """Closes the connection but not the handle. The caller holds `lock`."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -109,8 +114,8 @@ class SqliteStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Takes the write lock at once: a read that becomes a write could fail without waiting its
-        turn.
+        """Takes the write lock at the beginning. A read that is upgraded to a write later may fail
+        with SQLITE_BUSY without waiting for its turn.
         """
         with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -118,7 +123,7 @@ class SqliteStore:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:  # SQLite itself ends one whose disk fails.
+                if connection.in_transaction:  # SQLite has rolled back after some errors.
                     connection.execute("ROLLBACK")
                 raise
 
@@ -129,18 +134,20 @@ def _connect(path: Path) -> sqlite3.Connection:
         path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
     )
     try:
-        _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        _retried(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute("PRAGMA synchronous = NORMAL")
-        _patiently(lambda: connection.execute(_SCHEMA))
+        _retried(lambda: connection.execute(_SCHEMA))
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _patiently(act: Callable[[], object]) -> None:
-    """Changing the journal mode does not wait for other processes that do the same, whatever the
-    busy timeout says.
+def _retried(act: Callable[[], object]) -> None:
+    """Retries `act` while the database is locked.
+
+    A change of the journal mode fails at once if another process makes it too: it ignores the
+    busy timeout.
     """
     deadline = time.monotonic() + _BUSY_S
     while True:
@@ -158,11 +165,11 @@ def _patiently(act: Callable[[], object]) -> None:
 
 _handles: "weakref.WeakSet[SqliteStore]" = weakref.WeakSet()
 _forking: list[SqliteStore] = []
-# Held from before a fork until after it, so that no other thread makes a handle, or forks, in
-# between: the child would inherit its connection, and with it SQLite's notion of file locks that
-# only the parent holds. It is taken before the locks of handles, never while one of them is held:
-# no finalizer, which may run at any time, makes a handle. Reentrant all the same, so that one that
-# did would not wait for its own thread.
+# Held from before a fork until after it, so that no other thread makes a handle or forks in
+# between: the child would inherit an open connection. Lock order: `_making` first, then the locks
+# of handles. Nobody makes a handle while holding one of those; finalizers, which may run at any
+# time, make none. It is reentrant all the same, so that a finalizer that did would not wait for its
+# own thread.
 _making = threading.RLock()
 
 

@@ -1,8 +1,8 @@
 """A store in the memory of one server, for the processes of many hosts: torch's TCPStore.
 
-A call of torch's cannot be interrupted, and waits for ever for a server that neither answers nor
-closes its connection. So each handle has a thread that talks, and whoever asks waits for its answer
-no longer than the timeout.
+A call of torch's client cannot be interrupted, and waits for ever for a server that neither answers
+nor closes its connection. Each handle therefore has a thread that calls torch, and the caller waits
+for its answer no longer than the timeout.
 """
 
 import os
@@ -20,14 +20,17 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from featstore.dispatch.stores.endpoint import Endpoint, ServerMark, Spares
+from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint, ServerIdentity
 from featstore.errors import DispatchError
 
 _SERVER_KEY = "featstore/server"
+# Between two attempts to reach a server that does not listen yet.
 _RETRY_S = 0.1
-_MANY = 256
-# torch looks up the name of the address that it has connected to; the resolver asks again after 5
-# s, and gives up after 10.
+# Keys per exchange: the last look at 2,000 splits takes about 30 exchanges (docs/decisions/0030).
+# More keys hold up the server longer for other clients.
+_KEYS_PER_READ = 256
+# torch looks up the name of the address that it has connected to. The resolver asks again after 5 s
+# and gives up after 10 (docs/decisions/0021).
 _CONNECT_S = 11.0
 _Act = Callable[[TCPStore], Any]
 
@@ -35,10 +38,21 @@ _Act = Callable[[TCPStore], Any]
 class TcpStore:
     """A handle with a connection of its own, safe for threads and for fork; see `Store`.
 
-    Threads that share a handle wait for each other. Once the server was lost every call says so:
-    what it held is gone, so no handle connects again. A forked child gets a connection of its own,
-    and leaves the parent's alone. A handle begins with one of the `spares`, and leaves its
-    connection there.
+    Threads that share a handle wait for each other. Once the server is lost, every call raises: its
+    data are gone, so a handle never reconnects. A forked child makes a connection of its own and
+    leaves the parent's alone.
+
+    `_lock` guards the connection and the state of the handle. It is held while a connection is
+    made, and not during requests.
+
+    Args:
+        endpoint: Where the server is.
+        timeout_s: Seconds without an answer after which the server counts as lost.
+        server: Remembers the server, to notice one that took its place.
+        connections: A pool from which the handle takes its connection, and to which it returns it.
+
+    Raises:
+        DispatchError: The server cannot be reached, or another one is in its place.
     """
 
     def __init__(
@@ -46,17 +60,17 @@ class TcpStore:
         endpoint: Endpoint,
         *,
         timeout_s: float,
-        mark: ServerMark,
-        spares: Spares | None = None,
+        server: ServerIdentity,
+        connections: ConnectionPool | None = None,
     ) -> None:
-        self._endpoint, self._timeout_s, self._mark, self._spares = (
+        self._endpoint, self._timeout_s, self._server, self._pool = (
             endpoint,
             timeout_s,
-            mark,
-            spares,
+            server,
+            connections,
         )
         self._lock = threading.Lock()
-        self._line: _Line | None = None
+        self._connection: _TcpConnection | None = None
         self._is_closed = False
         self._failure: str | None = None
         _handles.add(self)
@@ -75,85 +89,86 @@ class TcpStore:
         return bool(self._ask(lambda store: store.check(keys)))
 
     def get_or_none(self, key: str) -> str | None:
-        """torch's `get` waits for a missing key, so it is asked for only once the key is there; no
-        key is ever deleted.
-        """
+        """See `Store`. Checks first, because torch's `get` waits for a missing key."""
         value = self._ask(lambda store: store.get(key).decode() if store.check([key]) else None)
         return None if value is None else str(value)
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
-        """Two exchanges for keys that are all there; torch's `multi_get` would wait for one that is
-        missing.
+        """See `Store`. Takes two exchanges if all keys exist: torch's `multi_get` waits for a
+        missing one, so they are checked first.
         """
-        found = []
-        for first in range(0, len(keys), _MANY):
-            found += self._ask(partial(_get_many, keys=list(keys[first : first + _MANY])))
-        return found
+        values = []
+        for first in range(0, len(keys), _KEYS_PER_READ):
+            values += self._ask(partial(_get_many, keys=list(keys[first : first + _KEYS_PER_READ])))
+        return values
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            line, self._line = self._line, None
-        if line is not None and not (self._spares is not None and self._spares.keep(line)):
-            line.close(self._timeout_s)
+            connection, self._connection = self._connection, None
+        if connection is not None and not (self._pool is not None and self._pool.put(connection)):
+            connection.close(self._timeout_s)
 
     def forget(self) -> None:
-        """In a forked child: the thread is not here, and the connection is the parent's."""
+        """Drops the connection in a forked child: it is the parent's, and its thread is not here.
+
+        The lock is replaced, as a thread of the parent may have held it at the fork.
+        """
         self._lock = threading.Lock()
-        if self._line is not None:
-            _parents_lines.append(self._line)
-            self._line = None
+        if self._connection is not None:
+            _parent_connections.append(self._connection)
+            self._connection = None
 
     def _ask(self, act: _Act) -> Any:
-        line = self._connected()
+        connection = self._connected()
         try:
-            return line.ask(act, self._timeout_s)
+            return connection.ask(act, self._timeout_s)
         except (RuntimeError, OSError) as error:
             raise self._lost(error) from error
 
-    def _connected(self) -> "_Line":
+    def _connected(self) -> "_TcpConnection":
         with self._lock:
             if self._is_closed:
                 raise DispatchError(f"this handle of dispatch store {self._endpoint.url} is closed")
             if self._failure is not None:
                 raise DispatchError(self._failure)
-            if self._line is None:
-                self._line = self._connect()
-            return self._line
+            if self._connection is None:
+                self._connection = self._connect()
+            return self._connection
 
-    def _spare(self) -> tuple["_Line", str] | None:
+    def _spare(self) -> tuple["_TcpConnection", str] | None:
         """A spare connection on which the server still answers, and the server's name."""
-        while self._spares is not None and (line := self._spares.take()) is not None:
+        while self._pool is not None and (connection := self._pool.take()) is not None:
             try:
-                return line, line.ask(_server_name, self._timeout_s)
-            except (RuntimeError, OSError):  # Who answers there now is asked on a new connection.
-                line.close(self._timeout_s)
+                return connection, connection.ask(_server_name, self._timeout_s)
+            except (RuntimeError, OSError):
+                # A new connection will show whether a server is there, and which one.
+                connection.close(self._timeout_s)
         return None
 
-    def _connect(self) -> "_Line":
-        line, name = self._spare() or (None, "")
+    def _connect(self) -> "_TcpConnection":
+        connection, name = self._spare() or (None, "")
         try:
-            if line is None:
+            if connection is None:
                 _await_server(self._endpoint, self._timeout_s)
-                line = _Line(self._endpoint, self._timeout_s)
-                name = line.ask(_server_name, max(self._timeout_s, _CONNECT_S))
+                connection = _TcpConnection(self._endpoint, self._timeout_s)
+                name = connection.ask(_server_name, max(self._timeout_s, _CONNECT_S))
         except (RuntimeError, OSError) as error:
-            if line is not None:
-                line.leave()
+            if connection is not None:
+                connection.leave()
             raise DispatchError(
                 f"dispatch store {self._endpoint.url} cannot be reached within {self._timeout_s:g} "
-                f"s: {_first_line(error)}; "
-                "is its server running (`featstore dispatch serve`, or rank 0 of the job), and the "
-                "port open?"
+                f"s: {_first_line(error)}; is its server running (`featstore dispatch serve`, or "
+                "rank 0 of the job), and the port open?"
             ) from error
-        if not self._mark.is_same(name):
-            line.close(self._timeout_s)
+        if not self._server.is_same(name):
+            connection.close(self._timeout_s)
             raise DispatchError(
                 f"dispatch store {self._endpoint.url} was lost: another server, which holds "
-                f"nothing of this run, is in its "
-                "place; restart all workers from their last checkpoint"
+                "nothing of this run, is in its place; restart all workers from their last "
+                "checkpoint"
             )
-        return line
+        return connection
 
     def _lost(self, error: Exception) -> DispatchError:
         why = (
@@ -162,33 +177,39 @@ class TcpStore:
             else _first_line(error)
         )
         with self._lock:
+            # The first failure is the cause; others follow from it.
             self._failure = self._failure or (
-                f"dispatch store {self._endpoint.url} is lost, and with it who reads what: {why}; "
-                "restart its server and all workers from their last checkpoint"
+                f"dispatch store {self._endpoint.url} is lost, and with it the leases of all "
+                f"workers: {why}; restart its server and all workers from their last checkpoint"
             )
-            line, self._line = self._line, None
-        if line is not None:
-            line.leave()
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.leave()
         return DispatchError(self._failure)
 
 
-class _Line:
-    """A connection, and the thread that talks on it; torch closes the connection where the thread
-    ends.
+class _TcpConnection:
+    """A connection, and the thread that owns torch's client. Several threads may call `ask`.
+
+    Once the thread ends it drops the client, which closes the connection.
     """
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._requests: queue.SimpleQueue[tuple[_Act, queue.SimpleQueue[Any]] | None] = (
             queue.SimpleQueue()
         )
-        # A daemon: a call that never returns must not keep the process from ending.
+        # A daemon: a call that never returns must not keep the process alive.
         self._thread = threading.Thread(
             target=self._talk, args=(endpoint, timeout_s), name="featstore-tcp-store", daemon=True
         )
         self._thread.start()
 
     def ask(self, act: _Act, timeout_s: float) -> Any:
-        """What `act` returns or raises; TimeoutError where it takes too long."""
+        """Calls `act` with the client, and returns or raises what it does.
+
+        Raises:
+            TimeoutError: There was no answer in time. The thread may be stuck: call `leave`.
+        """
         reply: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._requests.put((act, reply))
         try:
@@ -200,10 +221,11 @@ class _Line:
         return result
 
     def leave(self) -> None:
-        """Ends the thread as soon as it is not waiting for the server."""
+        """Ends the thread once it is not waiting for the server. Does not wait for it."""
         self._requests.put(None)
 
     def close(self, timeout_s: float) -> None:
+        """Ends the thread, and waits at most `timeout_s` for it."""
         self.leave()
         self._thread.join(timeout_s)
 
@@ -214,18 +236,21 @@ class _Line:
             try:
                 store = store or _client(endpoint, timeout_s)
                 answer: tuple[bool, Any] = False, act(store)
-            except Exception as error:  # noqa: BLE001  A thread hands what went wrong to the one who asked.
+            except Exception as error:  # noqa: BLE001  The caller raises it.
                 answer = True, error
             reply.put(answer)
+            # Else the last answer, or an error with its frames, would live until the next request.
             del act, reply, request, answer
 
 
 def host_server(endpoint: Endpoint) -> None:
-    """Starts the server of a job's store in this process, to its end, unless the process has one at
-    that port already.
+    """Starts the server of a job's store. It lives as long as this process.
 
-    `torch.distributed` with `env://` finds and shares it, before or after. DispatchError where the
-    port is taken.
+    `torch.distributed` with `env://` shares the server, in either order: `multi_tenant` makes torch
+    return the server that this process has at the port already.
+
+    Raises:
+        DispatchError: The port is taken by something else.
     """
     try:
         _hosted.append(
@@ -244,16 +269,21 @@ def host_server(endpoint: Endpoint) -> None:
 
 
 def serve(host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serves a store, at a free port if `port` is 0, until SIGTERM or SIGINT; `on_ready` gets its
-    address as a URL.
+    """Serves a store until SIGTERM or SIGINT. Call it from the main thread.
 
-    Everybody who reaches the port may read and write: it belongs into a trusted network.
-    DispatchError where the address cannot be had. To be called by the main thread.
+    There is no password: whoever reaches the port may read and write.
+
+    Args:
+        host: The address to listen at.
+        port: The port; 0 is any free one.
+        on_ready: Called with the store's URL once the server listens.
+
+    Raises:
+        DispatchError: The server cannot listen there.
     """
     ends = {signal.SIGTERM, signal.SIGINT}
-    blocked = signal.pthread_sigmask(
-        signal.SIG_BLOCK, ends
-    )  # Before torch's threads begin, which must not take them.
+    # Before torch starts its threads, which inherit the mask and so do not take the signals.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         listener = _listen(host, port)
         port = int(listener.getsockname()[1])
@@ -268,7 +298,7 @@ def serve(host: str, port: int, on_ready: Callable[[str], None]) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket of torch's choice would listen on every address of the machine."""
+    """A socket for the server. One of torch's own would listen on every address of the machine."""
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
@@ -281,7 +311,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _reachable(host: str) -> str:
-    """What to tell others of an address that stands for all of the machine's."""
+    """A host name for other machines, if `host` stands for all addresses of this one."""
     return socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
 
 
@@ -293,12 +323,12 @@ def _client(endpoint: Endpoint, timeout_s: float) -> TCPStore:
 
 
 def _server_name(store: TCPStore) -> str:
-    """What the first to ask called the server."""
+    """The random name that the first client gave the server."""
     return str(store.compare_set(_SERVER_KEY, "", uuid.uuid4().hex).decode())
 
 
 def _get_many(store: TCPStore, keys: list[str]) -> list[str | None]:
-    """Halves the keys until all of a part are there, or one is alone and missing."""
+    """Reads the keys by halves: a half of which all keys exist takes two exchanges."""
     if not keys:
         return []
     if store.check(keys):
@@ -310,10 +340,10 @@ def _get_many(store: TCPStore, keys: list[str]) -> list[str | None]:
 
 
 def _await_server(endpoint: Endpoint, timeout_s: float) -> None:
-    """Returns once somebody listens there: workers may start before their server.
+    """Waits until something listens at the endpoint, because workers may start before their server.
 
-    torch would try as well, but longer than it is told, and with pages of native stack traces on
-    standard error.
+    torch would wait too, but for longer than it is told (7 s for 2 s), and it prints pages of
+    native stack traces (docs/decisions/0021).
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -329,14 +359,13 @@ def _await_server(endpoint: Endpoint, timeout_s: float) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    """torch appends the native stack to its messages."""
+    """The first line of a message: torch appends the native stack."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 _handles: "weakref.WeakSet[TcpStore]" = weakref.WeakSet()
-_parents_lines: list[
-    _Line
-] = []  # Kept in a forked child: their end would be said on the parent's connection.
+# The parent's connections in a forked child. Kept, as dropping one would end it for the parent too.
+_parent_connections: list[_TcpConnection] = []
 _hosted: list[TCPStore] = []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from featstore.dispatch.accounts.recording import Recording
 from featstore.dispatch.leases.delivered import Done, as_ranges
-from featstore.dispatch.orders import MiniEpoch, Seat, Stretch, static_stretches
+from featstore.dispatch.orders import MiniEpoch, SplitRange, WorkerInfo, static_ranges
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import ConfigError
@@ -74,7 +74,12 @@ class Ordering:
         return self.recording if isinstance(self.recording, Recording) else None
 
     def claims(
-        self, plan: Plan, seat: Seat, batch_rows: int, done: Done, recording: Recording | None
+        self,
+        plan: Plan,
+        worker_info: WorkerInfo,
+        batch_rows: int,
+        done: Done,
+        recording: Recording | None,
     ) -> Iterator[Claim]:
         """What the worker reads of an epoch in static order, or, with a recording, replayed, in its
         order.
@@ -82,17 +87,21 @@ class Ordering:
         ConfigError where a recorded order is of another plan, epoch or number of workers.
         """
         if recording is None:
-            return _claims(plan, static_stretches(plan, seat, batch_rows, done))
-        return _claims(plan, _without(done, _recorded(recording, plan, seat), plan))
+            return _claims(plan, static_ranges(plan, worker_info, batch_rows, done))
+        return _claims(plan, _without(done, _recorded(recording, plan, worker_info), plan))
 
-    def mini_epoch(self, number: int, seed: int, epoch: int, seat: Seat) -> MiniEpoch:
+    def mini_epoch(self, number: int, seed: int, epoch: int, worker_info: WorkerInfo) -> MiniEpoch:
         """A worker's part of an epoch in rank order."""
         return MiniEpoch(
-            seed=seed, epoch=epoch, seat=seat, number=number, num_mini_epochs=self.mini_epochs
+            seed=seed,
+            epoch=epoch,
+            worker_info=worker_info,
+            number=number,
+            num_mini_epochs=self.mini_epochs,
         )
 
 
-def _recorded(recording: Recording, plan: Plan, seat: Seat) -> Iterator[Stretch]:
+def _recorded(recording: Recording, plan: Plan, worker_info: WorkerInfo) -> Iterator[SplitRange]:
     if (recording.plan, recording.epoch) != (plan.digest, plan.epoch):
         raise ConfigError(
             f"order.recording: of epoch {recording.epoch} of plan {recording.plan}, found epoch "
@@ -101,35 +110,35 @@ def _recorded(recording: Recording, plan: Plan, seat: Seat) -> Iterator[Stretch]
             f"recorded run; call "
             "set_epoch with its epoch"
         )
-    if recording.num_workers > seat.num_workers:
+    if recording.num_workers > worker_info.num_workers:
         raise ConfigError(
-            f"order.recording: of {recording.num_workers} workers, found {seat.num_workers}"
+            f"order.recording: of {recording.num_workers} workers, found {worker_info.num_workers}"
         )
-    return recording.of(seat.worker)
+    return recording.of(worker_info.index)
 
 
 def _without(
-    done: Done, stretches: Iterable[Stretch], plan: Plan | Mapping[int, Split]
-) -> Iterator[Stretch]:
+    done: Done, stretches: Iterable[SplitRange], plan: Plan | Mapping[int, Split]
+) -> Iterator[SplitRange]:
     """The stretches without what was delivered of them."""
     for stretch in stretches:
         row = stretch.first
         for first, end in as_ranges(done.get(stretch.index, 0), plan[stretch.index].num_rows):
             if row < min(first, stretch.end):
-                yield Stretch(index=stretch.index, first=row, end=min(first, stretch.end))
+                yield SplitRange(index=stretch.index, first=row, end=min(first, stretch.end))
             row = max(row, end)
         if row < stretch.end:
-            yield Stretch(index=stretch.index, first=row, end=stretch.end)
+            yield SplitRange(index=stretch.index, first=row, end=stretch.end)
 
 
 def rank_claims(splits: Iterable[Split], positions: Iterable[int], done: Done) -> Iterator[Claim]:
     """Whole splits at these positions of the epoch's order, without what was delivered of them."""
     for index, split in zip(positions, splits, strict=True):
-        whole = [Stretch(index=index, first=0, end=split.num_rows)]
+        whole = [SplitRange(index=index, first=0, end=split.num_rows)]
         yield from _claims({index: split}, _without(done, whole, {index: split}))
 
 
-def _claims(plan: Plan | Mapping[int, Split], stretches: Iterable[Stretch]) -> Iterator[Claim]:
+def _claims(plan: Plan | Mapping[int, Split], stretches: Iterable[SplitRange]) -> Iterator[Claim]:
     for stretch in stretches:
         split, first = plan[stretch.index], stretch.first
         yield Claim(

@@ -48,7 +48,7 @@ class DynamicEpoch:
         self._has_claimed = self._is_last_sibling = False
         self.found_all_done, self.quarantined = False, list[str]()
         if in_step:
-            begun.left_open.name()
+            begun.left_open.log_unread()
         self._coordinator = Coordinator(
             begun.address,
             plan=job.plan(epoch),

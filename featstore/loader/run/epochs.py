@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from featstore.dispatch.accounts.recording import NOT_RECORDED, Recording, recorded_by
-from featstore.dispatch.orders import Seat
+from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.bad_files import SKIP
@@ -244,9 +244,9 @@ class Run:
     def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""
         place = self._begun.place
-        seat = Seat(worker=place.static_index, num_workers=place.num_workers)
+        worker_info = WorkerInfo(index=place.static_index, num_workers=place.num_workers)
         recorded = partial(self._recorded, epoch)
-        for job, claims in self._job.turns(epoch, seat, self.delivery.done, recorded):
+        for job, claims in self._job.turns(epoch, worker_info, self.delivery.done, recorded):
             if not self.delivery.is_closed:
                 yield from self._feed.slices(job, epoch, claims)
             del job  # The files of a part are freed before those of the next are listed.

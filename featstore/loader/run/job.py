@@ -7,7 +7,7 @@ from functools import partial
 
 from featstore.dispatch.accounts.recording import Recording
 from featstore.dispatch.leases.delivered import Done, as_ranges
-from featstore.dispatch.orders import MiniEpoch, Seat, num_static_batches
+from featstore.dispatch.orders import MiniEpoch, WorkerInfo, num_static_batches
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.bad_files import ERROR
@@ -89,7 +89,7 @@ class Job:
         return self.of_plan(self.follow.files(followed))
 
     def turns(
-        self, epoch: int, seat: Seat, done: Done, recorded: Callable[[str], Recording]
+        self, epoch: int, worker_info: WorkerInfo, done: Done, recorded: Callable[[str], Recording]
     ) -> Iterator[tuple["Job", Iterator[Claim]]]:
         """What a worker reads of an epoch in an order for which nobody is asked: claims on this
         job, or on each part of it in turn.
@@ -105,11 +105,13 @@ class Job:
             )
             yield (
                 self,
-                self.ordering.claims(self.plan(epoch), seat, self.batch_size, done, recording),
+                self.ordering.claims(
+                    self.plan(epoch), worker_info, self.batch_size, done, recording
+                ),
             )
             return
         for number in range(self.ordering.mini_epochs):
-            yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, seat), done)
+            yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, worker_info), done)
 
     def _turn(self, part: MiniEpoch, done: Done) -> tuple["Job", Iterator[Claim]]:
         assert self.census is not None
@@ -122,8 +124,8 @@ class Job:
             yield self
             return
         for worker in range(place.num_workers):
-            seat = Seat(worker=worker, num_workers=place.num_workers)
-            yield self.part(MiniEpoch(seed=self.seed, epoch=0, seat=seat))
+            worker_info = WorkerInfo(index=worker, num_workers=place.num_workers)
+            yield self.part(MiniEpoch(seed=self.seed, epoch=0, worker_info=worker_info))
 
     @property
     def plan_digest(self) -> str:
@@ -146,7 +148,7 @@ class Job:
             or (self.request.where is not None and not is_decided)
         )
 
-    def num_static_batches(self, start: LoaderState, seat: Seat) -> int:
+    def num_static_batches(self, start: LoaderState, worker_info: WorkerInfo) -> int:
         """How many batches a worker gets in static order of the epochs that are left."""
         plan = self.plan(start.epoch)
         before = sum(
@@ -156,7 +158,10 @@ class Job:
         )
         later = start.first_epoch + self.num_epochs - start.epoch - 1
         count = partial(
-            num_static_batches, seat=seat, batch_rows=self.batch_size, drop_last=self.drop_last
+            num_static_batches,
+            worker_info=worker_info,
+            batch_rows=self.batch_size,
+            drop_last=self.drop_last,
         )
         return count(plan.num_rows - before) + later * count(plan.num_rows)
 
@@ -187,8 +192,10 @@ class Job:
         """
         if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
             return None
-        seats = [Seat(worker=rank, num_workers=place.num_ranks) for rank in range(place.num_ranks)]
-        counts = [self.num_static_batches(start, seat) for seat in seats]
+        worker_infos = [
+            WorkerInfo(index=rank, num_workers=place.num_ranks) for rank in range(place.num_ranks)
+        ]
+        counts = [self.num_static_batches(start, worker_info) for worker_info in worker_infos]
         per_rank = place.num_workers // place.num_ranks
         return -(
             (place.index % per_rank - (min(counts) if self.tail == DROP else max(counts)))

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from featstore.dispatch.accounts.recording import NOT_RECORDED, Recording, recorded_by
-from featstore.dispatch.accounts.unfinished import LeftOpen
+from featstore.dispatch.accounts.unfinished import UnreadEpochs
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.store_keys import restores_key, run_prefix
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
@@ -46,7 +46,7 @@ class Pass:
     place: Place
     is_repeated: bool
     siblings: str
-    left_open: LeftOpen
+    left_open: UnreadEpochs
 
     def is_last_sibling(self, epoch: int) -> bool:
         """Says that this worker of a DataLoader has nothing left to claim of an epoch; whether all
@@ -121,7 +121,7 @@ class Passes:
             place=place,
             is_repeated=is_repeated,
             siblings=f"{self._prefix}passes/{number}/",
-            left_open=LeftOpen(address, f"{self._prefix}{_LEFT}"),
+            left_open=UnreadEpochs(address, f"{self._prefix}{_LEFT}"),
         )
 
     def recording(self, epoch: int | None) -> Recording:
@@ -233,10 +233,12 @@ class Passes:
             self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children()
         )
 
-    def left_open(self) -> LeftOpen | None:
+    def left_open(self) -> UnreadEpochs | None:
         """Epochs that ended for this loader, or for workers of its DataLoaders, before all was
         read; None where no other rank shares the store."""
-        return None if self._shared is None else LeftOpen(self._shared, f"{self._prefix}{_LEFT}")
+        return (
+            None if self._shared is None else UnreadEpochs(self._shared, f"{self._prefix}{_LEFT}")
+        )
 
     def close(self) -> None:
         """Removes the run directory, in the process that chose it, and closes connections; the next

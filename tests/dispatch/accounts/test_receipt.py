@@ -1,4 +1,4 @@
-"""What the keys of an epoch say about its rows."""
+"""The receipt of an epoch, derived from its leases."""
 
 import functools
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def _receipt(url: str) -> Any:
         store.close()
 
 
-def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(
+def test_a_complete_epoch_has_every_row_once_and_names_who_delivered_it(
     make: Callable[..., Any], url: str
 ) -> None:
     one, other = make("one"), make("other")
@@ -50,7 +50,7 @@ def test_a_whole_epoch_has_every_row_once_and_says_who_delivered_it(
     assert receipt.workers == {"one": 100, "other": 50}
 
 
-def test_what_is_not_delivered_is_missing_whoever_holds_it(
+def test_undelivered_rows_are_missing_whoever_holds_them(
     make: Callable[..., Any], url: str
 ) -> None:
     worker = make()
@@ -83,7 +83,7 @@ def test_parts_that_were_cut_off_are_lines_of_their_own(make: Callable[..., Any]
     assert (receipt.delivered, receipt.missing, receipt.workers) == (20, 80, {"idle": 20})
 
 
-def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(
+def test_a_takeover_counts_the_rows_that_may_be_repeated(
     make: Callable[..., Any], url: str
 ) -> None:
     dead, late = make("dead", sizes=[100]), make("late", sizes=[100])
@@ -98,7 +98,7 @@ def test_rows_that_may_have_come_twice_are_counted_at_a_takeover(
 
 
 @pytest.mark.parametrize(("starts", "twice"), [(False, 0), (True, 100)])
-def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(
+def test_rows_that_a_dead_worker_had_only_read_ahead_are_not_repeated(
     make: Callable[..., Any], url: str, starts: bool, twice: int
 ) -> None:
     ahead = {"sizes": [100], "boundaries": lambda split: ()}
@@ -112,9 +112,7 @@ def test_rows_that_a_dead_worker_had_only_read_ahead_cannot_have_come_twice(
     assert _receipt(url).repeated_at_most == twice
 
 
-def test_what_a_restored_state_had_delivered_counts_as_delivered(
-    make: Callable[..., Any], url: str
-) -> None:
+def test_rows_of_a_restored_state_count_as_delivered(make: Callable[..., Any], url: str) -> None:
     done = {0: ((0, 20), (50, 60)), 1: "complete"}
     worker = make(done=done)
     assert all(worker.complete(claim) for claim in worker.claims())
@@ -140,7 +138,7 @@ def test_a_run_lists_its_epochs_in_order(make: Callable[..., Any], url: str) -> 
     assert list(receipts(url, "run", 3)) == [f"{PREFIX}3"]
 
 
-def test_an_epoch_or_a_run_that_is_not_there_is_refused(make: Callable[..., Any], url: str) -> None:
+def test_an_unknown_epoch_or_run_is_refused(make: Callable[..., Any], url: str) -> None:
     make()
     with pytest.raises(
         DispatchError,
@@ -153,7 +151,7 @@ def test_an_epoch_or_a_run_that_is_not_there_is_refused(make: Callable[..., Any]
         read_receipt(bind(url).open(), EpochKeys(PREFIX, 7))
 
 
-def test_the_command_prints_it_and_fails_where_rows_are_missing(
+def test_the_command_prints_the_receipt_and_fails_if_rows_are_missing(
     make: Callable[..., Any], url: str
 ) -> None:
     worker = make()

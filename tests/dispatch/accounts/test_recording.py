@@ -1,4 +1,4 @@
-"""What leases remember of an epoch's order, as a file."""
+"""The order of an epoch, read from its leases and saved to a file."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from featstore.dispatch.accounts.recording import Recording, recorded
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.orders import Stretch
+from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.errors import ConfigError, DispatchError
@@ -31,7 +31,7 @@ def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:
     )
 
 
-def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_back(
+def test_claims_are_recorded_in_each_workers_order_with_parts_and_released_leases(
     url: str,
 ) -> None:
     with coordinator(url, "0-11") as one, coordinator(url, "1-22") as other:
@@ -50,13 +50,13 @@ def test_claims_are_recorded_in_each_workers_turn_with_parts_and_what_was_given_
     found = recorded(url, "run", 0)
     assert (found.plan, found.epoch, found.num_workers) == (plan, 0, 2)
     assert found.workers["0-11"] == (
-        Stretch(index=0, first=0, end=100),
-        Stretch(index=2, first=0, end=100),
+        SplitRange(index=0, first=0, end=100),
+        SplitRange(index=2, first=0, end=100),
     )
-    assert found.workers["1-22"] == (Stretch(index=1, first=0, end=30),)
+    assert found.workers["1-22"] == (SplitRange(index=1, first=0, end=30),)
     assert set(found.workers["1-33"]) == {
-        Stretch(index=1, first=30, end=100),
-        Stretch(index=3, first=0, end=100),
+        SplitRange(index=1, first=30, end=100),
+        SplitRange(index=3, first=0, end=100),
     }
     assert list(found.of(1)) == [*found.workers["1-22"], *found.workers["1-33"]]
     assert list(found.of(7)) == []
@@ -76,6 +76,6 @@ def test_one_epoch_is_recorded_at_a_time(url: str) -> None:
     assert recorded(url, "run", 1).epoch == 1
 
 
-def test_what_is_no_recording_is_refused() -> None:
+def test_data_that_is_no_recording_is_refused() -> None:
     with pytest.raises(ConfigError, match="recorded order: expected format 1, found 'list'"):
         Recording.from_json([])

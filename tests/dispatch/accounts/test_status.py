@@ -1,6 +1,5 @@
-"""What readings of an epoch mean, and what an observer of a real store sees."""
+"""The status computed from readings, and an observer of a real store."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from featstore import cli
-from featstore.dispatch.accounts.epochs import EpochNote, announce, announced
+from featstore.dispatch.accounts.epochs import EpochNote, announce
 from featstore.dispatch.accounts.status import Observer, Reading, show, summarize
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.leases.lease import Lease, LeaseState
@@ -55,20 +54,20 @@ def test_counts_and_rows_are_those_of_the_leases() -> None:
     ]
 
 
-def test_the_end_is_expected_at_the_rate_between_the_readings() -> None:
+def test_the_remaining_time_follows_the_rate_between_the_readings() -> None:
     before = reading(100.0, lease("a", DONE, 100), lease("b", HELD, 0))
     status = summarize(NOTE, reading(110.0, lease("a", DONE, 100), lease("b", HELD, 50)), before)
     assert status.rows_per_s == 5
     assert status.remaining_s == (1000 - 150) / 5
 
 
-def test_without_a_rate_no_end_is_known_and_at_the_end_nothing_remains() -> None:
+def test_without_a_rate_the_remaining_time_is_unknown_and_at_the_end_it_is_zero() -> None:
     assert summarize(NOTE, reading(5.0), EMPTY).remaining_s is None
     over = summarize(NOTE, reading(5.0, *[lease("a", DONE, 100)] * 10), EMPTY)
     assert (over.remaining_s, over.is_over) == (0, True)
 
 
-def test_what_a_restored_state_had_delivered_counts_as_done() -> None:
+def test_splits_of_a_restored_state_count_as_done() -> None:
     note = EpochNote(**vars(NOTE) | {"num_splits_before": 9, "num_rows_before": 900})
     status = summarize(note, reading(10.0, lease("a", DONE, 100)), EMPTY)
     assert (status.num_done, status.num_rows, status.rows_per_s, status.is_over) == (
@@ -90,7 +89,7 @@ def test_a_straggler_is_slower_than_half_the_median_and_holds_splits() -> None:
     assert [w.remark for w in summarize(NOTE, now, EMPTY).workers] == ["", "", "straggler", ""]
 
 
-def test_a_worker_is_silent_that_renews_nothing_for_half_a_lease_time() -> None:
+def test_a_worker_that_renews_nothing_for_half_a_lease_time_is_silent() -> None:
     before = reading(0.0, lease("a", HELD, 10), lease("b", HELD, 10))
     after = [lease("a", HELD, 10), lease("b", HELD, 10, beat=1)]
     assert [w.is_silent for w in summarize(NOTE, reading(5.0, *after), before).workers] == [
@@ -119,25 +118,7 @@ def test_the_text_has_a_line_for_the_epoch_and_one_for_each_worker() -> None:
     ]
 
 
-def test_a_note_is_left_once_and_the_newest_are_found(tmp_path: Path) -> None:
-    with closing(bind(f"sqlite://{tmp_path}/x.db").open()) as store:
-        notes = [EpochNote(**vars(NOTE) | {"epoch": epoch}) for epoch in range(4)]
-        assert [announce(store, note) for note in (*notes, notes[0])] == [True] * 4 + [False]
-        assert list(announced(store, last=2)) == notes[2:]
-        assert list(announced(store, last=9)) == notes
-
-
-def test_a_note_of_another_format_is_refused() -> None:
-    assert EpochNote.decode(NOTE.encode()) == NOTE
-    for text in ("", "[]", json.dumps(json.loads(NOTE.encode()) | {"format": 2}), '{"format":1}'):
-        with pytest.raises(
-            DispatchError,
-            match="a note of an epoch that this version cannot read: expected format 1, found",
-        ):
-            EpochNote.decode(text)
-
-
-def test_an_observer_follows_a_coordinator_and_asks_no_more_for_what_is_done(
+def test_an_observer_follows_a_coordinator_and_does_not_read_final_leases_again(
     tmp_path: Path,
 ) -> None:
     address = bind(f"sqlite://{tmp_path}/x.db")
@@ -162,8 +143,8 @@ def test_an_observer_follows_a_coordinator_and_asks_no_more_for_what_is_done(
     observer.close()
 
 
-def test_parts_that_were_cut_off_count_where_they_were_read(tmp_path: Path) -> None:
-    """A split is done when all its parts are; rows count for whoever acknowledged them."""
+def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> None:
+    """A split is done once all its parts are. Rows count for the worker that acknowledged them."""
     url = f"sqlite://{tmp_path}/x.db"
     plan = Plan(splits=[Split(path="0.parquet", num_rows=100)])
     options: Any = {"boundaries": lambda split: range(10, split.num_rows, 10)}
@@ -192,7 +173,7 @@ def test_parts_that_were_cut_off_count_where_they_were_read(tmp_path: Path) -> N
         ]
 
 
-def test_a_quarantined_split_is_over_and_named(tmp_path: Path) -> None:
+def test_a_quarantined_split_is_done_and_shown(tmp_path: Path) -> None:
     status = summarize(
         EpochNote(**vars(NOTE) | {"num_splits": 1}),
         reading(9.0, lease("a", LeaseState.QUARANTINED, 30)),

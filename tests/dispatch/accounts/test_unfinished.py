@@ -1,4 +1,4 @@
-"""What is told of an epoch that was not read to its end."""
+"""The report on an epoch that was not read to its end."""
 
 import functools
 import logging
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from featstore.dispatch.accounts.unfinished import LeftOpen, open_leases, silent_leases
+from featstore.dispatch.accounts.unfinished import UnreadEpochs, open_leases, silent_leases
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import WaitFor
@@ -28,7 +28,7 @@ def test_an_epoch_that_never_began_has_nothing_open(address: StoreAddress) -> No
     assert open_leases(address.open(), KEYS) == []
 
 
-def test_what_is_held_given_back_or_claimed_by_nobody_is_open_and_what_is_done_is_not(
+def test_held_free_and_unclaimed_splits_are_open_and_done_ones_are_not(
     make: Callable[..., Any], address: StoreAddress
 ) -> None:
     worker = make("1-7", num_splits=5, done={4: "complete"})
@@ -65,7 +65,7 @@ def test_a_holder_that_is_dead_is_silent_after_the_wait(
     assert "held by worker dead" in str(silent)
 
 
-def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread(
+def test_only_rows_that_stay_unread_are_warned_about(
     make: Callable[..., Any],
     address: StoreAddress,
     clock: SimulatedClock,
@@ -77,50 +77,50 @@ def test_what_living_ranks_had_still_to_deliver_is_named_only_where_it_is_unread
     for claim in other.claims(WaitFor.NOTHING):
         assert other.reserve(claim, 100) == 100
         assert other.complete(claim)
-    left_open = LeftOpen(address, "left", clock)
+    left_open = UnreadEpochs(address, "left", clock)
     left_open.note(KEYS)
-    left_open.name()
+    left_open.log_unread()
     assert "still being delivered: epoch 0, rows 0 to" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     silence(holder)
     left_open.note(KEYS)
-    left_open.name()
+    left_open.log_unread()
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
         f"of split {held.split.id}, held by worker holder, which is silent" in record.getMessage()
     )
     caplog.clear()
-    left_open.name()
+    left_open.log_unread()
     assert not caplog.records, "it was named once"
 
 
-def test_what_one_process_notes_another_names_and_a_long_list_is_cut_short(
+def test_another_process_can_report_the_noted_epochs_and_a_long_list_is_shortened(
     make: Callable[..., Any],
     address: StoreAddress,
     clock: SimulatedClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     next(make("holder", num_splits=60).claims())
-    LeftOpen(address, "left").note(KEYS)
-    LeftOpen(address, "left").note(EpochKeys(KEYS.prefix, 7))
-    LeftOpen(address, "other").name()
+    UnreadEpochs(address, "left").note(KEYS)
+    UnreadEpochs(address, "left").note(EpochKeys(KEYS.prefix, 7))
+    UnreadEpochs(address, "other").log_unread()
     assert not caplog.records
-    LeftOpen(address, "left", clock).name()
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 20
-    assert "of epoch 0, 40 further splits are not read to their end" in told
-    assert sum("claimed by nobody; they are read again" in line for line in told) == 19
+    UnreadEpochs(address, "left", clock).log_unread()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 20
+    assert "epoch 0 has 40 further splits that were not read to their end" in messages
+    assert sum("claimed by nobody; they are read again" in line for line in messages) == 19
 
 
-def test_a_store_that_is_gone_is_told_and_raises_nothing(
+def test_a_lost_store_is_logged_and_not_raised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     address = bind(f"sqlite://{tmp_path}/store.sqlite")
-    left_open = LeftOpen(address, "left")
+    left_open = UnreadEpochs(address, "left")
     left_open.note(KEYS)
     for path in tmp_path.iterdir():
         path.unlink()
     (tmp_path / "store.sqlite").mkdir()
-    left_open.name()
-    assert "cannot be looked up" in caplog.text
+    left_open.log_unread()
+    assert "cannot look up what other ranks" in caplog.text

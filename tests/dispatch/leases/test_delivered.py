@@ -1,4 +1,4 @@
-"""Ranges of delivered rows, against sets of rows."""
+"""Ranges of delivered rows, compared with sets of rows."""
 
 import itertools
 from typing import Any
@@ -23,21 +23,21 @@ def _rows(ranges: Any) -> Any:
 
 
 @given(one=ROWS, other=ROWS)
-def test_a_union_holds_what_either_holds_in_ranges_that_do_not_touch(one: Any, other: Any) -> None:
+def test_a_union_has_the_rows_of_both_in_ranges_that_do_not_touch(one: Any, other: Any) -> None:
     both = united(_ranges(one), _ranges(other))
     assert _rows(both) == one | other
     assert all(a[1] < b[0] for a, b in itertools.pairwise(both))
 
 
 @given(rows=ROWS)
-def test_a_count_says_the_same_as_its_ranges(rows: Any) -> None:
+def test_a_number_of_rows_equals_its_ranges(rows: Any) -> None:
     ranges = _ranges(rows)
     assert as_ranges(compact(ranges), NUM_ROWS) == ranges
     assert as_ranges("complete", NUM_ROWS) == ((0, NUM_ROWS),)
 
 
 @given(rows=ROWS)
-def test_a_split_and_its_parts_are_exactly_what_is_left(rows: Any) -> None:
+def test_a_split_and_its_parts_cover_exactly_the_remaining_rows(rows: Any) -> None:
     if len(rows) == NUM_ROWS:
         return
     ranges = _ranges(rows)

@@ -1,4 +1,4 @@
-"""What a worker knows of its own leases, while several of its threads change them."""
+"""A worker's view of its own leases while several of its threads change them."""
 
 import threading
 from typing import Any
@@ -22,8 +22,8 @@ CHANGES = {
 
 
 class Overtaken:
-    """A store whose answer to the first write comes only after another thread has written and noted
-    its own.
+    """A store that answers the first write only after another thread has finished a change of its
+    own.
     """
 
     def __init__(self, store: Any, act: Any) -> None:
@@ -48,7 +48,7 @@ def _held() -> Any:
     slow=st.sampled_from(sorted(CHANGES)),
     quick=st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=4),
 )
-def test_a_thread_that_is_overtaken_between_its_write_and_its_note_does_not_undo_what_the_other_noted(
+def test_a_thread_overtaken_between_its_write_and_its_update_does_not_undo_the_newer_record(
     slow: Any, quick: list[Any]
 ) -> None:
     store, holdings = _held()
@@ -69,7 +69,7 @@ def test_a_claim_whose_last_rows_were_reserved_by_another_thread_can_be_complete
     assert len(holdings) == 0
 
 
-def test_many_threads_that_change_one_lease_end_with_the_record_that_the_store_has() -> None:
+def test_after_many_threads_changed_a_lease_the_worker_has_the_record_of_the_store() -> None:
     store, holdings = _held()
 
     def work() -> None:

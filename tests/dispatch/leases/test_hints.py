@@ -1,4 +1,4 @@
-"""Idle workers look at what may have changed, and no worker ends while something is to be had."""
+"""Idle workers look only at what may have changed, and no worker ends while a split is free."""
 
 import threading
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.dispatch.simulated_clock import SimulatedClock
 
 
 class CountingAddress:
-    """Opens handles that count which keys they are asked for, and how often they ask."""
+    """Opens handles that count the keys they read and their exchanges."""
 
     def __init__(self, address: Any) -> None:
         self._address, self.num_asked, self.num_exchanges = address, Counter[Any](), 0
@@ -40,7 +40,7 @@ class _Counting:
 def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(
     make_worker: Any,
 ) -> None:
-    """A DataLoader's workers end where they would wait: what they miss nobody reads."""
+    """The workers of a DataLoader end instead of waiting, so nobody reads what they miss."""
     holder, leaver, last = (
         make_worker("holder", 400),
         make_worker("leaver", 400),
@@ -54,7 +54,7 @@ def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_
     assert [claim.index for claim in last.claims(WaitFor.NOTHING)] == [given_back.index]
 
 
-def test_idle_workers_ask_for_two_hints_and_not_for_leases(
+def test_idle_workers_read_two_hints_and_no_leases(
     make_worker: Any, address: StoreAddress, clock: SimulatedClock
 ) -> None:
     counting = CountingAddress(address)

@@ -1,4 +1,4 @@
-"""The lease machine's records and transitions, one by one."""
+"""The record of a lease and each of its transitions."""
 
 import json
 from dataclasses import replace
@@ -43,7 +43,7 @@ def _held(**fields: Any) -> Any:
 
 
 @given(record=RECORDS, cuts=st.lists(st.integers(20, 30), max_size=3).map(tuple))
-def test_a_record_survives_the_store(record: Any, cuts: Any) -> None:
+def test_a_record_round_trips_through_the_store(record: Any, cuts: Any) -> None:
     record = replace(record, cuts=cuts)
     assert Lease.decode(record.encode()) == record
 
@@ -60,7 +60,7 @@ def test_a_record_survives_the_store(record: Any, cuts: Any) -> None:
         '{"format":2,"state":"held"}',
     ],
 )
-def test_a_foreign_value_is_refused_with_what_was_found(text: str) -> None:
+def test_a_foreign_value_is_refused_and_shown(text: str) -> None:
     with pytest.raises(
         DispatchError, match="a lease that this version cannot read: expected format 2, found"
     ):
@@ -74,7 +74,7 @@ def test_a_record_of_another_format_is_refused() -> None:
 
 
 @given(record=RECORDS)
-def test_a_new_claim_has_a_higher_fence_and_goes_on_where_the_last_one_was(record: Any) -> None:
+def test_a_new_claim_has_a_higher_fence_and_resumes_after_the_last_one(record: Any) -> None:
     taken = leases.claim_again(record, worker="w", nonce="new", turn=4)
     assert (taken.state, taken.fence, taken.rows, taken.turn) == (
         LeaseState.HELD,
@@ -91,7 +91,7 @@ def test_a_new_claim_has_a_higher_fence_and_goes_on_where_the_last_one_was(recor
     assert not taken.same_claim(record)
 
 
-def test_a_first_claim_goes_on_where_the_restored_state_was() -> None:
+def test_a_first_claim_resumes_after_the_restored_state() -> None:
     claimed = leases.claim(replace(WHOLE, start_row=7, cuts=(50,)), worker="w", nonce="n", turn=2)
     assert (claimed.rows, claimed.first, claimed.reserved, claimed.limit, claimed.turn) == (
         7,
@@ -165,7 +165,7 @@ def test_what_nobody_holds_has_no_cut() -> None:
     )
 
 
-def test_taking_over_what_was_begun_counts_a_failure_and_what_may_come_twice() -> None:
+def test_taking_over_a_begun_claim_counts_a_failure_and_repeated_rows() -> None:
     taken = leases.claim_again(leases.start(_held(reserved=30)), worker="v", nonce="m")
     assert (taken.failures, taken.repeated, taken.started) == (1, 30, False)
     again = leases.claim_again(leases.start(leases.reserve(taken, 20)), worker="w", nonce="n")
@@ -174,12 +174,12 @@ def test_taking_over_what_was_begun_counts_a_failure_and_what_may_come_twice() -
     assert not leases.has_failed(again, 3)
 
 
-def test_rows_that_were_reserved_and_not_started_cannot_come_twice() -> None:
+def test_reserved_rows_of_a_claim_that_never_started_cannot_be_repeated() -> None:
     taken = leases.claim_again(leases.reserve(_held(), 100), worker="v", nonce="m")
     assert (taken.failures, taken.repeated) == (1, 0)
 
 
-def test_progress_forgives_failures_and_what_was_not_begun_has_not_failed() -> None:
+def test_progress_resets_failures_and_a_claim_that_never_began_has_not_failed() -> None:
     failed = _held(failures=4)
     assert leases.claim_again(failed, worker="v", nonce="m").failures == 4
     assert leases.claim_again(leases.advance(failed, 1), worker="v", nonce="m").failures == 0
@@ -187,12 +187,12 @@ def test_progress_forgives_failures_and_what_was_not_begun_has_not_failed() -> N
     assert leases.fail(leases.advance(failed, 1)).failures == 1
 
 
-def test_giving_back_in_good_order_counts_nothing() -> None:
+def test_releasing_a_lease_counts_no_failure() -> None:
     taken = leases.claim_again(leases.release(_held(rows=10, reserved=30)), worker="v", nonce="m")
     assert (taken.failures, taken.repeated, taken.rows) == (0, 0, 10)
 
 
-def test_a_quarantined_split_keeps_what_was_acknowledged() -> None:
+def test_a_quarantined_split_keeps_its_acknowledged_rows() -> None:
     record = leases.quarantine(_held(rows=10, reserved=30, started=True))
     assert (record.state, record.rows, record.repeated) == (LeaseState.QUARANTINED, 10, 20)
 

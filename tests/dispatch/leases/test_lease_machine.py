@@ -13,7 +13,7 @@ from featstore.dispatch.leases import lease as leases
 from featstore.dispatch.leases.delivered import extent, part_extent
 from featstore.dispatch.leases.held import Holdings
 from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState
-from featstore.dispatch.leases.survey import Survey, Watch
+from featstore.dispatch.leases.survey import LeaseWatch, Survey
 from featstore.dispatch.plan import Split
 from featstore.dispatch.store_keys import EpochKeys
 
@@ -24,7 +24,7 @@ KEYS = EpochKeys("p/", 0)
 
 
 class Values:
-    """A store of the one verb that leases are changed with."""
+    """A store with `compare_set` only, by which leases are changed."""
 
     def __init__(self) -> None:
         self.held: dict[Any, Any] = {}
@@ -36,23 +36,25 @@ class Values:
 
 
 class Worker:
-    """A process: what it holds and has seen, and how far it has delivered each claim. `nonce` is
-    new with each start.
+    """A process: its leases, what it has seen, and how far it has delivered each claim. Each start
+    has a new `nonce`.
     """
 
     def __init__(self, nonce: Any) -> None:
         self.nonce = nonce
-        self.holdings, self.watch, self.survey = Holdings(KEYS), Watch(LEASE_S), Survey(frozenset())
+        self.holdings, self.watch, self.survey = (
+            Holdings(KEYS),
+            LeaseWatch(LEASE_S),
+            Survey(frozenset()),
+        )
         self.delivered: dict[Any, Any] = {}
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Workers claim, reserve, deliver, acknowledge, complete, fail, pause for any time, die,
-    relieve and take over.
-
-    A worker acts on its own last records, which may be stale: that is what a pause is. It delivers
-    a row only below what it has reserved, and never asks the store when it does, as a real consumer
-    that holds a decoded batch.
+    """Workers claim, reserve, deliver, acknowledge, complete, fail, pause for any time, die, cut
+    and take over. A worker acts on its own last records, which may be stale: that is how it pauses.
+    It only delivers rows that it has reserved, and does not ask the store when it does, like a real
+    consumer that holds a decoded batch.
     """
 
     @initialize(
@@ -83,7 +85,7 @@ class Interleavings(RuleBasedStateMachine):
         return value, record
 
     def _parts(self) -> Any:
-        """Everything that has, or may have, a key."""
+        """All parts that have a key, or may have one."""
         known = [(index, 0) for index in range(self.cursor)]
         for part in known:
             _, record = self._read(part)
@@ -111,7 +113,7 @@ class Interleavings(RuleBasedStateMachine):
             worker.watch.forget(part)
 
     def _own(self, data: Any) -> Any:
-        """One of the claims that some worker believes to hold, if there is any."""
+        """One of the claims that some worker believes it holds, if there is any."""
         owned = [(worker, part) for worker in self.workers for part in worker.holdings._held]
         if not owned:
             return None, None, None
@@ -119,7 +121,7 @@ class Interleavings(RuleBasedStateMachine):
         return worker, part, worker.holdings._held[part]
 
     def _other(self, data: Any) -> Any:
-        """A worker, and a part that it does not hold, as the store has it."""
+        """A worker, a part that it does not hold, and the part's record in the store."""
         worker = data.draw(st.sampled_from(self.workers))
         part = data.draw(st.sampled_from(self._parts()))
         value, record = self._read(part)
@@ -140,7 +142,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.cursor > 0)
     @rule(data=st.data(), waits=st.booleans())
     def take_over(self, data: Any, waits: Any) -> None:
-        """A worker looks once, or for a whole lease time in which all others stand still."""
+        """A worker looks once, or for a whole lease time during which all others are paused."""
         worker, part, value, record = self._other(data)
         if worker is None:
             return
@@ -194,9 +196,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(data=st.data(), num_rows=st.integers(1, NUM_ROWS))
     def deliver(self, data: Any, num_rows: Any) -> None:
-        """Rows reach a consumer; after the first of them whether the lease still stands is not
-        asked.
-        """
+        """Rows reach a consumer. After the first one the worker does not check its lease any more."""
         worker, part, _ = self._own(data)
         if worker is not None:
             self._deliver(worker, part, num_rows)
@@ -219,9 +219,7 @@ class Interleavings(RuleBasedStateMachine):
         how=st.sampled_from(["cut", "take over", "take unbegun"]),
     )
     def race(self, data: Any, through: Any, how: Any) -> None:
-        """Another worker comes between a holder's reservation and its delivery, and is the faster
-        one.
-        """
+        """Another worker acts between a holder's reservation and its delivery."""
         holder, part, _ = self._own(data)
         if holder is None:
             return
@@ -265,8 +263,8 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def complete(self, data: Any) -> None:
-        """A worker that has delivered all that it knows to be its own says so; where it was cut
-        meanwhile it cannot have.
+        """A worker completes a claim after it has delivered all rows that it believes are its own.
+        If the lease was cut meanwhile, those cannot include cut rows.
         """
         worker, part, mine = self._own(data)
         if worker is not None and worker.delivered[part, mine.fence] == mine.limit:
@@ -275,7 +273,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(data=st.data(), fails=st.booleans())
     def give_back(self, data: Any, fails: Any) -> None:
-        """Closing, or a split that cannot be read: what was delivered is acknowledged first."""
+        """A worker closes, or cannot read a split. It acknowledges what it delivered first."""
         worker, part, mine = self._own(data)
         if worker is not None:
             self_delivered = worker.delivered[part, mine.fence]
@@ -296,7 +294,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def die(self, data: Any) -> None:
-        """A worker is killed and starts again, knowing nothing."""
+        """A worker is killed and starts again without its state."""
         place = data.draw(st.integers(0, len(self.workers) - 1))
         self.workers[place] = self._start()
 
@@ -332,8 +330,8 @@ class Interleavings(RuleBasedStateMachine):
             )
 
     def teardown(self) -> None:
-        """Whatever happened, one late worker finishes the epoch, and what it finds cut off, within
-        lease times of its own.
+        """Whatever happened, one late worker finishes the epoch with all cut-off parts, within a
+        few lease times.
         """
         if not hasattr(self, "store"):
             return

@@ -22,7 +22,7 @@ def test_a_rank_in_step_never_renews_less_often_than_others_nor_more_than_twice_
     assert min(0.5, renewal_pause_s(lease_s)) <= pause_s <= renewal_pause_s(lease_s)
 
 
-def test_at_the_end_of_the_plan_a_rank_in_step_shows_twice_a_second_that_it_lives() -> None:
+def test_at_the_end_of_the_plan_a_rank_in_step_renews_twice_a_second() -> None:
     assert in_step_pause_s(60.0, num_taken=10, num_left=0, elapsed_s=1e4) == 0.5
 
 

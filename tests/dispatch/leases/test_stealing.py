@@ -1,6 +1,4 @@
-"""The end of an epoch: what idle workers take off the others, files that a host has, failures and
-quarantine.
-"""
+"""The end of an epoch: work stealing, files that a host has staged, failures and quarantine."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.dispatch.leases.lease import Lease, LeaseState
-from featstore.dispatch.leases.stealing import Lookahead, Open, victims
+from featstore.dispatch.leases.stealing import StagedSplits, StealCandidate, victims
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import WaitFor
 from tests.dispatch.conftest import silence
@@ -30,9 +28,7 @@ def make(make_worker: Any) -> Callable[..., Any]:
 
 
 def _deliver(coordinator: Any, claim: Any, step: int = 10) -> Any:
-    """Reads a claim to its end, as it is when each step is reserved; the rows that were
-    delivered.
-    """
+    """Reads a claim to its current end, step by step. Returns the delivered rows."""
     row, rows = claim.start_row, set()
     while (through := coordinator.reserve(claim, row + step)) is not None and through > row:
         rows |= {(claim.index, r) for r in range(row, through)}
@@ -41,7 +37,7 @@ def _deliver(coordinator: Any, claim: Any, step: int = 10) -> Any:
     return rows
 
 
-def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserved(
+def test_an_idle_worker_takes_half_of_the_rows_that_a_busy_one_has_not_reserved(
     make: Callable[..., Any],
 ) -> None:
     busy, idle = make("busy"), make("idle")
@@ -57,13 +53,13 @@ def test_an_idle_worker_takes_the_second_half_of_what_a_busy_one_has_not_reserve
     assert idle.num_takeovers == 0
 
 
-def test_a_worker_that_does_not_wait_cuts_too(make: Callable[..., Any]) -> None:
+def test_a_worker_that_does_not_wait_cuts_leases_too(make: Callable[..., Any]) -> None:
     busy, idle = make("busy"), make("idle")
     busy.reserve(next(busy.claims()), 20)
     assert [claim.part for claim in idle.claims(WaitFor.NOTHING)] == [60]
 
 
-def test_the_tail_is_cut_again_and_again_and_no_row_comes_twice(make: Callable[..., Any]) -> None:
+def test_the_tail_is_cut_repeatedly_and_no_row_is_delivered_twice(make: Callable[..., Any]) -> None:
     workers = [make(f"w{i}") for i in range(4)]
     slow = next(workers[0].claims())
     assert workers[0].reserve(slow, 10) == 10
@@ -93,7 +89,7 @@ def test_a_split_that_a_slow_worker_has_claimed_but_not_begun_is_taken_whole(
     assert len(_deliver(idle, taken)) == NUM_ROWS
 
 
-def test_what_is_reserved_is_left_to_the_one_who_reserved_it(make: Callable[..., Any]) -> None:
+def test_reserved_rows_are_left_to_their_holder(make: Callable[..., Any]) -> None:
     busy, idle = make("busy"), make("idle")
     claim = next(busy.claims())
     busy.reserve(claim, 95)
@@ -101,7 +97,7 @@ def test_what_is_reserved_is_left_to_the_one_who_reserved_it(make: Callable[...,
     assert len(_deliver(busy, claim)) == NUM_ROWS
 
 
-def test_nothing_is_cut_while_the_plan_has_more(make: Callable[..., Any]) -> None:
+def test_nothing_is_cut_while_the_plan_has_splits_left(make: Callable[..., Any]) -> None:
     busy, other = make("busy", 3), make("other", 3)
     busy.reserve(next(busy.claims()), 10)
     claims = other.claims()
@@ -122,7 +118,7 @@ def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make: Callable[...,
     assert late.num_takeovers == 1
 
 
-def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_again(
+def test_rows_that_a_restored_state_delivered_in_the_middle_of_a_split_are_not_read_again(
     make: Callable[..., Any],
 ) -> None:
     done = {0: ((0, 20), (50, 60), (90, 100))}
@@ -137,7 +133,7 @@ def test_what_a_restored_state_delivered_in_the_middle_of_a_split_is_not_read_ag
     assert list(one.claims()) == list(other.claims()) == []
 
 
-def test_a_worker_that_lives_without_working_loses_its_lease(make: Callable[..., Any]) -> None:
+def test_a_worker_that_renews_without_working_loses_its_lease(make: Callable[..., Any]) -> None:
     stuck, other = (make(name, stall_s=180.0, boundaries=None) for name in ("stuck", "other"))
     claim = next(stuck.claims())
     taken = next(other.claims())
@@ -164,7 +160,7 @@ def test_a_split_that_fails_again_and_again_is_quarantined_and_named(
     assert worker.is_done
 
 
-def test_a_worker_that_comes_at_the_end_does_not_look_at_every_split_again(
+def test_a_worker_that_joins_at_the_end_does_not_read_every_lease(
     make: Callable[..., Any],
 ) -> None:
     first = make("first", 1000)
@@ -200,7 +196,7 @@ def test_a_host_prefers_files_that_it_has_staged(make: Callable[..., Any]) -> No
     assert [next(others).index for _ in range(4)] == [1, 2, 4, 5]
 
 
-def test_the_lookahead_is_bounded_and_asks_about_each_position_once() -> None:
+def test_staged_files_are_looked_for_in_a_bounded_range_and_once_per_position() -> None:
     plan, asked = (
         Plan(splits=[Split(path=str(i), num_rows=1) for i in range(1000)], shuffle=False),
         [],
@@ -210,7 +206,7 @@ def test_the_lookahead_is_bounded_and_asks_about_each_position_once() -> None:
         asked.append(int(path))
         return path in {"3", "70", "500"}
 
-    lookahead = Lookahead(is_staged)
+    lookahead = StagedSplits(is_staged)
     assert list(lookahead.staged(plan, 0)) == [3]
     assert list(lookahead.staged(plan, 10)) == [70]
     assert list(lookahead.staged(plan, 10)) == []
@@ -221,10 +217,10 @@ LEFT = st.lists(st.integers(0, 1000), max_size=20)
 
 
 @given(left=LEFT, salt=st.text(max_size=4))
-def test_those_with_the_most_left_are_relieved_first(left: Any, salt: str) -> None:
+def test_leases_with_the_most_rows_left_are_tried_first(left: Any, salt: str) -> None:
     record: dict[str, Any] = {"state": LeaseState.HELD, "fence": 1, "worker": "w", "nonce": "n"}
     seen = [
-        Open(part=(i, 0), record=Lease(end=rows, **record), value="x")
+        StealCandidate(part=(i, 0), record=Lease(end=rows, **record), value="x")
         for i, rows in enumerate(left)
     ]
     order = [one.num_left for one in victims(seen, salt)]

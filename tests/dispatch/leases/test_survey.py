@@ -1,4 +1,4 @@
-"""What one worker knows of the leases of others."""
+"""One worker's view of the leases of others."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.dispatch.leases.lease import Lease, LeaseState
-from featstore.dispatch.leases.survey import Survey, Watch
+from featstore.dispatch.leases.survey import LeaseWatch, Survey
 
 LEASE_S, STALL_S = 10.0, 100.0
 A = (0, 0)
@@ -18,8 +18,8 @@ def _beat(number: Any) -> Any:
     return replace(HELD, beat=number)
 
 
-def test_a_lease_expires_only_when_its_life_stood_still_for_the_lease_time() -> None:
-    watch = Watch(LEASE_S)
+def test_a_lease_expires_once_its_life_has_not_changed_for_the_lease_time() -> None:
+    watch = LeaseWatch(LEASE_S)
     assert not watch.is_expired(A, _beat(1), 100.0)
     assert not watch.is_expired(A, _beat(1), 109.9)
     assert watch.is_expired(A, _beat(1), 110.0)
@@ -30,8 +30,8 @@ def test_a_lease_expires_only_when_its_life_stood_still_for_the_lease_time() -> 
 
 
 @given(cuts=st.lists(st.integers(1, 9), unique=True), rows=st.integers(0, 5))
-def test_what_others_write_into_a_record_is_no_sign_of_life(cuts: list[int], rows: int) -> None:
-    watch = Watch(LEASE_S)
+def test_a_write_by_another_worker_is_no_sign_of_life(cuts: list[int], rows: int) -> None:
+    watch = LeaseWatch(LEASE_S)
     watch.begin_waiting()
     for number in range(len(cuts) + 1):
         record = replace(HELD, cuts=tuple(sorted(cuts[:number])))
@@ -42,8 +42,8 @@ def test_what_others_write_into_a_record_is_no_sign_of_life(cuts: list[int], row
     assert watch.is_living(A)
 
 
-def test_what_changed_before_the_waiting_began_is_no_sign_of_life() -> None:
-    watch = Watch(LEASE_S)
+def test_a_change_before_the_waiting_began_is_no_sign_of_life() -> None:
+    watch = LeaseWatch(LEASE_S)
     watch.is_expired(A, _beat(1), 0.0)
     watch.begin_waiting()
     assert not watch.is_expired(A, _beat(2), 5.0)
@@ -54,15 +54,15 @@ def test_what_changed_before_the_waiting_began_is_no_sign_of_life() -> None:
     assert not watch.is_living(A)
 
 
-def test_waiting_anew_does_not_put_off_what_expires() -> None:
-    watch = Watch(LEASE_S)
+def test_a_new_wait_does_not_delay_expiry() -> None:
+    watch = LeaseWatch(LEASE_S)
     assert not watch.is_expired(A, _beat(1), 0.0)
     watch.begin_waiting()
     assert watch.is_expired(A, _beat(1), LEASE_S)
 
 
-def test_a_key_that_is_missing_expires_and_lives_once_it_is_claimed() -> None:
-    watch = Watch(LEASE_S)
+def test_a_missing_key_expires_and_is_alive_once_it_is_claimed() -> None:
+    watch = LeaseWatch(LEASE_S)
     watch.begin_waiting()
     assert not watch.is_expired(A, None, 0.0)
     assert watch.is_expired(A, None, LEASE_S)
@@ -72,7 +72,7 @@ def test_a_key_that_is_missing_expires_and_lives_once_it_is_claimed() -> None:
 
 
 def test_a_part_is_watched_apart_from_its_split() -> None:
-    watch = Watch(LEASE_S)
+    watch = LeaseWatch(LEASE_S)
     assert not watch.is_expired(A, HELD, 0.0)
     assert not watch.is_expired((0, 5), HELD, LEASE_S)
 
@@ -86,23 +86,23 @@ def _looks(watch: Any, records: Any, step_s: Any) -> Any:
 
 def test_a_holder_that_renews_without_working_has_stalled_after_the_stall_time() -> None:
     beats = [replace(HELD, beat=beat) for beat in range(22)]
-    assert _looks(Watch(LEASE_S), beats, 5.0) == [False] * 20 + [True] * 2
+    assert _looks(LeaseWatch(LEASE_S), beats, 5.0) == [False] * 20 + [True] * 2
 
 
 def test_a_holder_that_works_has_not_stalled() -> None:
     beats = [replace(HELD, beat=beat, work=beat // 10) for beat in range(100)]
-    assert not any(_looks(Watch(LEASE_S), beats, 5.0))
+    assert not any(_looks(LeaseWatch(LEASE_S), beats, 5.0))
 
 
 def test_an_observer_that_slept_itself_cannot_tell_a_stalled_holder() -> None:
-    watch = Watch(LEASE_S)
+    watch = LeaseWatch(LEASE_S)
     assert not watch.standstill_s(A, HELD, 0.0)
     assert not watch.standstill_s(A, HELD, 1000.0)
     assert not watch.standstill_s(A, HELD, 1009.0) >= STALL_S
 
 
 def test_a_lease_is_unbegun_while_nothing_is_reserved_beyond_what_is_acknowledged() -> None:
-    watch = Watch(LEASE_S)
+    watch = LeaseWatch(LEASE_S)
     assert not watch.is_unbegun(A, HELD, 0.0, 1.0)
     assert watch.is_unbegun(A, replace(HELD, beat=1), 1.0, 1.0)
     assert not watch.is_unbegun(A, replace(HELD, reserved=5), 2.0, 1.0)
@@ -129,7 +129,9 @@ def test_a_survey_offers_the_oldest_positions_that_are_not_settled(
 
 
 @given(low=st.integers(0, 20), done=st.sets(st.integers(0, 20)))
-def test_what_another_worker_knows_to_be_done_is_not_looked_at(low: int, done: set[int]) -> None:
+def test_splits_that_another_worker_knows_to_be_done_are_not_looked_at(
+    low: int, done: set[int]
+) -> None:
     survey = Survey(frozenset())
     survey.pending(10, 100)
     survey.add([(3, 5), (15, 5)])
@@ -141,7 +143,7 @@ def test_what_another_worker_knows_to_be_done_is_not_looked_at(low: int, done: s
     assert survey.low == min((index for index, _ in survey.pending(20, 100)), default=20)
 
 
-def test_a_look_is_the_same_until_its_parts_are_settled_and_another_for_each_worker() -> None:
+def test_a_look_repeats_until_its_parts_are_settled_and_differs_between_workers() -> None:
     one, others = Survey(frozenset()), [Survey(frozenset()) for _ in range(20)]
     first = one.look(100, 10, salt="one")
     assert (len(first), one.look(100, 10, salt="one")) == (10, first)

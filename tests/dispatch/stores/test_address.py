@@ -9,7 +9,7 @@ from featstore.errors import ConfigError
 
 
 @pytest.mark.parametrize("url", ["redis://x", "nothing", "", "auto"])
-def test_an_unknown_store_answers_with_the_known_ones(url: str) -> None:
+def test_an_unknown_store_url_lists_the_known_ones(url: str) -> None:
     with pytest.raises(
         ConfigError,
         match=r"no dispatch store .*memory:// .*sqlite:///absolute/path.* tcp://host:port",

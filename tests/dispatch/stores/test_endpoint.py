@@ -5,7 +5,7 @@ import pytest
 
 from featstore.dispatch.stores.endpoint import (
     Endpoint,
-    ServerMark,
+    ServerIdentity,
     job_store,
     num_processes,
     parse_endpoint,
@@ -16,7 +16,7 @@ JOB = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "2
 
 
 @pytest.mark.parametrize("url", ["tcp://node0:29500", "tcp://127.0.0.1:1", "tcp://[::1]:29500"])
-def test_a_url_survives_its_reading(url: str) -> None:
+def test_an_endpoint_round_trips_through_its_url(url: str) -> None:
     assert parse_endpoint(url).url == url
 
 
@@ -56,7 +56,7 @@ def test_rank_0_starts_the_server_where_the_launcher_keeps_none(
 
 
 @pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
-def test_processes_without_a_place_to_meet_are_told_what_to_do(missing: str) -> None:
+def test_without_a_place_to_meet_the_error_says_what_to_set(missing: str) -> None:
     with pytest.raises(
         DispatchError,
         match=r"one of 2 processes \(WORLD_SIZE\) needs a place to meet: .*tcp://host:port",
@@ -64,14 +64,14 @@ def test_processes_without_a_place_to_meet_are_told_what_to_do(missing: str) -> 
         job_store({key: value for key, value in JOB.items() if key != missing})
 
 
-def test_a_process_alone_is_one() -> None:
+def test_without_world_size_there_is_one_process() -> None:
     assert [
         num_processes(environ) for environ in ({}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "4"})
     ] == [1, 1, 4]
 
 
-def test_a_mark_knows_the_first_server_again_also_where_it_was_sent() -> None:
-    mark = ServerMark()
-    assert mark.is_same("a")
-    assert not mark.is_same("b")
-    assert not pickle.loads(pickle.dumps(mark)).is_same("b")
+def test_the_first_server_is_recognised_also_after_pickling() -> None:
+    server = ServerIdentity()
+    assert server.is_same("a")
+    assert not server.is_same("b")
+    assert not pickle.loads(pickle.dumps(server)).is_same("b")

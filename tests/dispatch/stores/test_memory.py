@@ -32,14 +32,14 @@ print(store.get_or_none("k"))
 PICKLED = "import sys, pickle; pickle.load(sys.stdin.buffer).open()"
 
 
-def test_names_make_separate_stores() -> None:
+def test_each_url_is_a_separate_store() -> None:
     one, other = bind("memory://one"), bind("memory://other")
     one.open().set("k", "1")
     assert bind("memory://one").open().get_or_none("k") == "1"
     assert other.open().get_or_none("k") is None
 
 
-def test_what_is_stored_lives_as_long_as_an_address_or_a_handle() -> None:
+def test_values_live_as_long_as_an_address_or_a_handle() -> None:
     address = bind("memory://lifetime")
     address.open().set("k", "1")
     store = bind("memory://lifetime").open()
@@ -59,7 +59,7 @@ def test_a_forked_process_gets_an_error_instead_of_a_copy() -> None:
     assert len(lines) == 4, done.stderr
     assert all(
         line.startswith("DispatchError")
-        and "the epoch read twice; use dispatch store sqlite:///" in line
+        and "the epoch would be read twice; use dispatch store sqlite:///" in line
         for line in lines[:3]
     )
     assert lines[3] == "1"
@@ -76,14 +76,16 @@ def test_a_pickled_address_is_refused_in_another_process() -> None:
     assert f"belongs to process {os.getpid()}".encode() in done.stderr
 
 
-def test_a_pickled_address_is_usable_only_where_it_was_made() -> None:
+def test_an_unpickled_address_works_only_in_the_process_that_made_it() -> None:
     address = bind("memory://pickled")
     address.open().set("k", "1")
     copy = pickle.loads(pickle.dumps(address))
     assert copy.open().get_or_none("k") == "1"
 
 
-def test_one_of_several_processes_of_a_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_store_is_refused_in_a_job_of_several_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     with pytest.raises(
         DispatchError, match=r"one of 8 processes .*; use dispatch store sqlite:///"

@@ -49,11 +49,11 @@ def test_any_text_is_read_without_an_error(text: str, path: Any) -> None:
     assert found is None or path.startswith(found[0].rstrip("/"))
 
 
-def test_a_sqlite_store_on_a_network_file_system_is_refused_before_it_is_made(
+def test_a_sqlite_store_on_a_network_file_system_is_refused_before_a_file_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel's table is replaced by one in which this directory is a share: nothing here can
-    mount one.
+    """The kernel's mount table is replaced by one that shows this directory as a network share,
+    because the test cannot mount one.
     """
     table = tmp_path / "mountinfo"
     table.write_text(
@@ -68,7 +68,7 @@ def test_a_sqlite_store_on_a_network_file_system_is_refused_before_it_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_where_the_kernel_has_no_such_table_nothing_is_refused(
+def test_without_proc_mountinfo_nothing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "nothing")

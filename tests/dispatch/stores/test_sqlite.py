@@ -72,7 +72,7 @@ def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
     assert SqliteStore(path).get_or_none("n") == "801"
 
 
-def test_a_fork_carries_no_connection_along_while_other_threads_make_handles(
+def test_a_fork_inherits_no_connection_while_other_threads_make_handles(
     tmp_path: Path,
 ) -> None:
     done = subprocess.run(
@@ -84,7 +84,7 @@ def test_a_fork_carries_no_connection_along_while_other_threads_make_handles(
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:
+def test_several_processes_can_create_one_file_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OPEN_AT_ONCE, str(tmp_path / "x.db")]
     started = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)
@@ -94,7 +94,7 @@ def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> No
     assert SqliteStore(tmp_path / "x.db").get_or_none("n") == "600"
 
 
-def test_what_was_written_is_there_after_every_user_is_gone_and_in_any_sqlite_tool(
+def test_values_outlive_all_handles_and_any_sqlite_tool_reads_them(
     tmp_path: Path,
 ) -> None:
     store = SqliteStore(tmp_path / "x.db")
@@ -107,17 +107,17 @@ def test_what_was_written_is_there_after_every_user_is_gone_and_in_any_sqlite_to
     connection.close()
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_bytes(b"no database" * 1000)
     with pytest.raises(DispatchError, match=r"x\.db cannot be used: file is not a database"):
         SqliteStore(tmp_path / "x.db")
 
 
-def test_a_disk_that_fails_in_a_transaction_is_told_and_not_that_it_cannot_be_rolled_back(
+def test_a_disk_failure_in_a_transaction_is_reported_instead_of_the_failed_rollback(
     tmp_path: Path,
 ) -> None:
-    """SQLite itself ends a transaction whose disk fails: here its log is cut off under a handle
-    that has read none of it.
+    """SQLite itself ends a transaction if the disk fails. Here its log is truncated under a handle
+    that has not read it.
     """
     reader, writer = SqliteStore(tmp_path / "x.db"), SqliteStore(tmp_path / "x.db")
     writer.set("n", "1")
@@ -128,7 +128,7 @@ def test_a_disk_that_fails_in_a_transaction_is_told_and_not_that_it_cannot_be_ro
         reader.add("n", 1)
 
 
-def test_a_place_that_cannot_hold_a_file_is_named(tmp_path: Path) -> None:
+def test_a_path_that_cannot_hold_a_file_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DispatchError, match=r"file/x\.db cannot be used.*writable"):
         SqliteStore(tmp_path / "file" / "x.db")

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, that is stopped, killed and replaced."""
+"""A real server in a process of its own, which is stopped, killed and replaced."""
 
 import gc
 import multiprocessing
@@ -56,13 +56,13 @@ store.close()
 
 
 class Server:
-    """A store served by a process of its own, forked so that it need not import torch, at a free
-    port or at a given one.
+    """A store served by a process of its own, at a free port or at the given one. The process is
+    forked so that it need not import torch.
     """
 
     def __init__(self, port: int = 0) -> None:
-        address, told = FORK.Pipe(duplex=False)
-        self.process = FORK.Process(target=serve, args=("127.0.0.1", port, told.send))
+        address, sender = FORK.Pipe(duplex=False)
+        self.process = FORK.Process(target=serve, args=("127.0.0.1", port, sender.send))
         self.process.start()
         self.url = address.recv()
 
@@ -100,21 +100,21 @@ def test_serve_prints_its_address_and_ends_cleanly(number: Any) -> None:
         assert process.wait(60) == 0
 
 
-def test_a_port_that_is_taken_is_one_clear_line(
+def test_a_port_in_use_is_reported_in_one_line(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = parse_endpoint(server.url).port
-    told = f"dispatch store tcp://127.0.0.1:{port} cannot be served"
-    with pytest.raises(DispatchError, match=f"{told}.*choose another --host or --port"):
+    message = f"dispatch store tcp://127.0.0.1:{port} cannot be served"
+    with pytest.raises(DispatchError, match=f"{message}.*choose another --host or --port"):
         serve("127.0.0.1", port, print)
     monkeypatch.setattr("sys.argv", ["featstore", "dispatch", "serve", "--port", str(port)])
     with pytest.raises(SystemExit, match="2"):
         main()
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
 
 
-def test_a_server_that_is_not_there_is_told_of_in_time() -> None:
+def test_a_missing_server_is_reported_within_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     start = time.monotonic()
@@ -126,7 +126,7 @@ def test_a_server_that_is_not_there_is_told_of_in_time() -> None:
     assert time.monotonic() - start < 5
 
 
-def test_a_worker_may_come_before_its_server() -> None:
+def test_a_worker_may_start_before_its_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     stores = []
@@ -155,7 +155,7 @@ def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(
     ):
         with pytest.raises(
             DispatchError,
-            match=r"is lost, and with it who reads what: .*from their last checkpoint",
+            match=r"is lost, and with it the leases of all workers: .*from their last checkpoint",
         ):
             use()
     store.close()
@@ -164,7 +164,7 @@ def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(
     assert our_threads() == before
 
 
-def test_a_server_that_answers_no_more_is_lost_within_the_timeout(server: Server) -> None:
+def test_a_server_that_stops_answering_is_lost_within_the_timeout(server: Server) -> None:
     store = bind(server.url, timeout_s=0.5).open()
     server.send(signal.SIGSTOP)
     start = time.monotonic()
@@ -191,7 +191,7 @@ def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) 
     other.end()
 
 
-def test_the_next_handle_uses_the_connection_that_the_last_one_left(server: Server) -> None:
+def test_a_new_handle_reuses_the_connection_of_a_closed_one(server: Server) -> None:
     address = bind(server.url).keeping_connections()
     for number in range(1, 4):
         with closing(address.open()) as store:
@@ -213,7 +213,7 @@ def test_the_next_handle_uses_the_connection_that_the_last_one_left(server: Serv
     assert not our_threads(), "a connection that nobody can ask for was left"
 
 
-def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Server) -> None:
+def test_a_pooled_connection_is_not_trusted_once_its_server_is_gone(server: Server) -> None:
     address = bind(server.url).keeping_connections()
     address.open().close()
     server.end()
@@ -228,7 +228,7 @@ def test_a_connection_that_was_left_is_not_trusted_after_its_server(server: Serv
 
 
 @pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))
-def test_children_of_a_fork_talk_on_connections_of_their_own(server: Server, kept: Any) -> None:
+def test_forked_children_use_connections_of_their_own(server: Server, kept: Any) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED, server.url, kept],
         capture_output=True,
@@ -255,7 +255,7 @@ def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(
     assert time.monotonic() - start < lease_s
 
 
-def test_a_worker_that_reads_on_learns_it_from_its_renewing_thread(server: Server) -> None:
+def test_a_worker_that_reads_on_gets_the_error_of_its_renewing_thread(server: Server) -> None:
     lease_s = 6.0
     with Coordinator(
         server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)

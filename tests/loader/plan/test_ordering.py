@@ -261,7 +261,7 @@ def test_the_store_of_a_run_is_what_replay_replays(table_url: str, tmp_path: Pat
         cli, ["dispatch", "receipt", store["store"], "--run-id", "a", "--epoch", "0", "--save", "x"]
     )
     assert isinstance(done.exception, DispatchError)
-    assert "found 2; name one with --epoch; where several loaders shared the run" in str(
+    assert "found 2; name one with --epoch; if several loaders shared the run" in str(
         done.exception
     )
 
