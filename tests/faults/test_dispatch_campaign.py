@@ -71,11 +71,13 @@ class Address:
 
 
 splits = [Split(path=str(i), num_rows=rows) for i in range(int(num_splits))]
-terms = Terms(lease_s=lease_s, boundaries=lambda split: range(int(window_rows), rows, int(window_rows)))
+terms = Terms(lease_s=lease_s)
+boundaries = lambda split: range(int(window_rows), rows, int(window_rows))
 slow = Path(directory) / "slow"
 try:
     with open(Path(directory) / f"{name}.log", "ab", buffering=0) as log, Coordinator(
-        Address(), plan=Plan(splits=splits), prefix=run_prefix("run"), worker=name, terms=terms
+        Address(), plan=Plan(splits=splits), prefix=run_prefix("run"), worker=name, terms=terms,
+        boundaries=boundaries,
     ) as coordinator:
         (Path(directory) / f"{name}.ready").write_text(str(time.monotonic()))
         found = True
