@@ -38,20 +38,17 @@ class SqliteStore:
     holds file locks which only the parent holds. All connections are therefore closed just before a
     fork, and opened again at the next use, on both sides.
 
-    `lock` guards the connection. A thread that holds it never takes `_making` (below).
-
     Raises:
         DispatchError: `path` is on a network file system, or the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         require_local(path)
-        self._path = path
-        self.lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._is_closed = False
+        self._path, self._is_closed = path, False
         with _making:
-            _handles.add(self)
+            self._link = _Link()
+        # Dropped without `close()`, perhaps by the garbage collector in another thread.
+        weakref.finalize(self, self._link.drop).atexit = False
         with self._transaction():
             pass
 
@@ -86,25 +83,19 @@ class SqliteStore:
             return [None if row is None else str(row[0]) for row in rows]
 
     def close(self) -> None:
-        with self.lock:
+        with self._link.lock:
             self._is_closed = True
-            self.disconnect()
-
-    def disconnect(self) -> None:
-        """Closes the connection but not the handle. The caller holds `lock`."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+            self._link.disconnect()
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        with self.lock:
+        with self._link.lock:
             if self._is_closed:
                 raise DispatchError(f"this handle of dispatch store {self._path} is closed")
             try:
-                if self._connection is None:
-                    self._connection = _connect(self._path)
-                yield self._connection
+                if self._link.connection is None:
+                    self._link.connection = _connect(self._path)
+                yield self._link.connection
             except (sqlite3.Error, OSError) as error:
                 code = getattr(error, "sqlite_errorname", None) or type(error).__name__
                 raise DispatchError(
@@ -163,11 +154,41 @@ def _retried(act: Callable[[], object]) -> None:
             time.sleep(0.005)
 
 
-_handles: "weakref.WeakSet[SqliteStore]" = weakref.WeakSet()
-_forking: list[SqliteStore] = []
+class _Link:
+    """The connection of one handle. It is known to the hook around forks until it is closed, also
+    when the handle is gone already.
+
+    `lock` guards the connection. A thread that holds it never takes `_making`.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.connection: sqlite3.Connection | None = None
+        _links.add(self)
+
+    def disconnect(self) -> None:
+        """Closes the connection. The caller holds `lock`."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def drop(self) -> None:
+        """The handle is gone. Runs as a finalizer, in any thread and at any time, so it waits for
+        no lock: only the hook around forks can hold this one, and then closes the connection.
+        """
+        if self.lock.acquire(blocking=False):
+            try:
+                self.disconnect()
+            finally:
+                self.lock.release()
+        _links.discard(self)
+
+
+_links: set[_Link] = set()
+_forking: list[_Link] = []
 # Held from before a fork until after it, so that no other thread makes a handle or forks in
 # between: the child would inherit an open connection. Lock order: `_making` first, then the locks
-# of handles. Nobody makes a handle while holding one of those; finalizers, which may run at any
+# of links. Nobody makes a handle while holding one of those; finalizers, which may run at any
 # time, make none. It is reentrant all the same, so that a finalizer that did would not wait for its
 # own thread.
 _making = threading.RLock()
@@ -175,10 +196,10 @@ _making = threading.RLock()
 
 def _before_fork() -> None:
     _making.acquire()
-    _forking.extend(_handles)
-    for handle in _forking:
-        handle.lock.acquire()
-        handle.disconnect()
+    _forking.extend(list(_links))  # Made at once: finalizers remove links at any time.
+    for link in _forking:
+        link.lock.acquire()
+        link.disconnect()
 
 
 def _after_fork() -> None:
