@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
@@ -176,7 +177,7 @@ class FeatureLoader(IterableDataset[Batch]):
         self._staging = staging_for(
             as_options(Staging, staging, "staging"), replace(self._job, files=files)
         )
-        self._passes = Passes(options, self._job.key, num_epochs)
+        self._passes = Passes(options, self._job.key, num_epochs, self._clock)
         self._stats = Stats()
         self._restored: LoaderState | None = None
         self._share: LoaderState | None = None
@@ -193,6 +194,8 @@ class FeatureLoader(IterableDataset[Batch]):
         return cls(**load_train_config(source, overrides))
 
     merge_states = staticmethod(merge_states)
+    # What leases are judged by; tests have one in simulated time.
+    _clock: Clock = SYSTEM_CLOCK
 
     def __iter__(self) -> Iteration:
         self._adopt()

@@ -41,6 +41,11 @@ class SimulatedClock:
         """Lets time pass for the calling thread."""
         self.wait(threading.Event(), duration_s)
 
+    def leave(self) -> None:
+        """The calling thread takes no part any more, until it waits again."""
+        with self._changed:
+            self._taking_part.discard(threading.current_thread())
+
     def join(self, thread: threading.Thread) -> None:
         """Waits for the end of a thread. Until then the calling thread does not take part."""
         with self._changed:

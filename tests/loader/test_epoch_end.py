@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,12 +17,14 @@ from torch.utils.data import DataLoader
 
 from featstore.dispatch.accounts.unfinished import open_leases
 from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import WaitFor
 from featstore.errors import ConfigError, DispatchError
 from featstore.loader.feature_loader import FeatureLoader
+from tests.dispatch.simulated_clock import SimulatedClock
 
 NUM_FILES, FILE_ROWS, LEASE_S = 4, 40, 1.0
 NUM_ROWS = NUM_FILES * FILE_ROWS
@@ -44,13 +46,23 @@ def store(tmp_path: Path) -> str:
     return f"sqlite://{tmp_path}/store.sqlite"
 
 
-def make(url: str, store: str, **dispatch: Any) -> FeatureLoader:
+@pytest.fixture
+def clock() -> SimulatedClock:
+    """Time for tests of workers in one process. The test's own thread takes no part in it."""
+    simulated = SimulatedClock()
+    simulated.leave()
+    return simulated
+
+
+def make(url: str, store: str, *, clock: Clock = SYSTEM_CLOCK, **dispatch: Any) -> FeatureLoader:
     options = {"store": store, "run_id": "a", "lease_s": LEASE_S, **dispatch}
     more: dict[str, Any] = {
         name: options.pop(name) for name in ("tail", "memory_budget") if name in options
     }
-    return FeatureLoader(
-        url, slots=["row"], batch_size=10, dispatch=options, **({"tail": "join"} | more)
+    timed = type("TimedLoader", (FeatureLoader,), {"_clock": clock})
+    return cast(
+        FeatureLoader,
+        timed(url, slots=["row"], batch_size=10, dispatch=options, **({"tail": "join"} | more)),
     )
 
 
@@ -68,7 +80,9 @@ class Other:
             prefix=prefix,
             worker="7-777",
             boundaries=lambda split: (),
+            clock=loader._clock,
         )
+        self._clock = loader._clock
         self.claim = next(self.coordinator.claims())
         assert self.coordinator.reserve(self.claim, FILE_ROWS) == FILE_ROWS
         self.coordinator._renewer._closed.set()
@@ -79,7 +93,7 @@ class Other:
         deadline = time.monotonic() + 30
         while not is_over() and time.monotonic() < deadline:
             self.coordinator._held.renew_all(self.store)
-            time.sleep(0.05)
+            self._clock.wait(threading.Event(), 0.05)
 
 
 def rows_of(batches: Any) -> list[int]:
@@ -92,9 +106,9 @@ def without(claim: Any) -> list[int]:
 
 
 def test_a_worker_that_comes_and_goes_reads_what_one_that_died_at_the_end_had_claimed_after_it_came(
-    url: str, store: str
+    url: str, store: str, clock: SimulatedClock
 ) -> None:
-    loader = make(url, store)
+    loader = make(url, store, clock=clock)
     batches = iter(loader)
     rows = next(batches)["row"].tolist()
     Other(loader, store)
@@ -102,9 +116,9 @@ def test_a_worker_that_comes_and_goes_reads_what_one_that_died_at_the_end_had_cl
 
 
 def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(
-    url: str, store: str
+    url: str, store: str, clock: SimulatedClock
 ) -> None:
-    loader = make(url, store)
+    loader = make(url, store, clock=clock)
     other, ended = Other(loader, store), threading.Event()
 
     def read_all() -> list[int]:
@@ -113,11 +127,8 @@ def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(
         return rows
 
     with ThreadPoolExecutor(2) as threads:
-        began = time.monotonic()
         rows = threads.submit(read_all)
-        beats = threads.submit(
-            other.renew_until, lambda: ended.wait(0.01) or time.monotonic() > began + 2.5 * LEASE_S
-        )
+        beats = threads.submit(other.renew_until, lambda: ended.is_set() or clock.now_s() > 2.5)
         beats.result()
         assert not ended.is_set(), "it ended while a living worker held rows"
         assert other.coordinator.complete(other.claim)
@@ -150,22 +161,25 @@ def test_a_rank_in_step_ends_at_once_while_a_living_rank_holds_its_last_batch(
     assert took_s < 10, "it waited for the lease"
 
 
-def test_a_rank_in_step_takes_over_what_a_rank_that_is_dead_held(url: str, store: str) -> None:
-    loader = make(url, store, in_step=True)
+def test_a_rank_in_step_takes_over_what_a_rank_that_is_dead_held(
+    url: str, store: str, clock: SimulatedClock
+) -> None:
+    loader = make(url, store, clock=clock, in_step=True)
     Other(loader, store)
     assert sorted(rows_of(loader)) == list(range(NUM_ROWS))
 
 
 @pytest.mark.parametrize("when", ["at the next epoch", "after set_epoch", "at close"])
 def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(
-    url: str, store: str, caplog: pytest.LogCaptureFixture, when: str
+    url: str, store: str, clock: SimulatedClock, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
-    loader = make(url, store, in_step=True)
+    loader = make(url, store, clock=clock, in_step=True)
     other, ended = Other(loader, store), threading.Event()
     with ThreadPoolExecutor(1) as threads:
         beats = threads.submit(other.renew_until, ended.is_set)
         assert sorted(rows_of(loader)) == without(other.claim)
         ended.set()
+        clock.leave()
         beats.result()
     assert "rows are unread" not in caplog.text
     if when == "after set_epoch":

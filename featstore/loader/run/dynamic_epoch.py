@@ -56,6 +56,7 @@ class DynamicEpoch:
             worker=worker,
             terms=replace(job.terms, in_step=in_step),
             done=delivery.done,
+            clock=begun.clock,
             boundaries=self._boundaries,
             is_staged=lambda path: is_staged(job.files[path][0]),
         )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from featstore.dispatch.accounts.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.accounts.unfinished import UnreadEpochs
+from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.store_keys import restores_key, run_prefix
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
@@ -47,6 +48,7 @@ class Pass:
     is_repeated: bool
     siblings: str
     left_open: UnreadEpochs
+    clock: Clock = SYSTEM_CLOCK
 
     def is_last_sibling(self, epoch: int) -> bool:
         """Says that this worker of a DataLoader has nothing left to claim of an epoch; whether all
@@ -68,7 +70,14 @@ class Passes:
     process that made it.
     """
 
-    def __init__(self, options: Dispatch, loader_key: str, num_epochs: int) -> None:
+    def __init__(
+        self,
+        options: Dispatch,
+        loader_key: str,
+        num_epochs: int,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`clock`: what leases are judged by."""
         if (
             options.run_id is None
             and _torchrun_id() is None
@@ -92,7 +101,7 @@ class Passes:
         # in the run directory.
         self._memory = bind(f"memory://{self._client}") if self._shared is None else None
         self._private = PrivateDirectory() if self._shared is None else None
-        self._first_epoch = 0
+        self._first_epoch, self._clock = 0, clock
         # The store of a job outlives a restart of its workers, which read anew unless a state is
         # loaded.
         self._restart, self._num_restores = (_restart_count() if in_job else 0), 0
@@ -121,7 +130,8 @@ class Passes:
             place=place,
             is_repeated=is_repeated,
             siblings=f"{self._prefix}passes/{number}/",
-            left_open=UnreadEpochs(address, f"{self._prefix}{_LEFT}"),
+            left_open=UnreadEpochs(address, f"{self._prefix}{_LEFT}", self._clock),
+            clock=self._clock,
         )
 
     def recording(self, epoch: int | None) -> Recording:
@@ -237,7 +247,9 @@ class Passes:
         """Epochs that ended for this loader, or for workers of its DataLoaders, before all was
         read; None where no other rank shares the store."""
         return (
-            None if self._shared is None else UnreadEpochs(self._shared, f"{self._prefix}{_LEFT}")
+            None
+            if self._shared is None
+            else UnreadEpochs(self._shared, f"{self._prefix}{_LEFT}", self._clock)
         )
 
     def close(self) -> None:

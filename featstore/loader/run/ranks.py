@@ -115,7 +115,7 @@ class RankSteps:
             first_epoch = self._begun.first_epoch
             for epoch in range(first_epoch, first_epoch + self._job.num_epochs):
                 keys = EpochKeys(self._begun.prefix, epoch)
-                unread += silent_leases(store, keys, lease_s, threading.Event())
+                unread += silent_leases(store, keys, lease_s, threading.Event(), self._begun.clock)
                 if self._job.tail == PAD:
                     unread += [lease for lease in open_leases(store, keys) if not lease.is_held]
         if unread:
