@@ -414,10 +414,10 @@ class FeatureLoader(IterableDataset[Batch]):
         return {**self._stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
 
     def verdict(self) -> str:
-        """What this process's last epoch waited for and what would help, in one line.
+        """What this process's last epoch waited for and what would help, in one line; empty before
+        the end of the first.
 
-        Empty before the end of the first epoch. The logger `featstore.loader.run.iteration` logs
-        the line at level info.
+        Also logged at level info by `featstore.loader.run.iteration`.
         """
         return self._stats.verdict
 
