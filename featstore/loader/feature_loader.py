@@ -1,5 +1,6 @@
-"""`FeatureLoader`: from a table and a selection to batches. Where dispatch, staging, reading and
-tensors meet.
+"""`FeatureLoader`: from a table and a selection of its slots to batches.
+
+The one module where dispatch, staging, reading and tensors meet.
 """
 
 import logging
@@ -68,31 +69,55 @@ class TableLike(Protocol):
 class FeatureLoader(IterableDataset[Batch]):
     """Batches of the selected slots of a table.
 
-    Iterate it, or wrap it as `DataLoader(loader, batch_size=None, num_workers=k)`: its workers
-    share each epoch, every row once. Each iteration is the next `num_epochs` epochs. A batch counts
-    as delivered when the next one is asked for, or at `ack()`. One consumer at a time; `close()`,
-    or the end of a `with` block, from any thread.
+    Iterate the loader, or wrap it as `DataLoader(loader, batch_size=None, num_workers=k)`, whose
+    workers share each epoch, every row once. Each iteration reads the next `num_epochs` epochs. A
+    batch counts as delivered when the next one is asked for, or at `ack()`.
 
-    `table`: a Table, a Snapshot or a URL. `slots`: names, globs, or `{name, buckets, max_len, pad,
-    dtype}`. `labels`, `weight`: scalar numeric columns, delivered as float32; `{name, null: drop |
-    raise | <value>}` says what a null label does. `extras`: columns delivered as an Arrow table.
-    `where`: SQL over partition keys and columns. `shuffle`: None reads files in their order.
-    `order`: `dynamic`, `static`, `rank`, or options such as `{kind: rank, mini_epochs: 4}`.
-    `staging`: None reads local files in place and stages remote ones, or what is selected of them,
-    in a private directory. `dispatch`: `auto`, a store's URL, or options. `follow`: go on with
-    partitions that are new, for ever or as options such as `{until: "dt >= '2026-11-08'"}` say.
-    `tail`: where ranks get different numbers of batches, all stop with the first that has no more
-    (`drop`), get `is_padding` batches (`pad`), or end apart (`join`). `memory_budget`: bytes of
-    decoded rows at once, being decoded and waiting, a quarter of it for what decoding takes
-    besides; larger row groups are decoded in slices. `negatives`: fewer rows whose label is 0, as
-    `{label, rate, seed, column}` say, weighing more. `transform`: a function over each batch, in
-    another thread, or its name `package.module:function`. `on_bad_file`: `error`, or `skip` to go
-    on without files that cannot be read, with a warning for each. `progress`: a bar on standard
-    error. `debug`: look whether batches are written to in place, which costs time. docs/loader.md
-    has them all.
+    Not thread-safe: one thread iterates and calls the other methods. Only `close()`, which the end
+    of a `with` block calls, may come from any thread. docs/loader.md describes each option.
 
-    ConfigError, SelectionError and BudgetError for what cannot be, when made; DataFileError for a
-    bad file, when read.
+    Args:
+        table: An open table, its snapshot, or the path or URL of a Delta table, or of a directory
+            or glob of Parquet files.
+        slots: Names, globs, or mappings `{name, buckets, max_len, pad, dtype}`.
+        labels: Scalar numeric columns, delivered as float32 (num_rows,). `{name, null}` says what a
+            null label does: `raise`, `drop` the row, or become a number.
+        weight: A scalar numeric column, delivered as `batch.weight`, float32 (num_rows,).
+        extras: Columns delivered as an Arrow table, `batch.extras`.
+        batch_size: Rows per batch.
+        where: SQL condition over partition keys and columns; None reads all rows.
+        seed: Seed of the order of splits and of shuffling.
+        num_epochs: Epochs per iteration of the loader.
+        drop_last: Whether to leave out a last batch with fewer than `batch_size` rows.
+        order: Which worker reads which rows: `dynamic`, `static`, `rank` or `replay`, or options
+            such as `{kind: rank, mini_epochs: 4}`.
+        shuffle: Windows in which rows are permuted; None keeps the order of the rows in each file.
+        staging: How data files come to the local disk. None reads local files in place and stages
+            remote ones, or what is selected of them, in a private directory.
+        dispatch: Where workers meet: `auto`, the URL of a store, or options.
+        follow: Whether to continue with new partitions of a Delta table, forever or as options such
+            as `{until: "dt >= '2026-11-08'"}` say.
+        tail: What happens when ranks have different numbers of batches. `join`: each rank ends with
+            its own last batch. `drop`: all stop when the first one has no more. `pad`: ranks
+            without more batches get batches with `is_padding` true until the last rank ends.
+        memory_budget: Bytes that decoded rows may take at once, those being decoded included; a
+            quarter of it is for the working memory of the decoders. A number, or text such as
+            `512MB`. Larger row groups are decoded in slices.
+        negatives: Keeps a share of the rows whose label is 0, `{label, rate, seed, column}`, and
+            raises their weight to match.
+        transform: A function over each batch, called in another thread, or its name
+            `package.module:function`.
+        on_bad_file: `error`, or `skip` to continue without files that cannot be read, with a
+            warning for each.
+        progress: Whether to show a progress bar on standard error.
+        debug: Whether to detect in-place writes to batches. This reads every byte of every batch.
+
+    Raises:
+        ConfigError: An option is invalid, or options contradict each other.
+        SelectionError: A column is not in the table, or `where` is invalid or matches no file.
+        BudgetError: The files that are open at once do not fit into the staging budget.
+        TableNotFoundError: There is no table at `table`.
+        DataFileError: A data file cannot be read. Mostly raised during iteration.
     """
 
     def __init__(
@@ -190,7 +215,17 @@ class FeatureLoader(IterableDataset[Batch]):
     def from_config(
         cls, source: str | Path | Mapping[str, Any], **overrides: Any
     ) -> "FeatureLoader":
-        """The loader that a training config describes; keyword arguments replace its keys."""
+        """Makes the loader that a training config describes.
+
+        Args:
+            source: Path or URL of a YAML file, or a mapping. Its keys are the parameters of
+                `FeatureLoader`. A relative `table` is relative to the working directory.
+            overrides: Parameters that replace keys of the config.
+
+        Raises:
+            ConfigError: The config cannot be parsed, has an unknown key, or lacks `table` or
+                `slots`; and everything that `FeatureLoader` raises.
+        """
         return cls(**load_train_config(source, overrides))
 
     merge_states = staticmethod(merge_states)
@@ -204,7 +239,7 @@ class FeatureLoader(IterableDataset[Batch]):
         return Iteration(self, self.begin_run() if self._share is None else None)
 
     def begin_run(self) -> Run:
-        """A new pass, for its iteration; ends nothing."""
+        """Begins a new iteration. Called by `Iteration`; does not end the one under way."""
         place = Place.here()
         if self._share is not None:
             self._restored, self._share = self._passes.meet(self._share, place), None
@@ -214,10 +249,12 @@ class FeatureLoader(IterableDataset[Batch]):
         return self._run
 
     def __len__(self) -> int:
-        """How many batches the next iteration has for this process and its DataLoader workers:
-        exact in static order.
+        """The exact number of batches that this process, with its DataLoader workers, gets from the
+        next iteration in static order.
 
-        TypeError in other orders, and where rows are left out that have to be read first.
+        Raises:
+            TypeError: The order is another one, the loader follows a table, or `where`, `negatives`
+                or `null: drop` filter rows that have to be read first.
         """
         if self._job.ordering.kind != STATIC:
             raise TypeError(
@@ -250,24 +287,37 @@ class FeatureLoader(IterableDataset[Batch]):
         return True
 
     def to_device(self, device: Device, *, prefetch: int = 2) -> DeviceFeed:
-        """Iterates like the loader, with batches that a thread of its own has moved to `device`,
-        `prefetch` of them ahead.
+        """Iterates like the loader, with batches that a separate thread has moved to `device`.
+
+        Args:
+            device: A torch device, or its name.
+            prefetch: Number of batches that are copied ahead of the loop, at least 1.
+
+        Returns:
+            An iterable of batches. The loader's state follows the loop, not the copies.
+
+        Raises:
+            ConfigError: `prefetch` is below 1.
         """
         return DeviceFeed(self, device, prefetch=prefetch)
 
     def ack(self) -> None:
-        """The batch that was handed out last counts as delivered now, not only when the next is
-        asked for.
-        """
+        """Counts the last batch as delivered now, not only when the next one is asked for."""
         self._adopt()
         if self._run is not None:
             self._run.acknowledge()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration begins with this epoch: its order follows from it and the seed.
+        """Makes the next iteration begin with this epoch, and ends the one under way.
 
-        A state that was loaded is forgotten, unless its iteration began with this very epoch: then
-        the rest of it comes.
+        A loaded state is dropped, unless its iteration began with the same epoch; then the rest of
+        that epoch follows.
+
+        Args:
+            epoch: Number of the epoch, from 0. The order of rows follows from it and the seed.
+
+        Raises:
+            ConfigError: `epoch` is not an integer of 0 or more.
         """
         self._passes.set_epoch(_count("epoch", epoch, minimum=0))
         if self._restored is not None and self._restored.first_epoch != epoch:
@@ -275,10 +325,14 @@ class FeatureLoader(IterableDataset[Batch]):
         self._forget_run()
 
     def state_dict(self) -> dict[str, Any]:
-        """What this process has delivered, as small JSON data, between any two batches.
+        """What this process has delivered. May be called between any two batches.
 
-        With several workers unite theirs with `merge_states`. StateError in a process whose
-        DataLoader workers do the reading.
+        Returns:
+            Small JSON data. Merge the states of several workers with `merge_states`.
+
+        Raises:
+            StateError: DataLoader workers of this process read the batches, so each of them has a
+                state of its own.
         """
         self._adopt()
         if self._share is not None:
@@ -296,13 +350,17 @@ class FeatureLoader(IterableDataset[Batch]):
         return self._start(*self._passes.next_pass(), Place.here()).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on where the state was saved, on any number of workers.
+        """Makes the next iteration continue where the state was saved, on any number of workers.
 
-        In a DataLoader worker it may be the state of this worker alone, as torchdata's
-        StatefulDataLoader hands it out: the workers unite theirs when the first batch is asked for.
+        Args:
+            state: The state of a single worker, or the merged state of all workers of one step. In
+                a DataLoader worker it may be the state of this worker alone, as torchdata's
+                StatefulDataLoader hands it out; the workers then merge theirs when the first batch
+                is asked for.
 
-        StateError where the state is of another table, selection, seed or format, or lacks workers
-        of its step, and where DataLoader workers still run, which would not hear of it.
+        Raises:
+            StateError: The state belongs to another table, selection, seed or format, it lacks
+                workers of its step, or DataLoader workers still run, which would not get the state.
         """
         saved = LoaderState.from_json(state)
         place = Place.here()
@@ -326,25 +384,32 @@ class FeatureLoader(IterableDataset[Batch]):
         self._passes.restore(saved.digest, saved.first_epoch, place)
 
     def recorded_order(self, epoch: int | None = None) -> dict[str, Any]:
-        """Who read what, in which order, in an epoch that was read in order `dynamic`, the newest
-        unless one is named: small JSON data for `order={"kind": "replay", "recording": ...}`.
+        """Which worker read which rows, in which order, in an epoch of order `dynamic`.
 
-        Of all workers that share the store, as far as they have acknowledged: to be asked for at
-        the epoch's end, of any of them, before the store is gone. DispatchError where the store has
-        no such epoch.
+        Covers all workers that share the store, as far as they have acknowledged. Call it in any of
+        them at the end of the epoch, before the store is gone.
+
+        Args:
+            epoch: Number of the epoch; None is the newest.
+
+        Returns:
+            Small JSON data for `order={"kind": "replay", "recording": ...}`.
+
+        Raises:
+            DispatchError: The store has no such epoch.
         """
         self._adopt()
         return self._passes.recording(epoch).to_json()
 
     def stats(self) -> dict[str, Any]:
-        """What this process has done since the loader was made: counts, and seconds under names
-        that end with `_s`.
+        """Metrics of this process since the loader was made.
 
-        `wait_s` is what the consumer waited for batches, `decode_s` what reading and decoding took.
-        `stages`: for each of `staging`, `decode`, `assemble`, `transform` and `delivery` what kept
-        it busy, what it waited for, bytes, rows and retries; `slots`: for each column that was read
-        `bytes`, as stored, and its parts of the seconds that the stages `decode` and `assemble`
-        were busy.
+        Returns:
+            Counts, and seconds under names that end with `_s`. `wait_s`: how long the consumer
+            waited for batches. `decode_s`: how long reading and decoding took. `stages`: busy and
+            waiting seconds, bytes, rows and retries of `staging`, `decode`, `assemble`, `transform`
+            and `delivery`. `slots`: for each column that was read, its `bytes` as stored, and its
+            part of the busy seconds of the stages `decode` and `assemble`.
         """
         staged = vars(self._stager.stats()) if self._stager else {}
         told = {f"staging_{name}": value for name, value in staged.items()}
@@ -352,7 +417,7 @@ class FeatureLoader(IterableDataset[Batch]):
         return {**self._stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
 
     def verdict(self) -> str:
-        """What this process's last epoch waited for, and what would help, in one line; empty before
+        """What this process's last epoch waited for and what would help, in one line; empty before
         the end of the first.
 
         Also logged at level info by `featstore.loader`.
@@ -360,8 +425,9 @@ class FeatureLoader(IterableDataset[Batch]):
         return self._stats.verdict
 
     def close(self) -> None:
-        """Ends the iteration under way and removes temporary files; the loader may be iterated
-        again.
+        """Ends the iteration under way and removes temporary files.
+
+        May be called from any thread and more than once. The loader may be iterated again.
         """
         self._adopt()
         if self._run is not None:
@@ -373,7 +439,7 @@ class FeatureLoader(IterableDataset[Batch]):
         self._passes.close()
 
     def _name_left_open(self) -> None:
-        """Says in the log what ranks in step have left unread of the last pass."""
+        """Logs the rows that ranks in step left unread in the last iteration."""
         if (
             self._in_step
             and self._job.ordering.is_dynamic
@@ -392,13 +458,13 @@ class FeatureLoader(IterableDataset[Batch]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to a worker process: everything but what runs here."""
+        """What a worker process gets: everything except the run, the stager and the metrics."""
         # A spawned worker knows nothing of the process group that was initialised here.
         job = replace(self._job, in_step=True) if self._in_step else self._job
         return self.__dict__ | {"_job": job, "_run": None, "_stager": None, "_stats": Stats()}
 
     def _adopt(self) -> None:
-        """Forgets what a fork copied of the parent's threads."""
+        """After a fork, drops the objects whose threads exist only in the parent."""
         if self._pid != os.getpid():
             self._pid, self._run, self._stager, self._stats = os.getpid(), None, None, Stats()
 
@@ -409,15 +475,15 @@ class FeatureLoader(IterableDataset[Batch]):
         self._run = None
 
     def _start(self, number: int, first_epoch: int, place: Place) -> LoaderState:
-        """Where the pass of this number begins: the first after a restore where the state says, if
-        it is of that epoch.
+        """Where the iteration of this number begins: the first one after a restore begins where the
+        state says, if the state is of the same epoch.
         """
         if self._restored is not None and number == 0 and first_epoch == self._restored.first_epoch:
             return self._job.resumed(self._restored, place)
         return self._job.start(first_epoch, first_epoch, place)
 
     def _stager_here(self) -> Stager | None:
-        """The stager of this process, where any file is to be staged."""
+        """The stager of this process, or None if no file is staged."""
         if self._staging is None:
             return None
         if self._stager is None:
@@ -438,7 +504,7 @@ class FeatureLoader(IterableDataset[Batch]):
 def _follow(
     follow: Follow | Mapping[str, Any] | bool, snapshot: Snapshot, request: Request
 ) -> Following | None:
-    """How the table is followed; ConfigError for one that cannot be."""
+    """How the table is followed. ConfigError if the table cannot be followed."""
     if follow is False:
         return None
     options = as_options(Follow, {} if follow is True else follow, "follow") or Follow()
@@ -471,7 +537,7 @@ def _require_followable(job: Job) -> None:
 def _listing(
     snapshot: Snapshot, request: Request, cut: Callable[[Iterable[DataFile]], Iterator[Split]]
 ) -> Listing:
-    """Streams the snapshot's files without keeping them, where it can be opened again."""
+    """Streams the snapshot's files. Does not keep them if the snapshot can be opened again."""
     kept = snapshot if snapshot.version is None else replace(snapshot, data_files=())
     return Listing(
         stream=partial(stream_data_files, kept), select=partial(selected, kept, request), cut=cut
@@ -479,7 +545,7 @@ def _listing(
 
 
 def _largest(census: Census | None, snapshot: Snapshot, request: Request) -> Mapping[str, Listed]:
-    """The largest of the files. SelectionError where `where` matches none of those in the table."""
+    """The largest files. SelectionError if `where` matches no file of the table."""
     assert census is not None
     if census.num_splits == 0 and request.where is not None:
         return matching_files(
@@ -489,8 +555,8 @@ def _largest(census: Census | None, snapshot: Snapshot, request: Request) -> Map
 
 
 def _snapshot(table: TableLike | Snapshot | str | Path, *, is_streamed: bool) -> Snapshot:
-    """The table's snapshot; one that is opened here lacks its data files, if they are to be
-    streamed and can be.
+    """The table's snapshot. `is_streamed`: one that is opened here leaves out its data files, if
+    they can be streamed later.
     """
     if isinstance(table, Snapshot):
         return table
