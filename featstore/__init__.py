@@ -1,6 +1,6 @@
 """featstore: from raw logs to training batches.
 
-The public names below are resolved when first used, so that `import featstore` loads no heavy
+The public names below are resolved on first use, so that `import featstore` loads no heavy
 library.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from featstore.documents import MOST_NESTED, DocumentError, load_yaml
+from featstore.documents import MAX_NESTING, DocumentError, load_yaml
 from featstore.errors import ConfigError, SpecError
 from featstore.loader.plan.config import load_train_config
 from featstore.redaction import short, shown
@@ -77,7 +77,7 @@ def test_a_hostile_document_is_answered_within_a_second(kind: Any, tmp_path: Pat
 
 
 def test_a_document_may_be_nested_as_deeply_as_promised_and_have_many_keys() -> None:
-    deep = "[" * (MOST_NESTED - 1) + "1" + "]" * (MOST_NESTED - 1)
+    deep = "[" * (MAX_NESTING - 1) + "1" + "]" * (MAX_NESTING - 1)
     assert str(load_yaml(deep)) == deep
     since = time.thread_time()
     wide = load_yaml("\n".join(f"key{i}: {i}" for i in range(20_000)))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore.errors import InputError
-from featstore.explore.replay import aligned, replay
+from featstore.explore.replay import pair_slices, replay
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -167,7 +167,7 @@ def test_aligned_batches_hold_all_rows_of_both_sides_in_order(
             for s, n in zip(starts, lengths, strict=True)
         ]
 
-    pairs: list[Any] = list(aligned(batches(left), batches(right)))
+    pairs: list[Any] = list(pair_slices(batches(left), batches(right)))
     for side, lengths in ((0, left), (1, right)):
         assert [
             x for pair in pairs if pair[side] is not None for x in pair[side]["x"].to_pylist()
