@@ -29,7 +29,7 @@ from featstore.table.delta import (
     open_delta,
 )
 from featstore.table.metadata import CommitMetadata
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, replaced
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
 
 
 def change(
@@ -405,14 +405,14 @@ def test_a_failure_that_is_no_conflict_is_raised_as_it_is(
 
 def test_a_run_replaces_partitions_of_two_keys_where_one_condition_names_them() -> None:
     existing = [{"dt": day, "hour": hour} for day in "12" for hour in "ab"]
-    assert replaced([{"dt": "1", "hour": "a"}, {"dt": "1", "hour": "b"}], existing) == [
+    assert overwrite_filters([{"dt": "1", "hour": "a"}, {"dt": "1", "hour": "b"}], existing) == [
         ("dt", "in", ["1"]),
         ("hour", "in", ["a", "b"]),
     ]
     with pytest.raises(
         InputError, match="one run cannot replace dt=1/hour=a, dt=2/hour=b without dt=1/hour=b"
     ):
-        replaced([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
+        overwrite_filters([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
 
 
 def test_no_table_and_no_version_are_named(

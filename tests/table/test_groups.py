@@ -144,6 +144,6 @@ def test_a_property_of_another_form_is_refused(url: str) -> None:
         {"featstore.groups": "[1]"}, raise_if_not_exists=False
     )
     with pytest.raises(
-        DataFileError, match=r"'featstore.groups' is no mapping of groups to versions"
+        DataFileError, match=r"'featstore.groups' is not a mapping of groups to versions"
     ):
         open_snapshot(url)

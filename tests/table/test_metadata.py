@@ -73,7 +73,7 @@ def test_unknown_keys_of_a_known_format_are_ignored() -> None:
     ("text", "message"),
     [
         ('{"format":2}', r"a\.parquet: metadata format 2, this featstore reads 1; upgrade"),
-        ("{", r"a\.parquet: the metadata under 'featstore' is no JSON"),
+        ("{", r"a\.parquet: the metadata under 'featstore' is not JSON"),
         ("[]", r"a\.parquet: expected a JSON object under 'featstore', found list"),
         ('{"format":1}', r"a\.parquet: incomplete metadata under 'featstore'"),
     ],

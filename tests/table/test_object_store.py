@@ -217,7 +217,7 @@ def test_a_store_that_overwrites_what_it_must_not_is_refused_before_any_work_is_
 ) -> None:
     store.reset(careless=True)
     for match in (
-        "s3://tables/clicks: the store overwrites a name that is taken although",
+        "s3://tables/clicks: the store overwrites an existing object although",
         "set AWS_S3_LOCKING_PROVIDER=dynamodb",
     ):
         runner = Working()
@@ -281,12 +281,12 @@ def test_vacuum_on_s3_removes_orphans_and_leaves_what_is_live_or_of_a_running_jo
         ) <= written_s:  # the store's clock ticks once a second
             mark.renew()
         report = vacuum(job.table_url, grace_s=3600, now_s=renewed_s + 3600)
-        assert [(left.path, left.what) for left in report.removed] == [(orphan, "orphan")]
+        assert [(left.path, left.kind) for left in report.removed] == [(orphan, "orphan")]
         assert report.num_running == 1
         assert below(store) == {*live, unfinished, "dt=1/theirs.parquet", f"_runs/{tag}"}
     assert below(store) == {*live, unfinished, "dt=1/theirs.parquet"}
     report = vacuum(job.table_url, retain_s=0, grace_s=3600, now_s=renewed_s + 3600)
-    assert {left.what for left in report.removed} == {"orphan", "replaced", "statistics"}
+    assert {left.kind for left in report.removed} == {"orphan", "replaced", "statistics"}
     assert below(store) == {file.path for file in open_delta(job.table_url).data_files} | {
         "dt=1/theirs.parquet"
     }

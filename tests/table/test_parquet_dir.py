@@ -108,7 +108,7 @@ def test_a_delta_table_under_a_scheme_that_cannot_be_read_is_refused() -> None:
 @pytest.mark.parametrize("content", ["", "id,name\n1,a\n", "PAR1" + "x" * 100 + "\x10\0\0\0PAR1"])
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.parquet").write_text(content)
-    with pytest.raises(DataFileError, match=r"a\.parquet is no Parquet file"):
+    with pytest.raises(DataFileError, match=r"a\.parquet is not a Parquet file"):
         open_parquet_dir(str(tmp_path))
 
 

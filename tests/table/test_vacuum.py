@@ -100,7 +100,7 @@ def test_files_of_versions_within_the_retention_stay(table: Path) -> None:
 
 def test_files_replaced_before_the_retention_go(table: Path) -> None:
     report = vacuum(str(table), retain_s=0, now_s=time.time() + 1)
-    assert (report.oldest_version, {left.what for left in report.removed}) == (3, {"replaced"})
+    assert (report.oldest_version, {left.kind for left in report.removed}) == (3, {"replaced"})
     assert on_disk(table) == live(table)
     assert polars.read_delta(str(table)).height == 20
     assert open_delta(str(table)).version == 3
@@ -140,7 +140,7 @@ def test_what_dead_runs_left_goes(table: Path, name: str, what: str) -> None:
     before = on_disk(table)
     path = put(table, name)
     report = vacuum(str(table))
-    assert [(left.path, left.what) for left in report.removed] == [(name, what)]
+    assert [(left.path, left.kind) for left in report.removed] == [(name, what)]
     assert not path.exists()
     assert on_disk(table) == before
 
@@ -167,7 +167,7 @@ def test_statistics_of_retained_files_stay(table: Path) -> None:
     for tag in tags:
         put(table, f"_stats/month=1/{tag}.statistics")
     assert vacuum(str(table)).removed == ()
-    removed = {left.what for left in vacuum(str(table), retain_s=0, now_s=time.time() + 1).removed}
+    removed = {left.kind for left in vacuum(str(table), retain_s=0, now_s=time.time() + 1).removed}
     assert removed == {"replaced", "statistics"}
     assert len(list((table / "_stats").rglob("*.statistics"))) == 2
 
@@ -188,7 +188,7 @@ def test_old_files_of_a_run_that_lives_stay_and_go_once_it_is_dead(table: Path) 
         mark.keep()
     assert vacuum(str(table)).removed == ()
     os.utime(table / "_runs" / TAG, (time.time() - 2 * DAY_S,) * 2)
-    assert {left.what for left in vacuum(str(table)).removed} == {
+    assert {left.kind for left in vacuum(str(table)).removed} == {
         "orphan",
         "unfinished",
         "mark of a dead run",

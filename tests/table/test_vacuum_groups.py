@@ -111,7 +111,7 @@ def test_labels_that_were_written_anew_since_go_and_those_that_are_read_stay(
     assert later(job, retain_s=30 * DAY_S).removed == ()
     assert len(group_files(job, "labels")) == 2
     (removed,) = later(job).removed
-    assert (removed.what, removed.path.startswith("_groups/labels/day=1/part-")) == (
+    assert (removed.kind, removed.path.startswith("_groups/labels/day=1/part-")) == (
         "replaced",
         True,
     )
@@ -208,5 +208,5 @@ def test_what_a_dead_run_of_a_group_left_goes(job: ExtractJob, group: str) -> No
     orphan.write_bytes(b"x")
     foreign = orphan.with_name("notes.txt")
     foreign.write_bytes(b"x")
-    assert {left.what for left in later(job, keep_versions=[1]).removed} == {"orphan"}
+    assert {left.kind for left in later(job, keep_versions=[1]).removed} == {"orphan"}
     assert (orphan.exists(), foreign.exists()) == (False, True)

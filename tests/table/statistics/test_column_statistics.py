@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from featstore.errors import DataFileError
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.snapshot import DataFile, files_digest
-from featstore.table.statistics.column_statistics import Gatherer, Statistics, merge_statistics
+from featstore.table.statistics.column_statistics import (
+    Statistics,
+    StatisticsGatherer,
+    merge_statistics,
+)
 from featstore.table.statistics.sampling import SAMPLE_ROWS
 from featstore.table.statistics.statistics_file import (
     FORMAT,
@@ -47,7 +51,7 @@ def batch_of(
 
 
 def gathered(*batches: pa.RecordBatch) -> Statistics:
-    gatherer = Gatherer(SCHEMA)
+    gatherer = StatisticsGatherer(SCHEMA)
     for batch in batches:
         gatherer.update(batch)
     return gatherer.finish()
@@ -211,7 +215,7 @@ def test_the_file_is_as_agreed(tmp_path: Path) -> None:
     """Golden: what other versions read. What may be written otherwise by another zlib or numpy is
     left out.
     """
-    gatherer = Gatherer(SCHEMA)
+    gatherer = StatisticsGatherer(SCHEMA)
     gatherer.update(SMALL)
     witnesses = {"user": pa.array([1, 2, 0, 3], pa.int64())}
     found = gatherer.finish({"user": {"filled": 1, "null elements": 2}}, witnesses)

@@ -176,7 +176,7 @@ def test_slots_that_may_be_null_though_none_is(tmp_path: Path) -> None:
     write_ids(tmp_path / "a.parquet", SIGNS, nullable=True, use_dictionary=False)
     assert (
         only(lint(str(tmp_path))).found
-        == "1 slots that may be null, though no null is known in them: user"
+        == "1 slots that may be null, although no nulls are known in them: user"
     )
     write_ids(
         tmp_path / "a.parquet", [None, *SIGNS[1:].tolist()], nullable=True, use_dictionary=False
@@ -275,7 +275,7 @@ def test_of_very_many_files_a_sample_is_read_and_the_report_says_so(
         write_ids(tmp_path / f"{i}.parquet", REPEATED)
     report = lint(str(tmp_path))
     assert (report.num_files, report.num_read) == (10, 4)
-    assert str(report).endswith("nothing found in 10 data files, of 4 of them read the footers")
+    assert str(report).endswith("nothing found in 10 data files, with 4 footers read")
 
 
 def test_only_footers_are_read(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_what_cannot_be_linted(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="expected a Delta table to open version 3"):
         lint(str(tmp_path), 3)
     (tmp_path / "b.parquet").write_text("no Parquet at all")
-    with pytest.raises(DataFileError, match=r"b\.parquet is no Parquet file"):
+    with pytest.raises(DataFileError, match=r"b\.parquet is not a Parquet file"):
         lint(str(tmp_path))
 
 
