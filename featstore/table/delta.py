@@ -26,7 +26,7 @@ from featstore.errors import (
     TableNotFoundError,
 )
 from featstore.files.credentials import require_credentials, s3_endpoint
-from featstore.files.redirects import kept_home
+from featstore.files.redirects import own_hosts_only
 from featstore.files.storage import canonical, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.redaction import redact
@@ -470,7 +470,7 @@ def _storage_options(url: str) -> dict[str, str] | None:
     """
     store = scheme(canonical(url))
     require_credentials(url, store, os.environ)
-    options = kept_home(store, os.environ)
+    options = own_hosts_only(store, os.environ)
     if store == "s3" and "AWS_S3_LOCKING_PROVIDER" not in os.environ:
         options |= {"aws_conditional_put": "etag", "aws_endpoint_url": s3_endpoint(os.environ)}
     return options or None

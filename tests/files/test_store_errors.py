@@ -378,7 +378,7 @@ class AuthenticationException(Exception):
         (
             CommitFailedError("busy"),
             CommitConflictError,
-            "other writers committed first.*run it again",
+            "other writers repeatedly committed first.*run it again",
         ),
         (
             OSError("Unable to load libjvm\ndlopen(/x)"),
