@@ -168,7 +168,7 @@ class Footer:
         self, names: Collection[str] | None, *, with_statistics: bool = False
     ) -> pq.FileMetaData:
         """The footer as Arrow has it, with the columns of these names alone, None for all."""
-        by_name = self.footer.layout.by_name
+        by_name = self.footer.file_schema.by_name
         places = None if names is None else [place for name in names for place in by_name[name]]
         with damage_as(self.name):
             return self.footer.arrow_metadata(places, with_statistics=with_statistics)
@@ -305,14 +305,14 @@ class Footer:
 
     def _field(self, name: str) -> pa.Field | None:
         """The column of this name, None where there is none."""
-        found = self.footer.layout.by_name.get(name, ())
+        found = self.footer.file_schema.by_name.get(name, ())
         if len(found) > 1:
             raise DataFileError(f"{self.name}: {not_once(name, len(found))}")
         return self.schema.field(found[0]) if found else None
 
     def _places(self, wanted: Collection[str]) -> dict[str, range]:
         """The numbers of the leaf columns below the wanted ones, in the file's order."""
-        by_name, roots = self.footer.layout.by_name, self.footer.layout.roots
+        by_name, roots = self.footer.file_schema.by_name, self.footer.file_schema.roots
         chosen = sorted(by_name[name][0] for name in wanted)
         return {roots[place].name: roots[place].leaves for place in chosen}
 

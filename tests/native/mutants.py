@@ -33,7 +33,7 @@ from featstore.parquet.thrift import (
     LIST,
     STRUCT,
     TRUE,
-    Reader,
+    ThriftReader,
 )
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.footer import Footer, Selection
@@ -88,7 +88,7 @@ def encoded(type_: int, value: Any) -> bytes:
     return bytes(value)  # a byte, or the eight of a double
 
 
-def read_struct(reader: Reader) -> Fields:
+def read_struct(reader: ThriftReader) -> Fields:
     fields, number = [], 0
     while (field := reader.field(number)) is not None:
         type_, number = field
@@ -96,7 +96,7 @@ def read_struct(reader: Reader) -> Fields:
     return fields
 
 
-def read_value(reader: Reader, type_: int) -> Any:
+def read_value(reader: ThriftReader, type_: int) -> Any:
     if type_ in (I16, I32, I64):
         return reader.zigzag()
     if type_ == STRUCT:
@@ -276,10 +276,13 @@ def _chunk(path: Path, kind: SlotKind, codec: str, levels: tuple[bool, bool, boo
 
 def _pages(stored: bytes, codec: str) -> Iterator[Page]:
     while stored:
-        reader = Reader(stored)
+        reader = ThriftReader(stored)
         header = read_struct(reader)
         size, full_size = number_of(header, 3), number_of(header, 2)
-        page, stored = stored[reader.at : reader.at + size], stored[reader.at + size :]
+        page, stored = (
+            stored[reader.position : reader.position + size],
+            stored[reader.position + size :],
+        )
         num_levels = (
             number_of(header, 8, 5) + number_of(header, 8, 6)
             if number_of(header, 8) is not None

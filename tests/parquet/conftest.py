@@ -19,7 +19,7 @@ from featstore.parquet.thrift import (
     LIST,
     STRUCT,
     TRUE,
-    Reader,
+    ThriftReader,
 )
 
 Struct = dict[int, tuple[int, Any]]
@@ -55,7 +55,7 @@ def edited() -> Callable[..., bytes]:
 
 def decoded(data: bytes) -> Struct:
     """The struct that some bytes begin with."""
-    return _struct(data, Reader(data))
+    return _struct(data, ThriftReader(data))
 
 
 def encoded(struct: Struct) -> bytes:
@@ -77,7 +77,7 @@ def changed(struct: Struct, path: tuple[int, ...], field: tuple[int, Any] | None
         value[path[-1]] = field
 
 
-def _struct(data: bytes, reader: Reader) -> Struct:
+def _struct(data: bytes, reader: ThriftReader) -> Struct:
     found, number = {}, 0
     while (field := reader.field(number)) is not None:
         type_, number = field
@@ -85,7 +85,7 @@ def _struct(data: bytes, reader: Reader) -> Struct:
     return found
 
 
-def _value(data: bytes, reader: Reader, type_: int) -> Any:
+def _value(data: bytes, reader: ThriftReader, type_: int) -> Any:
     if type_ in (TRUE, FALSE):
         return type_ == TRUE
     if type_ in (I16, I32, I64):
@@ -96,7 +96,7 @@ def _value(data: bytes, reader: Reader, type_: int) -> Any:
         item_type, count = reader.list_head()
         return item_type, [_value(data, reader, item_type) for _ in range(count)]
     length = {I8: 1, DOUBLE: 8}.get(type_) or reader.varint()
-    begin = reader.at
+    begin = reader.position
     reader.skip_bytes(length)
     return data[begin : begin + length]
 

@@ -73,8 +73,8 @@ IN_FILE: dict[str, Any] = {
     "no rows": ((3,), None, "every field that the format requires, found one missing"),
     "encryption": ((8,), (STRUCT, {}), "expected no encryption, found some"),
     "signature": ((9,), (BINARY, b"key"), "expected no encryption, found some"),
-    "type of rows": ((3,), (I32, 3), "the field's type as the format has it, found another"),
-    "items": ((5,), (LIST, (I32, [3])), "the field's type as the format has it, found another"),
+    "type of rows": ((3,), (I32, 3), "the field's type in the format, found another"),
+    "items": ((5,), (LIST, (I32, [3])), "the field's type in the format, found another"),
 }
 IN_SCHEMA: dict[str, Any] = {
     "repetition": ((2, 1, 3), (I32, 3), "column 'id': expected a repetition of 0 to 2"),
@@ -205,20 +205,20 @@ def _encrypted(directory: Any) -> bytes:
     return found
 
 
-def test_files_of_one_schema_share_its_layout_and_others_do_not(
+def test_files_of_one_schema_share_its_description_and_others_do_not(
     written: Callable[..., bytes],
 ) -> None:
     columns = {"a name of this test": pa.array([1])}
     first = read(written(pa.table(columns)))
     alike = read(written(pa.table({"a name of this test": pa.array([2])})))
     other = read(written(pa.table(columns | {"b": ["x"]})))
-    assert first.layout is alike.layout
-    assert first.layout is not other.layout
+    assert first.file_schema is alike.file_schema
+    assert first.file_schema is not other.file_schema
     assert first.schema is alike.schema
 
 
-def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file: bytes) -> None:
-    with file_schema._LAYOUTS._lock:
+def test_a_child_forked_while_a_schema_is_looked_up_opens_files(file: bytes) -> None:
+    with file_schema._CACHE._lock:
         child = os.fork()
         if not child:
             signal.alarm(20)  # ends a child that waits for the lock
@@ -226,7 +226,7 @@ def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file: bytes) ->
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
-def test_the_layout_of_the_same_elements_with_another_schema_of_arrows_is_another(
+def test_the_description_of_the_same_elements_with_another_schema_of_arrows_is_another(
     written: Callable[..., bytes],
 ) -> None:
     plain = pa.table({"a": ["x", "y"]})

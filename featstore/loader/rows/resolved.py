@@ -4,7 +4,7 @@ in the first.
 
 from collections import deque
 
-from featstore.parquet.file_schema import Layout
+from featstore.parquet.file_schema import FileSchema
 from featstore.reading.footer import FileColumns, Footer, Selection
 
 _MAX_KEPT = 4
@@ -16,14 +16,14 @@ class Resolved:
     """
 
     def __init__(self) -> None:
-        self._found: deque[tuple[Selection, Layout, FileColumns]] = deque(maxlen=_MAX_KEPT)
+        self._found: deque[tuple[Selection, FileSchema, FileColumns]] = deque(maxlen=_MAX_KEPT)
 
     def of(self, footer: Footer, selection: Selection) -> FileColumns:
         """As `Footer.resolve`."""
-        layout = footer.footer.layout  # files with the same schema share it
-        for known, known_layout, columns in self._found:
-            if known is selection and layout is known_layout:
+        file_schema = footer.footer.file_schema  # files with the same schema share it
+        for known, known_schema, columns in self._found:
+            if known is selection and file_schema is known_schema:
                 return columns
         columns = Footer.resolve(footer, selection)
-        self._found.append((selection, layout, columns))
+        self._found.append((selection, file_schema, columns))
         return columns
