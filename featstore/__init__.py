@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# The public names and the modules that define them. Static checkers see the imports above.
 _HOMES = {
     "Batch": "featstore.tensors.batch",
     "Dispatch": "featstore.dispatch",

@@ -279,6 +279,8 @@ def fit(
     """
     url = lock_url(str(spec_url))
     spec, lock = load_spec(spec_url), load_lock(url)
+    # The spec with what is kept: recorded vocabularies, and fits of the lock whose nodes are
+    # unchanged.
     before = keep_fits(
         replace(spec, vocabularies={**record_vocabularies(spec).vocabularies, **spec.vocabularies}),
         lock,
@@ -290,6 +292,7 @@ def fit(
         again=again,
     )
     locked = make_lock(fitted)
+    # The slots of an existing lock are kept: a fit must not silently accept their new meaning.
     write_lock(
         locked
         if lock is None

@@ -169,7 +169,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def all_nearest(names: Iterable[str], known: Iterable[str]) -> str:
     """Several unknown names on one line, each with its hint: `'a' (did you mean 'ab'?), 'b'`."""
-    known = list(known)
+    known = list(known)  # iterated once for each name
     hints = ((name, nearest(name, known).removeprefix("; ")) for name in names)
     return ", ".join(f"{name!r} ({hint})" if hint else repr(name) for name, hint in hints)
 

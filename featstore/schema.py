@@ -88,6 +88,7 @@ class Slot:
 
     @property
     def is_list(self) -> bool:
+        """Whether rows are lists of variable length."""
         return self.shape == (None,)
 
     @property

@@ -44,6 +44,7 @@ def write_raw_file(url: str, batches: Iterable[pa.Table], schema: pa.Schema) -> 
     with storage.open_write(str(new)) as sink, pq.ParquetWriter(sink, schema) as writer:
         for batch in batches:
             writer.write_table(batch)
+    # A new modification time alone would make the extraction run again.
     if path.exists() and filecmp.cmp(path, new, shallow=False):
         new.unlink()
     else:

@@ -229,6 +229,7 @@ def run(recipe: Recipe, directory: Path, *, engine: str) -> DemoReport:
 
 def _raw_log(recipe: Recipe, directory: Path) -> RawLog:
     print(f"writing the raw log to {directory}/", flush=True)
+    # Partitions of an earlier run with other options would be extracted too.
     for earlier in directory.glob(f"{recipe.partition_key}=*"):
         shutil.rmtree(earlier)
     raw = recipe.write(directory)

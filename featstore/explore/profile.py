@@ -260,6 +260,8 @@ def _melt(
 ) -> Iterator[pa.RecordBatch]:
     """Rows in long format: a record per value and one per list, with its length, `slot` being the
     slot's position; and a record per row, with `_ALL_ROWS` for `slot`.
+
+    So one query groups all slots, and duckdb sees one stream whatever the number of slots.
     """
     schema = _melted_schema(labels)
     for batch in batches:
@@ -271,6 +273,7 @@ def _melt(
                 lengths = {"length": pc.list_value_length(column).cast(pa.int64())}
                 yield _records(schema, position, batch.num_rows, lengths, None)
             values, rows = _values(column) if slot.shape else (column, None)
+            # A list's elements each get the labels of their row.
             of_values = rates if rows is None else [rate.take(rows) for rate in rates]
             yield _records(schema, position, len(values), _typed(slot, values), of_values)
 

@@ -64,6 +64,7 @@ class ColumnReport:
 
     @property
     def num_different(self) -> int:
+        """All rows that differ."""
         return self.num_mismatch + self.num_missing + self.num_extra
 
     def add(self, example: Example) -> None:
@@ -106,6 +107,7 @@ class ReplayReport:
 
     @property
     def ok(self) -> bool:
+        """Whether there are no differences. Rows skipped as malformed do not count."""
         return not (
             self.num_rows_missing
             or self.num_rows_extra
@@ -186,6 +188,7 @@ def replay(
 
 def _replay_unit(extractor: Extractor, unit: Unit, table: Table, report: ReplayReport) -> None:
     schema = extractor.schema.with_partition_keys(table.schema.partition_keys)
+    # The table is read with the spec's schema, so that slots are matched by number.
     stored = Table(
         replace(
             table.snapshot, schema=schema, data_files=table.snapshot.in_partitions([unit.partition])
@@ -246,6 +249,7 @@ def _compare(
     partition: Mapping[str, str],
     first_row: int,
 ) -> None:
+    # Rows are compared one by one only in columns that differ (or have NaN).
     if recomputed.equals(in_table):
         return
     pairs = zip(recomputed.to_pylist(), in_table.to_pylist(), strict=True)

@@ -125,6 +125,7 @@ def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
         {
             "value": value,
             "count": round(count),
+            # Counts are estimates from a sample, and can exceed the number of values.
             "share": min(1.0, count / whole),
             "label_rates": None,
         }

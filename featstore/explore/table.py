@@ -299,6 +299,7 @@ class Table:
                 ]
                 for table in read_tables(footer, read, file.partition, groups):
                     rows = table if where is None else table.filter(where.mask(table))
+                    # Columns that only the predicate needs are dropped here.
                     yield from rows.select(names_out).combine_chunks().to_batches()
 
     def _with_groups_of(self, files: Iterable[DataFile], read: SlotSchema) -> Iterator[DataFile]:
@@ -397,6 +398,7 @@ def _sources(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path | 
     raises its error.
     """
     options, files = Staging(mode="auto"), list(files)
+    # Local files need no stager, and so no directory and threads of one.
     if not any(options.stages(file.url) for file in files):
         for file in files:
             yield file, [_in_place(part.url) for part in file.parts]

@@ -131,6 +131,7 @@ def _select(snapshot: Snapshot) -> str:
     """One query over all partitions, of which duckdb prunes those that a condition on the partition
     keys excludes.
     """
+    # An empty first branch fixes names, types and order of the columns, whatever files lack.
     empty = "SELECT " + ", ".join(
         f"NULL::{_sql_type(field.type)} AS {_name(field.name)}" for field in _schema(snapshot)
     )
@@ -270,6 +271,8 @@ def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, 
         glob=False,
         cast_options=polars.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
     )
+    # Files are read in their stored types; casts to the table's types follow the marks, so that a
+    # float64 beyond float32 becomes null rather than infinity.
     slots = [slot for slot in snapshot.schema.slots if slot.name in read]
     floats = [
         field.name

@@ -57,6 +57,7 @@ class FileEntry:
         other permissions change only the time. A mount in user space (FUSE) may give a file another
         inode, on another host or after the kernel dropped it from its cache.
         """
+        # Times are compared in ns, since `version` is a text of a float in seconds.
         versions = {file.modified_ns or file.version for file in (self, other)} - {""}
         is_same_inode = self.inode == other.inode or self.changed_ns == other.changed_ns
         return self.size_bytes == other.size_bytes and len(versions) <= 1 and is_same_inode
@@ -117,7 +118,7 @@ def list_files(
         infos = _matches(url, lambda: _with_directories(fs, fs.glob(root, detail=True), suffix))
     elif (info := _single(fs, url, root)) is not None:
         base, infos = posixpath.dirname(root), {root: info}
-        hidden = True
+        hidden = True  # a file that is named outright is read whatever its name
     else:
         base, infos = root, _matches(url, lambda: _below(fs, root, suffix))
     entries = (_entry(url, path, info, base) for path, info in infos.items())
@@ -247,6 +248,7 @@ def without_path(url: str) -> tuple[str, str]:
 
 
 def _is_hidden(name: str) -> bool:
+    # A directory such as `_key=value` is a partition, as for Spark.
     return any(part.startswith(("_", ".")) and "=" not in part for part in name.split("/"))
 
 

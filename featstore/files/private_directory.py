@@ -118,6 +118,7 @@ class PrivateDirectory:
         again.
         """
         if os.getpid() == self._owner and self._lock is not None:
+            # Unlocked last, since another process removes a directory whose lock is free.
             shutil.rmtree(self.path, ignore_errors=True)
             lock, self._lock = self._lock, None
             unlock(lock)

@@ -43,8 +43,8 @@ _BLOCK_BYTES = 8 << 20  # of a sequential read; large enough that the cost per c
 # that are not used, smaller ones take more round trips.
 BUFFER_BYTES = 1 << 20
 _NO_LINKS = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
-# Keys under which fsspec's file systems and obstore report a file's version, the preferred first: a
-# time that listings and single files have alike, then ETags, then other times.
+# Keys under which fsspec's file systems and obstore report a file's version, the preferred first:
+# the modification time, which `FileEntry.is_same` compares in ns, then ETags, then other times.
 _VERSION_KEYS = (
     *("mtime", "e_tag", "ETag", "etag"),
     *("last_modified", "LastModified", "modified", "created"),

@@ -69,6 +69,7 @@ def arrow_metadata(columns: SchemaBytes, rest: FooterBytes) -> pq.FileMetaData:
 
 def row_group(chunks: Sequence[bytes], raw_bytes: int, num_rows: int) -> bytes:
     """The bytes of a row group, from those of its column chunks."""
+    # The field numbers are those of RowGroup in parquet.thrift.
     parts = [_field(1, LIST), _list_head(len(chunks)), *chunks]
     parts += [_field(2, I64), _zigzag(raw_bytes), _field(3, I64), _zigzag(num_rows), STOP]
     return b"".join(parts)
@@ -76,6 +77,7 @@ def row_group(chunks: Sequence[bytes], raw_bytes: int, num_rows: int) -> bytes:
 
 def _footer(columns: SchemaBytes, rest: FooterBytes) -> bytes:
     root = _text_field(4, b"schema") + _field(5, I32) + _zigzag(columns.num_columns) + STOP
+    # The field numbers are those of FileMetaData in parquet.thrift.
     parts = [_field(1, I32), _zigzag(rest.version)]
     parts += [_field(2, LIST), _list_head(1 + columns.num_elements), root, columns.elements]
     parts += [_field(3, I64), _zigzag(rest.num_rows)]
@@ -100,6 +102,7 @@ def _text_field(number: int, text: bytes) -> bytes:
 
 
 def _list_head(num_structs: int) -> bytes:
+    # 15 in the high bits: the number of elements follows.
     return bytes((0xF0 | STRUCT,)) + _varint(num_structs)
 
 

@@ -261,6 +261,8 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
     publish = publish or publish_once
     check_store(url)
     for attempt in itertools.count(1):
+        # Each attempt checks against the newest version. What another writer commits between this
+        # check and the publication is caught by the transactions in the commit.
         table = _load(url)
         _check_base(url, table, change)
         try:

@@ -73,6 +73,7 @@ def _merge_slots(old: tuple[Slot, ...], new: tuple[Slot, ...], where: str) -> tu
                 f"number {known.number}; numbers are permanent: keep {known.number}, or take "
                 f"another name"
             )
+    # Slots that the new files lack stay: they read as missing there.
     kept = [_continued(slot, by_number.get(slot.number), where) for slot in old]
     numbers = {slot.number for slot in old}
     return (*kept, *(slot for slot in new if slot.number not in numbers))
@@ -95,6 +96,7 @@ def _continued(old: Slot, new: Slot | None, where: str) -> Slot:
             f"slot number {old.number} ({new.name!r}) would hold {_values(new)}, in {where} it "
             f"holds {_values(old)}; old and new values cannot be told apart: take a new number"
         )
+    # One change at a time: a slot that changes name and operator is another feature.
     if old.name != new.name and None not in (old.op, new.op) and old.op != new.op:
         raise InputError(
             f"slot number {old.number} is {old.name!r} = {old.op} in {where}, and would become "

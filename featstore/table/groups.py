@@ -39,6 +39,7 @@ def with_groups(base: Snapshot) -> Snapshot:
         stale = []
         for file in snapshot.data_files:
             path = base_path(file.path)
+            # Rows are matched by position, so a file with another number of rows cannot be used.
             if base_rows.get(path) == file.num_rows:
                 group_files[path].append(_group_file(name, file))
             else:
@@ -113,6 +114,7 @@ def publish_group(
     """
 
     def choose(versions: dict[str, int]) -> dict[str, int]:
+        # A concurrent run may have referenced a later version, which includes this one.
         return versions | {name: max(version, versions.get(name, version))}
 
     change = delta.Change(
@@ -141,6 +143,8 @@ def drop_groups(base: Snapshot, versions: Mapping[str, int], metadata: CommitMet
     def choose(current: dict[str, int]) -> dict[str, int]:
         return {name: version for name, version in current.items() if versions.get(name) != version}
 
+    # Without partitions the commit has no transactions, and does not conflict with runs that
+    # replace base files.
     change = delta.Change(base=base, schema=base.schema, partitions=(), files=(), metadata=metadata)
     return delta.commit(base.url, change, delta.publish_groups(choose))
 

@@ -152,6 +152,7 @@ def _from_mapping(cls: type[_Metadata], mapping: Mapping[str, Any], where: str) 
             f"{where}: metadata format {mapping.get('format')!r}, this featstore reads {FORMAT}; "
             f"upgrade it"
         )
+    # Unknown keys are ignored, so that a version may add some without a new format.
     known = {f.name: mapping[f.name] for f in fields(cls) if f.name in mapping}
     try:
         return cls(**known)

@@ -37,6 +37,7 @@ def open_without_files(url: str) -> Snapshot:
     """
     if not is_delta(url):
         return open_parquet_dir(url)
+    # The files of slot groups are matched with base files by path, which takes all of both.
     head = open_head(url)
     return head if not head.group_versions else open_snapshot(url, head.version)
 

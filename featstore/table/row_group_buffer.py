@@ -67,7 +67,7 @@ class RowGroupBuffer:
 
 
 class _ColumnBuffer(Protocol):
-    """The rows of one column."""
+    """The rows of one column: appended, returned as one array in a given type, and cleared."""
 
     def append(self, array: pa.Array) -> None: ...
 
@@ -124,6 +124,8 @@ class _ListBuffer:
                 f"expected at most {_MAX_VALUES} values of a list in a row group: set fewer "
                 f"rows_per_row_group"
             )
+        # The batch's offsets count from its own first value, the buffer's from that of the row
+        # group.
         self._ends.extend(_offsets(array)[1:] + np.int32(size))
         self._values.extend(values_of(values))
 
@@ -165,6 +167,7 @@ class _GrowingArray:
 
     def extend(self, values: NDArray[Any]) -> None:
         size = self.size + len(values)
+        # Lists need more than `capacity` values. The larger array is kept for all later row groups.
         if size > len(self._memory):
             larger = np.empty(max(size, 2 * len(self._memory)), self._memory.dtype)
             larger[: self.size] = self.filled()

@@ -92,6 +92,7 @@ def marked(table_url: str, tag: str) -> Iterator[Mark]:
     try:
         yield mark
     finally:
+        # The thread ends before the mark is removed: a renewal after that would create it again.
         mark.end()
         thread.join()
         mark.remove()

@@ -132,10 +132,12 @@ class Snapshot:
 
     @property
     def num_rows(self) -> int:
+        """The number of rows of all files."""
         return sum(file.num_rows for file in self.data_files)
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of all files, those of slot groups included."""
         return sum(part.size_bytes for file in self.data_files for part in file.parts)
 
     @property
@@ -217,6 +219,7 @@ class OrderedDigest:
             yield file
 
     def hexdigest(self) -> str:
+        """The digest of the files so far."""
         return self._state.hexdigest()
 
 

@@ -18,6 +18,7 @@ def check_store(url: str) -> None:
         UnsafeStoreError: The store overwrites an existing object despite `If-None-Match: *`.
         OSError: The store cannot be written to.
     """
+    # With a lock table delta-rs does not rely on conditional writes.
     if "AWS_S3_LOCKING_PROVIDER" in os.environ or has_put_if_absent(url):
         return
     raise UnsafeStoreError(

@@ -15,6 +15,7 @@ from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, 
 from featstore.table.metadata import KEY, FileMetadata
 from featstore.table.row_group_buffer import RowGroupBuffer
 
+# zstd makes smaller files and decodes more slowly (`benchmarks/writing.md`).
 COMPRESSION = "snappy"
 
 
@@ -110,6 +111,7 @@ class DataFileWriter:
 
     def close(self) -> DataFileReport:
         """Writes the last row group and the footer. Further calls return the same report."""
+        # A file without rows still gets its schema, in an empty row group.
         if self._buffer.num_rows or self._parquet is None:
             self._write_row_group()
         if self._parquet is not None and self._parquet.is_open:
@@ -120,6 +122,7 @@ class DataFileWriter:
 
     def _write_row_group(self) -> None:
         group = pa.Table.from_arrays(self._buffer.columns(self._stored.types), schema=self._stored)
+        # Encodings are chosen from the first row group, so the file is opened with it.
         if self._parquet is None:
             self._parquet = self._new_parquet(group)
         self._parquet.write_table(group, row_group_size=max(group.num_rows, 1))
@@ -175,6 +178,7 @@ class _ChecksumSink:
 
     def write(self, data: Any) -> int:
         if self._file is not None:
+            # isal computes it several times faster than zlib.
             self.crc32 = isal_zlib.crc32(data, self.crc32)
             self._file.write(data)
         self._num_bytes += len(data)

@@ -86,7 +86,7 @@ def test_a_list_of_more_elements_than_arrow_takes_is_refused_before_it_is_walked
 def test_memory_follows_the_bytes_that_are_there_and_not_the_counts_in_them(by: Any) -> None:
     claim = b"\x15\x04\x19\xfc\xc0\x84\x3d" + b"\x48\x01a\x00" * 1_000  # of a million elements
     tracemalloc.start()
-    with pytest.raises(FooterError, match="none that is whole"):
+    with pytest.raises(FooterError, match="none that is complete"):
         by(claim)
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()

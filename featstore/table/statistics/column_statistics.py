@@ -275,6 +275,7 @@ def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) 
     fixed-width row if all its values are marks.
     """
     if lengths is not None:
+        # Only a list of a single value can be missing: the position of that value.
         first = (np.cumsum(lengths) - lengths)[lengths == 1]
         return num_rows - int(missing[first].sum())
     if slot.width is not None:
@@ -285,6 +286,7 @@ def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) 
 def _count(found: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
     values, lengths = _values(column, slot)
     num_missing = _count_distinct(found.distinct, slot, values)
+    # Most columns of a batch have no missing values: then no mask is made.
     missing = _missing(values, slot) if num_missing else None
     present = len(column) if missing is None else _present(slot, missing, lengths, len(column))
     found.num_rows += len(column)
@@ -292,6 +294,7 @@ def _count(found: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
     found.num_values += len(values) - num_missing
     if lengths is not None:
         known_lengths = lengths if missing is None else _known_lengths(lengths, values, slot)
+        # A missing list has one element, its mark.
         found.length_sum += int(lengths.sum()) - (len(column) - present)
         found.length_max = max(found.length_max, int(known_lengths.max(initial=0)))
     if slot.kind is SlotKind.FLOAT:
@@ -300,6 +303,7 @@ def _count(found: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
 
 def _count_distinct(distinct: Distinct, slot: Slot, values: Any) -> int:
     """Adds the values to the sketch. Returns the number of marks of missing values."""
+    # Signs and bits of floats go to the kernel. Indices are small numbers, which must be hashed.
     if slot.num_indices is None:
         return distinct.take(values)
     known = values[values != 0]

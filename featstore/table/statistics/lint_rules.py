@@ -17,9 +17,12 @@ FOOTER_SHARE = 0.02
 PARSE_NS_PER_BYTE = 8
 MIN_GROUP_ROWS, MAX_GROUP_ROWS = 16_384, 1_048_576
 MAX_GROUP_BYTES = 512 << 20
+# The largest file may have this many times the bytes of the median, and is ignored below 1 MiB.
 SKEW, SKEWED_BYTES = 4.0, 1 << 20
 SMALL_FILE_BYTES, NUM_SMALL_FILES = 16 << 20, 16
 STRADDLING_SHARE = 0.1
+# A plain slot that snappy or zstd compresses below this share repeats values, for which a
+# dictionary decodes faster.
 COMPRESSIBLE_SHARE = 0.7
 MIN_VALUES = 1_000  # fewer values in a row group do not show what an encoding saves
 SLOW_CODECS = {
@@ -149,6 +152,7 @@ def find(files: Sequence[FileFacts], sizes: Sequence[int], batch_size: int) -> t
 
 
 def footers(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Footers that are long, absolutely or as a share of their file."""
     widest = max(files, key=lambda file: file.footer_bytes)
     share = widest.footer_bytes / max(1, widest.size_bytes)
     if widest.footer_bytes <= FOOTER_BYTES and (
@@ -173,6 +177,7 @@ def footers(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def row_groups(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Row groups with too few rows (the last of a file aside), or with too many rows or bytes."""
     inner = [rows for file in files for rows in file.group_rows[:-1]]
     if inner and (median := statistics.median(inner)) < MIN_GROUP_ROWS:
         yield Finding(
@@ -196,6 +201,7 @@ def row_groups(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def file_sizes(sizes: Sequence[int]) -> Iterator[Finding]:
+    """Files of skewed sizes, and many small files."""
     median, largest = statistics.median(sizes), max(sizes)
     if len(sizes) >= 3 and largest >= SKEWED_BYTES and largest > SKEW * median:
         yield Finding(
@@ -221,6 +227,7 @@ def file_sizes(sizes: Sequence[int]) -> Iterator[Finding]:
 
 
 def batches(files: Sequence[FileFacts], batch_size: int) -> Iterator[Finding]:
+    """Batches that cross the end of a row group or file."""
     files = _of_whole_batches(files, batch_size)
     num_batches = max(1, math.ceil(sum(file.num_rows for file in files) / batch_size))
     num_cuts = sum(rows % batch_size != 0 for file in files for rows in file.group_rows[:-1])
@@ -253,6 +260,7 @@ def _partition(file: FileFacts) -> str:
 
 
 def schemas(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Columns that some files lack or define differently."""
     versions: dict[str, Counter[str]] = {}
     for file in files:
         for name, text in file.fields:
@@ -282,6 +290,7 @@ def schemas(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def field_ids(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Slots without a Parquet field id."""
     yield from _of_columns(
         (
             column.name
@@ -303,14 +312,15 @@ def field_ids(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def nullable(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    found = (
+    """Nullable slots that have no nulls."""
+    names = (
         c.name
         for file in files
         for c in file.columns
         if c.is_slot and c.may_be_null and not c.num_nulls
     )
     yield from _of_columns(
-        found,
+        names,
         Finding(
             rule="nullable slots",
             found="slots that may be null, although no nulls are known in them",
@@ -322,6 +332,7 @@ def nullable(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def dictionaries(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Slots that lack a dictionary, and columns that have a useless one."""
     columns = [
         column for file in files for column in file.columns if column.num_values >= MIN_VALUES
     ]
@@ -364,6 +375,7 @@ def _lacks_dictionary(column: ColumnFacts) -> bool:
 
 
 def _is_larger_than_plain(column: ColumnFacts) -> bool:
+    # Nullable columns also store levels, so their size says nothing.
     width = _WIDTHS.get(column.physical_type)
     num_stored = column.num_values - (column.num_nulls or 0)
     return (
@@ -372,6 +384,7 @@ def _is_larger_than_plain(column: ColumnFacts) -> bool:
 
 
 def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Columns with a slow codec."""
     for codec, reason in SLOW_CODECS.items():
         yield from _of_columns(
             (column.name for file in files for column in file.columns if column.codec == codec),
@@ -389,6 +402,7 @@ def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def encodings(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Columns with a slow encoding."""
     for encoding, reason in SLOW_ENCODINGS.items():
         yield from _of_columns(
             (

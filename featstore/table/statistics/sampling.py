@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from featstore.table.statistics.sketches import Integers, mix
 
-# The least number of rows sampled of a larger file. More make quantiles and top values of a file
-# more precise, and statistics dearer.
+# The least number of rows sampled from a larger file. More rows make quantiles and top values more
+# precise, and gathering slower.
 SAMPLE_ROWS = 2_048
 _ALL = 1 << 63  # above every 63-bit hash
 

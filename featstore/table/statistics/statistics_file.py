@@ -17,7 +17,7 @@ from featstore.table.metadata import KEY, to_json
 from featstore.table.snapshot import DataFile, files_digest
 from featstore.table.statistics.column_statistics import Statistics
 
-FORMAT = 2
+FORMAT = 2  # format 1 had no counts and no sign collisions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,7 @@ def find_statistics(
     Raises:
         DataFileError: The file is damaged or of a newer format.
     """
+    # Statistics are merged per run and partition: files of two runs have none in common.
     tags = {tag_of(file.path) for file in files}
     tag = tags.pop() if len(tags) == 1 else None
     if tag is None:
