@@ -178,13 +178,9 @@ def build_log(data: FlightData) -> pa.Table:
         **plane_history(flights, departure, landing(flights, departure, arrival)),
     }
     log = pa.table(
-        {field.name: _cast(columns[field.name], field.type) for field in RAW_SCHEMA}, RAW_SCHEMA
+        {field.name: columns[field.name].cast(field.type) for field in RAW_SCHEMA}, RAW_SCHEMA
     )
     return log.sort_by([("scheduled_departure", "ascending"), ("flight_id", "ascending")])
-
-
-def _cast(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    return column if column.type == type_ else column.cast(type_)
 
 
 def _flight_id(flights: pa.Table) -> pa.ChunkedArray:

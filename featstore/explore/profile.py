@@ -30,6 +30,7 @@ EXTRACTION_COUNTS = (
     "num_signs_checked",
 )
 _ALL_ROWS = -1  # the position, among those of slots, of records that stand for whole rows
+_CANDIDATES = pa.schema([("slot", pa.int32()), ("id", pa.int64())])
 _COLUMNS = (
     "slot",
     "kind",
@@ -201,11 +202,11 @@ def profile(
         )
         counted = {row["slot"]: row for row in first.to_pylist()}
         candidates = [
-            (number, value) for number, row in counted.items() for value in row["top"] or ()
+            {"slot": position, "id": value}
+            for position, row in counted.items()
+            for value in row["top"] or ()
         ]
-        connection.register(
-            "candidates", pa.table(dict(zip(("slot", "id"), _transpose(candidates), strict=True)))
-        )
+        connection.register("candidates", pa.Table.from_pylist(candidates, _CANDIDATES))
         top = _query(connection, _label_rates(labels), _melt(read(), slots, labels), labels)
     all_rows = counted.pop(_ALL_ROWS, {})
     num_rows = all_rows.get("num_records", 0)
@@ -239,12 +240,6 @@ def _connect() -> Any:
     return connection
 
 
-def _transpose(pairs: Sequence[tuple[int, int]]) -> tuple[pa.Array, pa.Array]:
-    return pa.array([pair[0] for pair in pairs], pa.int32()), pa.array(
-        [pair[1] for pair in pairs], pa.int64()
-    )
-
-
 def _melted_schema(labels: Sequence[str]) -> pa.Schema:
     columns = [
         ("slot", pa.int32()),
@@ -272,14 +267,11 @@ def _melt(
             if slot.is_list:
                 lengths = {"length": pc.list_value_length(column).cast(pa.int64())}
                 yield _records(schema, position, batch.num_rows, lengths, None)
-            values, rows = _values(column) if slot.shape else (column, None)
-            # A list's elements each get the labels of their row.
-            of_values = rates if rows is None else [rate.take(rows) for rate in rates]
+            values, of_values = column, rates
+            if slot.shape:  # the elements of a list each get the labels of their row
+                values, rows = pc.list_flatten(column), pc.list_parent_indices(column)
+                of_values = [rate.take(rows) for rate in rates]
             yield _records(schema, position, len(values), _typed(slot, values), of_values)
-
-
-def _values(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    return pc.list_flatten(column), pc.list_parent_indices(column)
 
 
 def _typed(slot: Slot, values: pa.Array) -> dict[str, pa.Array]:

@@ -33,7 +33,7 @@ def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
         raise missing_extra("Table.duckdb()", error) from error
     connection = duckdb.connect() if connection is None else connection
     if local_path(snapshot.url) is None and not connection.filesystem_is_registered(
-        _protocol(snapshot)
+        scheme(canonical(snapshot.url))
     ):
         connection.register_filesystem(filesystem(snapshot.url))
     return connection.sql(_select(snapshot))
@@ -121,10 +121,6 @@ def _schema(snapshot: Snapshot) -> pa.Schema:
 def _url(file: DataFile | GroupFile) -> str:
     path = local_path(file.url)
     return canonical(file.url) if path is None else str(path.absolute())
-
-
-def _protocol(snapshot: Snapshot) -> str:
-    return scheme(canonical(snapshot.url))
 
 
 def _select(snapshot: Snapshot) -> str:

@@ -55,7 +55,7 @@ def max_page_bytes(chunk: Chunk, width: int) -> int:
 def first_beyond(
     footer: CheckedFooter,
     row_group: int,
-    places: Sequence[int],
+    leaves: Sequence[int],
     file: int | ReadAt,
     stop: bytes | bytearray = b"\0",
 ) -> int | None:
@@ -64,7 +64,7 @@ def first_beyond(
     Args:
         footer: The file's footer.
         row_group: The row group to read.
-        places: The indices of the leaf columns to read.
+        leaves: The indices of the leaf columns to read.
         file: The descriptor of a local file, or a function that reads another one.
         stop: One byte. The check ends early once it is not 0.
 
@@ -73,7 +73,7 @@ def first_beyond(
         than its values can need; None if there is none. An invalid page is left for its reader to
         report.
     """
-    chunks = [_bounds(footer, row_group, place) for place in places]
+    chunks = [_bounds(footer, row_group, leaf) for leaf in leaves]
     if KERNELS is None or not isinstance(file, int):
         read_at = partial(_pread, file) if isinstance(file, int) else file
         beyond = (i for i, chunk in enumerate(chunks) if not _is_within(read_at, chunk, stop))
@@ -81,7 +81,7 @@ def first_beyond(
     else:
         numbers, buffer = np.array(chunks, np.int64), pa.allocate_buffer(_HEADER_BYTES)
         index = KERNELS.first_beyond(file, numbers, stop, buffer) if chunks else -1
-    return None if index < 0 else places[index]
+    return None if index < 0 else leaves[index]
 
 
 def _pread(file: int, num_bytes: int, first: int) -> bytes:
@@ -102,10 +102,10 @@ def _is_within(read_at: ReadAt, bounds: Bounds, stop: bytes | bytearray) -> bool
     return True
 
 
-def _bounds(footer: CheckedFooter, row_group: int, place: int) -> Bounds:
+def _bounds(footer: CheckedFooter, row_group: int, leaf: int) -> Bounds:
     """The bounds of a chunk. The footer's sizes bound values of variable length (texts)."""
-    chunk = footer.chunk(row_group, place)
-    width = _WIDTHS.get(footer.leaves[place].physical_type)
+    chunk = footer.chunk(row_group, leaf)
+    width = _WIDTHS.get(footer.leaves[leaf].physical_type)
     text_bytes = max(chunk.raw_bytes, chunk.stored_bytes, _MIN_PAGE_BYTES)
     max_bytes = text_bytes if width is None else max_page_bytes(chunk, width)
     return chunk.first, chunk.stored_bytes, _ANY_CODEC, chunk.num_values, max_bytes

@@ -109,10 +109,10 @@ def _require(is_met: Flags, schema: FileSchema, expected: str, found: Numbers) -
     """FooterError for the first row group and leaf column for which the condition is not met."""
     if is_met.all():
         return
-    group, place = (int(index) for index in np.argwhere(~is_met)[0])
-    number = int(np.broadcast_to(found, is_met.shape)[group, place])
+    group, leaf = (int(index) for index in np.argwhere(~is_met)[0])
+    number = int(np.broadcast_to(found, is_met.shape)[group, leaf])
     raise FooterError(
-        f"column {schema.leaves[place].path!r}: row group {group}: expected {expected}, "
+        f"column {schema.leaves[leaf].path!r}: row group {group}: expected {expected}, "
         f"found {'none' if number == ABSENT else number}"
     )
 

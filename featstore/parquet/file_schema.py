@@ -96,18 +96,20 @@ class FileSchema:
     by_name: dict[str, tuple[int, ...]]
     levels: Numbers
 
-    def bytes_of(self, places: Sequence[int]) -> SchemaBytes:
+    def bytes_of(self, columns: Sequence[int]) -> SchemaBytes:
         """The columns with these indices as a footer holds them."""
-        return self.all_bytes if len(places) == len(self.roots) else _bytes_of(self, tuple(places))
+        return (
+            self.all_bytes if len(columns) == len(self.roots) else _bytes_of(self, tuple(columns))
+        )
 
 
 # Files that share a schema are mostly read for the same columns, one after the other.
 @lru_cache(maxsize=2 * _MAX_KEPT)
-def _bytes_of(schema: FileSchema, places: tuple[int, ...]) -> SchemaBytes:
-    roots = [schema.roots[place] for place in places]
+def _bytes_of(schema: FileSchema, columns: tuple[int, ...]) -> SchemaBytes:
+    roots = [schema.roots[index] for index in columns]
     if schema.all_bytes.arrow_text is None:
         return _bytes(schema.elements, roots, None)
-    selected = pa.schema([schema.schema.field(place) for place in places])
+    selected = pa.schema([schema.schema.field(index) for index in columns])
     return _bytes(schema.elements, roots, arrow_text_of(selected))
 
 
@@ -168,8 +170,8 @@ def _file_schema(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Fi
     roots, leaves = _columns(elements, rows)
     all_bytes = _bytes(elements, roots, arrow_text)
     by_name: dict[str, tuple[int, ...]] = {}
-    for place, root in enumerate(roots):
-        by_name[root.name] = (*by_name.get(root.name, ()), place)
+    for index, root in enumerate(roots):
+        by_name[root.name] = (*by_name.get(root.name, ()), index)
     return FileSchema(
         elements=elements,
         all_bytes=all_bytes,

@@ -171,7 +171,7 @@ class CheckedFooter:
             FooterError: Arrow refuses it although it passed all checks.
         """
         columns = range(len(self.file_schema.roots)) if columns is None else columns
-        leaves = [leaf for place in columns for leaf in self.file_schema.roots[place].leaves]
+        leaves = [leaf for column in columns for leaf in self.file_schema.roots[column].leaves]
         try:
             rest = self._rest(leaves, with_statistics)
             return arrow_metadata(self.file_schema.bytes_of(columns), rest)

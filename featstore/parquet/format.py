@@ -46,7 +46,7 @@ class Field:
         type: Its Thrift type.
         keep: What is kept of its value.
         name: The name of its slot; empty if nothing is kept.
-        of: The struct that it holds, or of which it holds a list.
+        struct: The struct that it holds, or of which it holds a list.
         item_type: The Thrift type of a list's elements.
         is_required: Whether the format requires it.
     """
@@ -54,7 +54,7 @@ class Field:
     type: int
     keep: Keep = Keep.NOTHING
     name: str = ""
-    of: "Struct | None" = None
+    struct: "Struct | None" = None
     item_type: int = 0
     is_required: bool = False
 
@@ -87,8 +87,8 @@ class Struct:
         names += ["cut"] if self.cut else []
         for one in self.fields.values():
             names += one.slots if one.keep else []
-            if one.type == STRUCT and one.of is not None:
-                names += one.of.slots
+            if one.type == STRUCT and one.struct is not None:
+                names += one.struct.slots
         return names
 
 
@@ -97,12 +97,12 @@ def _number(type_: int, name: str = "", *, required: bool = False) -> Field:
     return Field(type=type_, keep=keep, name=name, is_required=required)
 
 
-def _rows(name: str, of: Struct, *, required: bool = False) -> Field:
+def _rows(name: str, struct: Struct, *, required: bool = False) -> Field:
     return Field(
         type=LIST,
         keep=Keep.ROWS,
         name=name,
-        of=of,
+        struct=struct,
         item_type=STRUCT,
         is_required=required,
     )
@@ -154,11 +154,11 @@ _COLUMN = Struct(
         9: _number(I64, "data_page", required=True),
         10: _number(I64, "index_page"),
         11: _number(I64, "dictionary_page"),
-        12: Field(type=STRUCT, keep=Keep.END, name="statistics_end", of=_STATISTICS),
+        12: Field(type=STRUCT, keep=Keep.END, name="statistics_end", struct=_STATISTICS),
         13: _list(STRUCT),
         14: _number(I64),
         15: _number(I32),
-        16: Field(type=STRUCT, of=_SIZE_STATISTICS),
+        16: Field(type=STRUCT, struct=_SIZE_STATISTICS),
         17: Field(type=STRUCT),
     },
 )
@@ -168,7 +168,7 @@ _CHUNK = Struct(
     fields={
         1: _binary(Keep.LENGTH, "file_path"),
         2: _number(I64, required=True),
-        3: Field(type=STRUCT, keep=Keep.END, name="column_end", of=_COLUMN),
+        3: Field(type=STRUCT, keep=Keep.END, name="column_end", struct=_COLUMN),
         4: _number(I64),
         5: _number(I32),
         6: _number(I64),
@@ -259,8 +259,8 @@ def _field_numbers(struct: Struct, number: int) -> list[int]:
     if one is None:
         return [0, 0, 0, -1, 0]
     slot = SLOTS[struct.table][one.slots[0]] if one.keep else 0
-    of = -1 if one.of is None else STRUCTS.index(one.of)
-    return [one.type, one.keep, slot, of, one.item_type]
+    index = -1 if one.struct is None else STRUCTS.index(one.struct)
+    return [one.type, one.keep, slot, index, one.item_type]
 
 
 def _plan() -> tuple[Numbers, Numbers, Numbers]:

@@ -83,29 +83,29 @@ class _Walk:
             raise _error(_MALFORMED, self._position) from None
         return _shaped(np.array(rows, np.int64) for rows in self._rows)
 
-    def _struct(self, of: Struct, row: list[int]) -> None:
+    def _struct(self, struct: Struct, row: list[int]) -> None:
         """Reads a struct, into `row`, that of the struct around it, or into a new row."""
-        begin, slots, reader = self._reader.position, SLOTS[of.table], self._reader
-        if of.opens_row:
+        begin, slots, reader = self._reader.position, SLOTS[struct.table], self._reader
+        if struct.opens_row:
             row = [ABSENT] * len(slots)
-            self._rows[of.table].append(row)
-        found, before, cut = set[int](), 0, ABSENT
+            self._rows[struct.table].append(row)
+        seen, before, cut = set[int](), 0, ABSENT
         while (field := self._field(before)) is not None:
             type_, number = field
-            cut = self._position if cut == ABSENT and of.cut and number >= of.cut else cut
+            cut = self._position if cut == ABSENT and struct.cut and number >= struct.cut else cut
             if number <= before:
                 raise _WalkError(_OTHER_ORDER)
-            if number in of.fields:
-                self._value(of.fields[number], type_, row, slots)
+            if number in struct.fields:
+                self._value(struct.fields[number], type_, row, slots)
             else:
                 reader.skip(type_)
-            found.add(number)
+            seen.add(number)
             before = number
-        if any(one.is_required and number not in found for number, one in of.fields.items()):
+        if any(one.is_required and number not in seen for number, one in struct.fields.items()):
             raise _WalkError(_MISSING)
-        if of.cut:
+        if struct.cut:
             row[slots["cut"]] = self._position if cut == ABSENT else cut
-        if of.opens_row:
+        if struct.opens_row:
             row[:2] = begin, reader.position
 
     def _field(self, before: int) -> tuple[int, int] | None:
@@ -136,8 +136,8 @@ class _Walk:
         return (self._number(field.type),)
 
     def _nested(self, field: Field, row: list[int]) -> Sequence[int]:
-        if field.of is not None:
-            self._struct(field.of, row)
+        if field.struct is not None:
+            self._struct(field.struct, row)
         else:
             self._reader.skip(STRUCT)
         return (self._reader.position,)
@@ -149,15 +149,15 @@ class _Walk:
             raise _WalkError(_TOO_MANY)
         if count and type_ != field.item_type:
             raise _WalkError(_OTHER_TYPE)
-        first = 0 if field.of is None else len(self._rows[field.of.table])
+        first = 0 if field.struct is None else len(self._rows[field.struct.table])
         numbers = [self._item(field) for _ in range(count)]
         if field.keep == Keep.ROWS:
             return begin, self._reader.position, first, count
         return (_mask(numbers),) if field.keep == Keep.MASK else (count,)
 
     def _item(self, field: Field) -> int:
-        if field.of is not None:
-            self._struct(field.of, [])
+        if field.struct is not None:
+            self._struct(field.struct, [])
         elif field.keep == Keep.MASK:
             return self._number(field.item_type)
         else:

@@ -317,7 +317,8 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     existing = _slot_schema(table)
     merged = merge_schemas(existing, as_stored(change.schema), redact(url))
     schema = table.schema() if merged == existing else _delta_schema(merged)
-    filters = overwrite_filters(change.partitions, _partitions(url, table))
+    existing_partitions = (file.partition for file in _data_files(url, table, {}))
+    filters = overwrite_filters(change.partitions, existing_partitions)
     table.create_write_transaction(
         actions, "overwrite", schema, keys, filters, commit_properties=properties
     )
@@ -535,10 +536,6 @@ def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> Itera
     """Yields the data files, sorted by path. The table itself is used for the first only."""
     actions = pa.table(table.get_add_actions(flatten=True))
     return files_of(url, actions, table.metadata().partition_columns, crc32s)
-
-
-def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str | None]]:
-    return [file.partition for file in _data_files(url, table, {})]
 
 
 def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:

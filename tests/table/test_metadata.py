@@ -22,7 +22,7 @@ COMMIT = CommitMetadata(
 )
 
 
-def test_commit_metadata_is_byte_for_byte_as_agreed() -> None:
+def test_commit_metadata_matches_the_golden_file_byte_for_byte() -> None:
     assert to_json(COMMIT.to_mapping()) + "\n" == (GOLDEN / "commit_metadata.json").read_text()
 
 

@@ -46,7 +46,7 @@ ROWS = st.fixed_dictionaries(
 
 
 @given(st.lists(st.lists(ROWS, max_size=6), max_size=5), st.integers(0, 3), st.integers(1, 8))
-def test_rows_come_out_as_they_went_in_time_and_again(
+def test_rows_are_returned_unchanged_for_every_row_group(
     groups: list[list[dict[str, Any]]], skipped: int, capacity: int
 ) -> None:
     rows = RowGroupBuffer(SCHEMA, capacity)
@@ -63,7 +63,7 @@ def test_rows_come_out_as_they_went_in_time_and_again(
         assert rows.num_rows == 0
 
 
-def test_the_memory_of_slots_serves_every_row_group() -> None:
+def test_the_memory_of_slots_is_reused_for_every_row_group() -> None:
     schema = pa.schema([required("id", pa.int64())])
     rows, addresses = RowGroupBuffer(schema, 4), set()
     for first in (0, 4):
@@ -77,7 +77,7 @@ def test_the_memory_of_slots_serves_every_row_group() -> None:
     assert len(addresses) == 1
 
 
-def test_more_values_than_a_list_column_can_number_are_refused(
+def test_more_list_values_than_offsets_can_count_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(row_group_buffer, "_MAX_VALUES", 5)

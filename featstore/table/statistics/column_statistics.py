@@ -283,22 +283,24 @@ def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) 
     return num_rows - int(np.count_nonzero(missing))
 
 
-def _count(found: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
+def _count(statistics: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
     values, lengths = _values(column, slot)
-    num_missing = _count_distinct(found.distinct, slot, values)
+    num_missing = _count_distinct(statistics.distinct, slot, values)
     # Most columns of a batch have no missing values: then no mask is made.
     missing = _missing(values, slot) if num_missing else None
     present = len(column) if missing is None else _present(slot, missing, lengths, len(column))
-    found.num_rows += len(column)
-    found.num_present += present
-    found.num_values += len(values) - num_missing
+    statistics.num_rows += len(column)
+    statistics.num_present += present
+    statistics.num_values += len(values) - num_missing
     if lengths is not None:
         known_lengths = lengths if missing is None else _known_lengths(lengths, values, slot)
         # A missing list has one element, its mark.
-        found.length_sum += int(lengths.sum()) - (len(column) - present)
-        found.length_max = max(found.length_max, int(known_lengths.max(initial=0)))
+        statistics.length_sum += int(lengths.sum()) - (len(column) - present)
+        statistics.length_max = max(statistics.length_max, int(known_lengths.max(initial=0)))
     if slot.kind is SlotKind.FLOAT:
-        _add_numbers(found, (values if missing is None else values[~missing]).astype(np.float64))
+        _add_numbers(
+            statistics, (values if missing is None else values[~missing]).astype(np.float64)
+        )
 
 
 def _count_distinct(distinct: Distinct, slot: Slot, values: Any) -> int:
@@ -311,24 +313,25 @@ def _count_distinct(distinct: Distinct, slot: Slot, values: Any) -> int:
     return len(values) - len(known)
 
 
-def _add_numbers(found: ColumnStatistics, known: Floats) -> None:
+def _add_numbers(statistics: ColumnStatistics, known: Floats) -> None:
     if len(known):
-        found.num_numbers += len(known)
-        found.sum += float(known.sum())
-        found.min, found.max = (
-            min(found.min, float(known.min())),
-            max(found.max, float(known.max())),
+        statistics.num_numbers += len(known)
+        statistics.sum += float(known.sum())
+        statistics.min, statistics.max = (
+            min(statistics.min, float(known.min())),
+            max(statistics.max, float(known.max())),
         )
 
 
-def _count_label(found: ColumnStatistics, column: pa.Array) -> None:
+def _count_label(statistics: ColumnStatistics, column: pa.Array) -> None:
     numbers = column.cast(pa.float64())
     known = numbers.filter(pc.fill_null(pc.invert(pc.is_nan(numbers)), False))
-    found.num_rows += len(column)
-    found.num_present += len(known)
-    found.num_values += len(known)
+    statistics.num_rows += len(column)
+    statistics.num_present += len(known)
+    statistics.num_values += len(known)
     _add_numbers(
-        found, np.frombuffer(known.buffers()[1] or b"", np.float64, len(known), known.offset * 8)
+        statistics,
+        np.frombuffer(known.buffers()[1] or b"", np.float64, len(known), known.offset * 8),
     )
 
 
@@ -341,22 +344,22 @@ def _known_lengths(lengths: Integers, values: Any, slot: Slot) -> Integers:
     return np.delete(lengths, single[_missing(values[first], slot)])
 
 
-def _summarize(found: ColumnStatistics, slot: Slot, column: pa.Array, weight: float) -> None:
+def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weight: float) -> None:
     """Computes top values or quantiles from the sampled rows, each of which stands for `weight`
     rows.
     """
     values, lengths = _values(column, slot)
     known = values[~_missing(values, slot)]
     if slot.kind is SlotKind.ID:
-        found.top = top_of(known, np.full(len(known), weight))
+        statistics.top = top_of(known, np.full(len(known), weight))
     else:
-        found.points = points_of(known.astype(np.float64), np.full(len(known), weight))
+        statistics.points = points_of(known.astype(np.float64), np.full(len(known), weight))
     if lengths is not None:
         present = _known_lengths(lengths, values, slot).astype(np.float64)
-        found.lengths = points_of(present, np.full(len(present), weight))
+        statistics.lengths = points_of(present, np.full(len(present), weight))
 
 
-def _compare(found: ColumnStatistics, slot: Slot, column: pa.Array, witness: pa.Array) -> None:
+def _compare(statistics: ColumnStatistics, slot: Slot, column: pa.Array, witness: pa.Array) -> None:
     """Compares the sampled signs with the ones that another hash gives for the same values."""
     signs, others = _values(column, slot)[0], _values(witness, slot)[0]
     if len(signs) != len(others):
@@ -366,7 +369,7 @@ def _compare(found: ColumnStatistics, slot: Slot, column: pa.Array, witness: pa.
             f"row the same values each time"
         )
     present = signs != 0
-    found.num_signs_checked += found.collisions.update(signs[present], others[present])
+    statistics.num_signs_checked += statistics.collisions.update(signs[present], others[present])
 
 
 def _joined(one: tuple[Any, Floats], other: tuple[Any, Floats]) -> tuple[Any, Floats]:
