@@ -83,7 +83,8 @@ def extract(
     """Extracts raw rows into the table, in one commit that replaces the partitions written.
 
     A run that would write what the table already holds commits nothing. A spec that gives a slot
-    number another meaning than the lock file beside it is refused.
+    number another meaning than the lock file beside it is refused. After an error the table is as
+    it was, except that with `days` the partitions before the failed one are committed.
 
     Args:
         spec: The spec, or the URL of its YAML file.
@@ -119,9 +120,6 @@ def extract(
         InputError: The input cannot be extracted, or arguments contradict each other.
         OperatorError: An operator failed on a row.
         CommitConflictError: Another writer committed the same partition first.
-
-        After an error the table is as it was before, except that with `days` the partitions before
-        the failed one are committed.
     """
     _check_extract(
         input_url,

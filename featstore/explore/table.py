@@ -158,7 +158,7 @@ class Table:
         for file in rng.sample(self.snapshot.data_files, len(self.snapshot.data_files)):
             files.append(file)
             num_available += file.num_rows
-            if num_available >= 2 * num_rows:  # so that the sample is no whole file
+            if num_available >= 2 * num_rows:  # enough that rows are drawn from within files
                 break
         batches = self._read(files, self.schema, None)
         rows = pa.Table.from_batches(batches, _arrow_schema(self.schema))
