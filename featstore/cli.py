@@ -530,6 +530,7 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    # Errors of featstore are about the input. Others are bugs, and keep their traceback.
     except (FeatstoreError, OSError) as error:
         click.echo(
             "\n".join([f"featstore: error: {error}", *getattr(error, "__notes__", ())]), err=True

@@ -51,6 +51,7 @@ def without_user(url: str) -> str:
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     """The text with each URL redacted and each of `secrets` replaced by `***`."""
     shown = _IN_TEXT.sub(_redacted, text)
+    # The longest first: a secret may contain another one.
     for secret in sorted(set(secrets) - {""}, key=len, reverse=True):
         shown = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", "***", shown)
     return shown

@@ -77,6 +77,7 @@ class IdEmbedding(nn.Module):
         return torch.cat(fields, dim=1)
 
     def _of_scalars(self, signs: Tensor) -> Tensor:
+        # Slot i has the rows from i * buckets on; scalars come before lists.
         start = torch.arange(len(self.scalars)) * self.buckets
         return functional.embedding(bucket(signs, self.buckets) + start, self.weight, sparse=True)
 

@@ -105,6 +105,7 @@ def train(
         ConfigError: The batches have no slot, no label or no row.
     """
     options = options or TrainOptions()
+    # The model is made when the first batch shows its slots.
     torch.manual_seed(options.seed)
     timed = _TimedBatches(batches)
     trainer: _Trainer | None = None

@@ -200,6 +200,7 @@ def profile(
         first = _query(
             connection, _statistics(labels, num_top), _melt(read(), slots, labels), labels
         )
+        # approx_top_k gives the values without their counts, which the second query finds.
         counted = {row["slot"]: row for row in first.to_pylist()}
         candidates = [
             {"slot": position, "id": value}

@@ -25,7 +25,8 @@ from featstore.table.snapshot import DataFile, GroupFile, Snapshot
 def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
     """A `DuckDBPyRelation` over the snapshot, on the given connection or a new one.
 
-    The credentials of a remote table are registered with the connection, as an fsspec filesystem.
+    For a remote table the store's fsspec filesystem, with its credentials, is registered with the
+    connection.
     """
     try:
         import duckdb

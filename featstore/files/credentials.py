@@ -214,6 +214,7 @@ def require_credentials(url: str, scheme: str, environment: Mapping[str, str]) -
 
 
 def _are_given(known: StoreVariables, environment: Mapping[str, str]) -> bool:
+    # Whether they are valid is for the store to say.
     if known.file and Path(environment.get("HOME", "/"), known.file).exists():
         return True
     return any(environment.get(name) for name in known.given)

@@ -176,6 +176,7 @@ def _matches(
     except FileNotFoundError:
         return {}
     except OSError:
+        # Web servers answer a request for a directory in many ways.
         if scheme(url) in ("http", "https"):
             return {}
         raise

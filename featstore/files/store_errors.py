@@ -204,6 +204,8 @@ def store_error(url: str, error: Exception) -> Exception:
 
 
 def _rule_of(url: str, error: Exception, text: str) -> _Rule | None:
+    # The order matters: a response may mention a time-out or a certificate, but a broken connection
+    # never quotes a response.
     answered = next((rule for rule in _ANSWERED if rule.pattern.search(text)), None)
     if answered is not None or isinstance(error, FileNotFoundError):
         return answered

@@ -93,7 +93,7 @@ def _is_within(read_at: ReadAt, bounds: Bounds, stop: bytes | bytearray) -> bool
     end = position + num_bytes
     while levels_left and position < end and not stop[0]:
         header = read_page_header(read_at, position, end)
-        if header is None:
+        if header is None:  # invalid: its reader reports it
             return True
         if header.num_levels > levels_left or header.raw_bytes > max_bytes:
             return False

@@ -132,6 +132,7 @@ def _ranges(schema: FileSchema) -> tuple[Numbers, Numbers]:
 
 def _check_ranges(chunks: Numbers, schema: FileSchema) -> None:
     low, high = _ranges(schema)
+    # One comparison of all slots. They are looked at one by one only to name the first that fails.
     is_met = ((chunks >= low) & (chunks <= high)) | ((chunks == ABSENT) & _MAY_LACK)
     if is_met.all():
         return
@@ -158,6 +159,7 @@ def _check_counts(chunks: Numbers, schema: FileSchema, rows: Numbers) -> None:
     levels against levels.
     """
     values, nulls = chunks[..., CHUNK["num_values"]], chunks[..., CHUNK["num_nulls"]]
+    # A column with a repetition level is a list, which has at least one level per row.
     is_met = (values == rows) | ((schema.levels[1] > 0) & (values > rows))
     _require(is_met, schema, "a value for each row, and more only in lists", values)
     _require(nulls <= values, schema, "no more nulls than values", nulls)

@@ -93,6 +93,7 @@ class _Walk:
         while (field := self._field(before)) is not None:
             type_, number = field
             cut = self._position if cut == ABSENT and struct.cut and number >= struct.cut else cut
+            # Readers differ in which of two equal fields they take, and a cut relies on the order.
             if number <= before:
                 raise _WalkError(_OTHER_ORDER)
             if number in struct.fields:

@@ -115,6 +115,7 @@ def _raises_store_errors(act: Callable[Concatenate[str, P], R]) -> Callable[Conc
 @_raises_store_errors
 def is_delta(url: str) -> bool:
     """Whether there is a Delta log under the URL."""
+    # Locally without delta-rs, so that plain Parquet can be opened in a forked child.
     path = local_path(url)
     if path is not None:
         return (path / LOG_DIR).is_dir()
@@ -271,6 +272,7 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
             raise
         # delta-rs raises bare Exceptions too, and a lost reply can come as any of them.
         except Exception as error:
+            # The error may be a lost reply to a commit that landed.
             landed = _landed(url, change)
             if landed is not None:
                 return landed

@@ -39,6 +39,7 @@ def files_of(
 
 def _sorted(actions: pa.Table) -> pa.Table:
     """The actions sorted by decoded path. Arrow's order of UTF-8 is Python's order of `str`."""
+    # Few tables have escaped paths, and decoding is a call in Python for each file.
     paths = actions["path"].combine_chunks()
     if pc.any(pc.match_substring(paths, "%")).as_py():
         paths = pa.array((decode_path(path.as_py()) for path in paths), pa.string())

@@ -131,6 +131,7 @@ def count_distinct(values: pa.ChunkedArray) -> int:
     column = values_of(
         pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     )
+    # Linear counting: n = m ln(m / empty). Rounding may exceed the number of values.
     num_bits = 1 << MARK_BITS
     num_empty = num_bits - _count_marks(column, _WIDTHS[values.type])
     return min(len(column), round(num_bits * math.log(num_bits / max(num_empty, 1))))

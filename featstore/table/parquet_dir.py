@@ -102,6 +102,7 @@ def read_footer(url: str) -> CheckedFooter:
     """Reads one file's footer. DataFileError if the file is not Parquet, or damaged."""
     path = local_path(url)
     try:
+        # Unbuffered: a footer is read with one or two reads of known size.
         with path.open("rb", buffering=0) if path is not None else open_read(url) as file:
             return read_checked(file)
     except FeatstoreError:

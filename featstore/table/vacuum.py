@@ -276,6 +276,7 @@ def _leftover_kind(path: str, references: References) -> str | None:
     directory = path.partition("/")[0]
     if path in references.live or directory in (LOG_DIR, GROUPS_DIR):
         return None
+    # A hidden partial file is featstore's if its final name is one that featstore gives.
     target = partial_of(path)
     if target is not None:
         ours = is_data_file(target) or directory.startswith("_")
@@ -283,8 +284,12 @@ def _leftover_kind(path: str, references: References) -> str | None:
     if directory == RUNS_DIR:
         return _MARK
     if directory == STATISTICS_DIR:
+        # Merged statistics are live as long as any data file of their run is. Those of single data
+        # files are always leftovers: they are removed when they are merged.
         tag = statistics_tag(path)
         return None if tag in references.tags or not (tag or tag_of(path)) else "statistics"
+    # A file that the log once referenced is removed whatever its name; files of other programs that
+    # the log never referenced are left alone.
     if path in references.logged:
         return "replaced"
     return "orphan" if is_data_file(path) else None

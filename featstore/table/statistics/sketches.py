@@ -56,6 +56,7 @@ class Distinct:
 
     def update(self, hashes: Integers) -> None:
         """Adds hashes, int64 in [0, 2^63)."""
+        # The bitmap uses the low bits of a hash, the bound its high ones: the two are independent.
         self.bits[hashes & (NUM_BITS - 1)] = True
         small = hashes[hashes < self._bound()]
         if len(small):
@@ -146,6 +147,7 @@ class Collisions:
         signs = np.concatenate([self.signs, signs])
         witnesses = np.concatenate([self.witnesses, witnesses])
         num_before = len(self.signs)
+        # Stable, so that of equal signs the one kept before stays first, with its witness.
         order = np.argsort(signs, kind="stable")
         signs, witnesses = signs[order], witnesses[order]
         repeats = signs[1:] == signs[:-1]
